@@ -1,0 +1,29 @@
+"""Compose models, datasets, layouts and checkpoint formats into training recipes."""
+
+from recipe_core.hooks import hookimpl
+from recipe_core.specs import (
+    CheckpointFormat,
+    DataFacts,
+    Dataset,
+    Layout,
+    Model,
+    ModelFacts,
+    NoSettings,
+    Recipe,
+    Train,
+    Use,
+)
+
+__all__ = [
+    "CheckpointFormat",
+    "DataFacts",
+    "Dataset",
+    "Layout",
+    "Model",
+    "ModelFacts",
+    "NoSettings",
+    "Recipe",
+    "Train",
+    "Use",
+    "hookimpl",
+]

@@ -1,0 +1,44 @@
+"""Errors that a user can mend. The command line prints them without a traceback and exits with 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class RecipeError(Exception):
+    """Base of every error below.
+
+    Its text is the whole message to the user: the path or setting, the value, what was expected, and the way out.
+    """
+
+
+class ConfigError(RecipeError):
+    """A setting is unknown, has the wrong type, or has a value that cannot work."""
+
+    @classmethod
+    def of(cls, problems: Iterable[str]) -> ConfigError:
+        """One error for all ``problems``: alone as it is, several as a list."""
+        found = list(problems)
+        if len(found) == 1:
+            return cls(found[0])
+        return cls("\n".join([f"{len(found)} problems:", *(f"  - {p}" for p in found)]))
+
+
+class PluginError(RecipeError):
+    """A plugin does not load, or two plugins claim one name."""
+
+
+class DataError(RecipeError):
+    """A data file is missing, damaged, or holds what the run cannot use."""
+
+
+class CheckpointError(RecipeError):
+    """A checkpoint is missing, damaged, or does not fit the run."""
+
+
+class LaunchError(RecipeError):
+    """The processes of a run cannot be started as asked."""
+
+
+class DiskError(RecipeError):
+    """A folder cannot be written, or has too little space left."""

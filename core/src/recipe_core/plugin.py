@@ -1,0 +1,1 @@
+"""What the core itself contributes, through the same hooks as any plugin."""

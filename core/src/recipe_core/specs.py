@@ -1,0 +1,223 @@
+"""What a plugin can contribute: small frozen dataclasses. Nothing here imports torch.
+
+A contribution says its name, its settings class and where its code is ("package.module:function"); the code is
+imported only by a run that needs it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The settings of a contribution that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A named contribution: its settings (a frozen dataclass) and where its code is."""
+
+    name: str
+    """What recipes and the command line call it."""
+    build: str
+    """``package.module:function``, imported only when a run needs it."""
+    config: type = NoSettings
+    """Frozen dataclass of settings; its defaults must be usable."""
+    summary: str = ""
+    """One line for ``recipe ls``."""
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return what ``build`` names."""
+        loaded: Callable[..., Any] = pkgutil.resolve_name(self.build)
+        return loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What is known about a model from its settings alone; all counts are for one sample of the asked length.
+
+    "Values" are tensor elements; whoever asks multiplies them by the width of the precision in use.
+    """
+
+    parameters: int
+    """Trainable parameters, tied ones once."""
+    flops_per_sample: float
+    """Floating-point operations of forward and backward, without recomputation."""
+    activation_values: int
+    """Values that forward keeps for backward."""
+    recomputed_activation_values: int
+    """The same under activation checkpointing: the inputs of the blocks and one block's inside."""
+    logits_values: int
+    """Values of the largest logits-like tensor that exists at once for one sample."""
+    max_sequence: int | None = None
+    """Longest sequence that the model takes, if it has a limit."""
+    vocabulary: int | None = None
+    """Token ids must be below this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """What is known about a dataset from its settings and the headers of its files, without reading it."""
+
+    sequence: int
+    """Tokens in one sample, padding included."""
+    vocabulary: int | None = None
+    """Token ids are below this, as far as it is known beforehand."""
+    train_samples: int | None = None
+    """Different training samples, as far as it is known beforehand."""
+    problems: tuple[str, ...] = ()
+    """Everything wrong with the files, one message each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Spec):
+    """``build(config) -> (module, loss)``.
+
+    ``module(batch)`` takes a micro batch (``dict`` of tensors, first dimension: sample) and returns an output;
+    ``loss(output, batch)`` turns that into a ``dict`` of scalar tensors: ``"loss"`` is what is minimised, a mean over
+    the micro batch; the others are logged beside it.
+    """
+
+    facts: str = ""
+    """``package.module:function(config, sequence) -> ModelFacts``, without torch."""
+    blocks: str = ""
+    """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Spec):
+    """``build(config, run) -> Samples``, see :class:`recipe_core.parallel.Samples`.
+
+    An endless global order of samples, which depends on the seed alone; the core gives each rank its part of it.
+    """
+
+    facts: str = ""
+    """``package.module:function(config) -> DataFacts``, without torch."""
+    prepare: str = ""
+    """The command that makes its files, as a user would type it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout(Spec):
+    """``build(module, config, run) -> Parallel``; ``config.axes(world_size)`` names the mesh, ``"dp"`` among its axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFormat(Spec):
+    """``build(config)`` gives ``save(path, state)``, ``load(path, state)`` and ``detect(path) -> bool``."""
+
+
+@dataclass(frozen=True, init=False)
+class Use:
+    """A contribution picked by name, with settings: ``Use("gpt", layers=12)``."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def __init__(self, name: str, /, **settings: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "settings", settings)
+
+
+Precision = Literal["fp32", "bf16_mixed", "bf16"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long and how hard to train; every recipe has this section."""
+
+    steps: int = 100
+    """Optimizer steps of the whole schedule."""
+    stop_after: int | None = None
+    """End this invocation after so many steps; the schedule stays as long as ``steps`` says."""
+    global_batch: int = 8
+    """Samples per optimizer step, over all ranks and micro batches."""
+    micro_batch: int = 4
+    """Samples per forward and backward of one rank."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    min_lr: float = 0.0
+    """Learning rate at the end of a linear or cosine schedule."""
+    schedule: Schedule = "cosine"
+    warmup_steps: int = 0
+    """Steps in which the learning rate rises linearly from zero."""
+    warmup_ratio: float = 0.0
+    """The same as a proportion of ``steps``; give one of the two."""
+    weight_decay: float = 0.01
+    """Not applied to biases and norms."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float = 1.0
+    """Largest global gradient norm; 0 switches clipping off."""
+    precision: Precision = "fp32"
+    """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights, gradients and optimizer states."""
+    activation_checkpointing: bool = False
+    """Recompute each block in backward instead of keeping its activations."""
+    compile: bool = False
+    """Compile the model with ``torch.compile``."""
+    seed: int = 1234
+    device: str = "auto"
+    """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
+    log_every: int = 10
+    """Steps per line of metrics.jsonl and of the console."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates never."""
+    eval_samples: int = 64
+    """Samples per evaluation: the first so many of the validation split, the same each time."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 saves only at the end."""
+    keep: int = 2
+    """Checkpoints to keep, newest first; 0 keeps all."""
+    timeout: float = 600.0
+    """Seconds that one collective may take before the run is called dead."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_samples"):
+            if getattr(self, name) < 1:
+                problems.append(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("warmup_steps", "eval_every", "save_every", "keep", "weight_decay", "clip", "lr", "min_lr"):
+            if not getattr(self, name) >= 0:
+                problems.append(f"{name}: expected at least 0, got {getattr(self, name)}")
+        if not 0 <= self.warmup_ratio <= 1:
+            problems.append(f"warmup_ratio: expected 0 to 1, got {self.warmup_ratio}")
+        if self.warmup_steps and self.warmup_ratio:
+            problems.append("warmup_steps, warmup_ratio: both are set; give one of the two")
+        if self.stop_after is not None and self.stop_after < 1:
+            problems.append(f"stop_after: expected at least 1, got {self.stop_after}")
+        if not all(0 <= b < 1 for b in self.betas):
+            problems.append(f"betas: expected two numbers from 0 to below 1, got {list(self.betas)}")
+        if not self.eps > 0:
+            problems.append(f"eps: expected more than 0, got {self.eps}")
+        if not self.timeout > 0:
+            problems.append(f"timeout: expected more than 0 seconds, got {self.timeout}")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run, as a composition of named contributions."""
+
+    name: str
+    summary: str
+    model: Use
+    data: Use
+    layout: Use = Use("ddp")
+    checkpoint: Use = Use("dcp")
+    train: Train = field(default_factory=Train)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another. ``tiny`` must exist:
+    it goes through the real command in seconds, on a laptop's CPU."""
+    run: str = "recipe_core.run:run"
+    """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe says otherwise."""
+    log_line: str = ""
+    """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
+    closing: str = ""
+    """``package.module:function(module, job, run) -> dict``: called on every rank after the last step; what rank 0
+    returns goes into results.json and the closing summary (a sample of generated text, say)."""

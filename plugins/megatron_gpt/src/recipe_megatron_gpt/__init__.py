@@ -1,0 +1,1 @@
+"""GPT pre-training on memory-mapped token files, as a plugin of recipe."""

@@ -1,0 +1,68 @@
+"""Settings of this plugin's contributions. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpt:
+    """A decoder-only transformer as Megatron-LM trains it."""
+
+    layers: int = 4
+    hidden: int = 256
+    heads: int = 4
+    positions: int = 256
+    """Longest sequence: rows of the learned position embedding."""
+    vocabulary: int = 8192
+    """Rows of the token embedding; pad it to a multiple of 128 for speed."""
+    dropout: float = 0.1
+    """After the embeddings, the attention and the MLP."""
+    attention_dropout: float = 0.1
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("layers", "hidden", "heads", "positions", "vocabulary"):
+            if getattr(self, name) < 1:
+                problems.append(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.heads > 0 and self.hidden % self.heads:
+            problems.append(f"hidden: {self.hidden} does not divide into {self.heads} heads")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                problems.append(f"{name}: expected 0 to below 1, got {getattr(self, name)}")
+        if not self.init_std > 0:
+            problems.append(f"init_std: expected more than 0, got {self.init_std}")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptIndexed:
+    """Token files of Megatron (.bin and .idx), or the embedded corpus where no file is named."""
+
+    files: tuple[str, ...] = ()
+    """Paths without their ending; several are blended, each optionally as ``weight:path``. None: the English text
+    that CPython carries."""
+    split: tuple[float, ...] = (969, 30, 1)
+    """Shares of the documents for training, validation and test."""
+    sequence: int = 256
+    """Tokens in one sample."""
+    order: Literal["fast", "megatron"] = "fast"
+    """``megatron``: sample i equals sample i of megatron-core's GPTDataset."""
+    tokenizer: str | None = None
+    """A tokenizer.json, for reading samples as text; files that recipe prepared know their own."""
+    vocabulary: int = 8192
+    """Entries of the tokenizer that is trained for the embedded corpus."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.sequence < 1:
+            problems.append(f"sequence: expected at least 1, got {self.sequence}")
+        if not 1 <= len(self.split) <= 3 or any(s < 0 for s in self.split) or not sum(self.split) > 0:
+            problems.append(f"split: expected one to three shares, not all zero, got {list(self.split)}")
+        if self.vocabulary < 257:
+            problems.append(f"vocabulary: expected at least 257 (256 bytes and the end of a document), got {self.vocabulary}")
+        if problems:
+            raise ValueError("\n".join(problems))

@@ -1,0 +1,1 @@
+"""What this plugin adds. Start here."""
