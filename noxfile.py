@@ -1,0 +1,193 @@
+"""Every task of the workspace: `nox -l` lists them, `nox` runs those with a star, `nox -s NAME` runs one.
+
+Each session has an environment of its own, made anew; `nox -r` keeps the environments of the last time. The versions
+come from constraints.txt, the settings of the tools from pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import nox
+from nox.project import load_toml
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["lint", "types", "imports", "core", "csrc", "plugin"]
+nox.options.error_on_missing_interpreters = False
+
+ROOT = Path(__file__).parent
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
+PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml")["project"] for folder in FOLDERS}
+TESTING = ("hypothesis", "pytest", "pytest-timeout")
+HEAVY = {"numpy", "tensorboardx", "tokenizers", "torch"}
+"""What the light half does without."""
+LIGHT_TESTS = ("test_config.py", "test_files.py", "test_hooks.py")
+"""Tests of the core's light half, which pass without PyTorch."""
+
+
+def normal(requirement: str) -> str:
+    """The name in a requirement, as package registries compare it: ``Recipe_Core==0.1`` gives ``recipe-core``."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
+
+
+LOCAL = {normal(project["name"]): folder for folder, project in PROJECTS.items()}
+
+
+def needed(folder: Path) -> list[Path]:
+    """``folder`` and the other distributions of this workspace that it declares, directly or through another."""
+    found = [folder]
+    for asking in found:  # grows while it is walked
+        names = map(normal, PROJECTS[asking]["dependencies"])
+        found += [LOCAL[name] for name in names if name in LOCAL and LOCAL[name] not in found]
+    return found
+
+
+def foreign(folders: list[Path], without: Collection[str] = ()) -> list[str]:
+    """What ``folders`` declare and this workspace does not hold."""
+    declared = {line for folder in folders for line in PROJECTS[folder]["dependencies"]}
+    return sorted(line for line in declared if normal(line) not in {*LOCAL, *without})
+
+
+def install(session: nox.Session, *what: str | Path, options: tuple[str, ...] = ()) -> None:
+    """Install distributions of the workspace (folders) and others (names) in the versions that CI tests."""
+    # Byte code is written as it is needed: compiling all of PyTorch takes longer than most sessions.
+    session.install("--no-compile", "-c", str(ROOT / "constraints.txt"), *options, *map(str, what))
+
+
+def test(session: nox.Session, *args: str | Path) -> None:
+    """Run pytest with ``args``, then with what follows ``--`` on the line of nox. No test at all is a failure."""
+    session.run("pytest", *map(str, args), *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+def tests_of(*folders: Path) -> list[Path]:
+    """The folders of tests of ``folders``."""
+    return [folder / "tests" for folder in folders]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, likely bugs, format, and no heavy import at the top of a light file (ruff)."""
+    install(session, "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types, strictly (mypy)."""
+    install(session, "mypy", "nox", "pytest", "types-PyYAML", *foreign(FOLDERS))
+    session.run("mypy")
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """Who may import what: the contracts in pyproject.toml (import-linter)."""
+    install(session, "import-linter")
+    sources = [path.parent for folder in FOLDERS for path in folder.glob("*/recipe_*/__init__.py")]
+    listed = load_toml(ROOT / "pyproject.toml")["tool"]["importlinter"]["root_packages"]
+    if missing := {path.name for path in sources} - set(listed):
+        session.error(f"pyproject.toml: the contracts of import-linter do not mention {', '.join(sorted(missing))}")
+    # The sources are read, never run, so nothing needs to be installed.
+    session.run("lint-imports", env={"PYTHONPATH": ":".join(str(path.parent) for path in sources)})
+
+
+@nox.session
+def core(session: nox.Session) -> None:
+    """The tests of the core, with no plugin installed."""
+    install(session, *needed(ROOT / "core"), *TESTING)
+    test(session, *tests_of(ROOT / "core"))
+
+
+@nox.session
+def csrc(session: nox.Session) -> None:
+    """The tests of the C++ package, built with warnings as errors."""
+    install(session, ROOT / "csrc", *TESTING, options=("-C", "cmake.define.RECIPE_INDEX_WERROR=ON"))
+    test(session, *tests_of(ROOT / "csrc"))
+
+
+@nox.session
+@nox.parametrize("name", [nox.param(folder.name, id=folder.name) for folder in PLUGINS])
+def plugin(session: nox.Session, name: str) -> None:
+    """The tests of one plugin, with the core and what the plugin declares, and nothing else."""
+    folder = ROOT / "plugins" / name
+    install(session, *needed(folder), *TESTING)
+    test(session, *tests_of(folder))
+
+
+@nox.session
+def everything(session: nox.Session) -> None:
+    """The tests of all distributions together, on 1, 2 and 4 processes."""
+    install(session, *FOLDERS, *TESTING)
+    test(session, ROOT / "tests")
+
+
+@nox.session
+def peer(session: nox.Session) -> None:
+    """The tests that compare our results with megatron-core and transformers."""
+    install(session, *FOLDERS, *TESTING, "megatron-core", "transformers")
+    test(session, "-m", "peer", *tests_of(*FOLDERS), ROOT / "tests")
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """The tests that take long; the other sessions leave them out."""
+    install(session, *FOLDERS, *TESTING)
+    test(session, "-m", "slow", *tests_of(*FOLDERS), ROOT / "tests")
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Lines and branches that no test reaches, over all distributions."""
+    install(session, *FOLDERS, *TESTING, "coverage")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *map(str, tests_of(*FOLDERS)), *session.posargs)
+    session.run("coverage", "combine")
+    session.run("coverage", "report")
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """What needs no PyTorch, on each Python that is found: the commands that check and print, and the C++ package."""
+    install(session, ROOT / "core", *PLUGINS, options=("--no-deps",))
+    install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY), *TESTING)
+    test(session, *(ROOT / "core" / "tests" / name for name in LIGHT_TESTS))
+    for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
+        session.run("recipe", *words)
+    install(session, ROOT / "csrc")
+    test(session, *tests_of(ROOT / "csrc"))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Links, commands and examples of the documentation, and that its reference is that of the code."""
+    install(session, *FOLDERS)
+    session.run("python", "docs/check.py")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Source distributions and wheels of all distributions in dist/, installed from there and run once."""
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    install(session, "build")
+    for folder in FOLDERS:
+        session.run("python", "-m", "build", "--outdir", str(dist), str(folder), silent=True)
+    wheels = sorted(dist.glob("*.whl"))
+    if len(wheels) != len(FOLDERS) or len(list(dist.glob("*.tar.gz"))) != len(FOLDERS):
+        session.error(f"{dist}: expected a wheel and a source distribution of each of {len(FOLDERS)} folders")
+    install(session, *wheels)
+    session.run("recipe", "ls")
+    session.run("recipe", "run", "megatron_gpt:tiny", "--out", session.create_tmp() + "/run")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the speed against the peers; minutes. Writes benchmarks/results/."""
+    install(session, *FOLDERS, "accelerate", "megatron-core", "psutil", "transformers")
+    for script in sorted((ROOT / "benchmarks").glob("[!_]*.py")):
+        session.run("python", str(script), *session.posargs)
