@@ -1,0 +1,136 @@
+"""Check the documentation against the code: links, commands, quoted files, examples, and the generated reference."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "core/*.md", "csrc/*.md", "plugins/*/*.md", "benchmarks/*.md", "docs/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+SHELLS = {"bash", "console", "sh", "shell"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a page."""
+
+    page: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def tokens(page: Path) -> list[Token]:
+    """The page as a list of its elements."""
+    return MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
+
+
+def fences(page: Path) -> Iterator[tuple[Place, str, str]]:
+    """Every block of code: where it starts, what is said behind its backticks, and the code."""
+    for token in tokens(page):
+        if token.type == "fence" and token.map:
+            yield Place(page, token.map[0] + 1), token.info.strip(), token.content
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which the headings of a page can be linked to."""
+    elements = tokens(page)
+    titles = [after.content for one, after in itertools.pairwise(elements) if one.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Relative links and pictures that lead nowhere."""
+    for token in tokens(page):
+        for child in token.children or ():
+            target = str(child.attrGet("href") or child.attrGet("src") or "")
+            if not target or re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            path = (page.parent / name).resolve() if name else page
+            place = Place(page, token.map[0] + 1 if token.map else 1)
+            if not path.exists():
+                yield f"{place}: {target}: no such file"
+            elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+                yield f"{place}: {target}: no such heading"
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The calls of ``recipe`` in a block of shell commands, as words."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        if "recipe" in words:
+            rest = words[words.index("recipe") + 1 :]
+            ends = [i for i, word in enumerate(rest) if word in {"&&", ";", "|", ">", "&"}]
+            yield rest[: ends[0]] if ends else rest
+
+
+def wrong_commands(page: Path) -> Iterator[str]:
+    """Calls of ``recipe`` that the command line would refuse, their settings included."""
+    import click
+
+    from recipe_core.cli import main
+    from recipe_core.errors import RecipeError
+    from recipe_core.job import resolve
+    from recipe_core.registry import load
+
+    for place, info, text in fences(page):
+        for words in commands(text) if info in SHELLS else ():
+            try:
+                context = main.make_context("recipe", list(words))
+                name, command, rest = main.resolve_command(context, [*context.protected_args, *context.args])
+                assert command is not None
+                given = command.make_context(name, rest, parent=context).params
+                asked = [str(word) for word in given.get("words", ())]
+                if asked and not any(word.endswith((".yaml", ".yml")) for word in asked):
+                    resolve(load(), *asked)
+            except click.exceptions.Exit:
+                pass  # --help and --version end here
+            except (click.ClickException, RecipeError) as error:
+                yield f"{place}: recipe {shlex.join(words)}: {error}"
+
+
+def wrong_code(page: Path) -> Iterator[str]:
+    """Blocks that quote a file (named behind ``python``) and differ from it, and examples that do not run."""
+    examples = []
+    for place, info, text in fences(page):
+        language, _, name = info.partition(" ")
+        if name and text not in (DOCS / name).read_text(encoding="utf-8"):
+            yield f"{place}: differs from {name}"
+        elif language == "python" and not name:
+            examples.append(text)
+    if examples:
+        with tempfile.TemporaryDirectory() as folder:
+            call = [sys.executable, "-c", "\n".join(examples)]
+            done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            yield f"{Place(page, 1)}: its examples do not run:\n{done.stderr}"
+
+
+def main() -> int:
+    """Print what is wrong; the exit code says whether anything is."""
+    problems = [p for page in PAGES for check in (broken_links, wrong_commands, wrong_code) for p in check(page)]
+    for problem in problems:
+        print(problem)
+    print(f"{len(PAGES)} pages, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

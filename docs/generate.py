@@ -1,0 +1,111 @@
+"""Write docs/reference/settings.md from the settings classes themselves; with --check, only say whether it is so."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recipe_core.registry import Registry, load
+from recipe_core.specs import Recipe, Spec, Train
+
+PAGE = Path(__file__).parent / "reference" / "settings.md"
+HEAD = """\
+<!-- Written by docs/generate.py from the settings classes; change those and run `nox -s docs -- --write`. -->
+
+# Settings
+
+Every setting can be given on the line as `section.setting=value`, and in a YAML file as `recipe show` prints it.
+"""
+KINDS = {"model": "Models", "data": "Datasets", "layout": "Layouts", "checkpoint": "Checkpoint formats"}
+
+
+def page(registry: Registry) -> str:
+    """The whole page."""
+    parts = [HEAD, "## train", "How long and how hard to train; every recipe has this section.", table(Train)]
+    for kind, title in KINDS.items():
+        parts.append(f"## {title}")
+        for spec in sorted(registry.items(kind).values(), key=lambda spec: spec.name):
+            assert isinstance(spec, Spec)
+            parts += [f"### {kind}={spec.name}", f"{spec.summary[:1].upper()}{spec.summary[1:]}.", table(spec.config)]
+    parts.append("## Recipes")
+    for recipe in registry.items("recipe").values():
+        assert isinstance(recipe, Recipe)
+        parts += [f"### {recipe.name}", f"{recipe.summary[:1].upper()}{recipe.summary[1:]}.", composition(recipe)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def table(settings: type) -> str:
+    """The settings of a dataclass with type, default and meaning."""
+    fields = dataclasses.fields(settings)
+    if not fields:
+        return "It has no settings."
+    meaning = dict(descriptions(settings))
+    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for field in fields:
+        kind = str(field.type).replace("|", "\\|")
+        rows.append(f"| `{field.name}` | {kind} | `{default(field)}` | {meaning.get(field.name, '')} |")
+    return "\n".join(rows)
+
+
+def default(field: dataclasses.Field[Any]) -> str:
+    """The default as it would be written on the line."""
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
+def descriptions(settings: type) -> Iterator[tuple[str, str]]:
+    """Name and text of each setting that is followed by a string, as Python's own help has no place for it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    for line, after in itertools.pairwise(body):
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(after, ast.Expr):
+            yield line.target.id, " ".join(str(ast.literal_eval(after.value)).replace("``", "`").split())
+
+
+def composition(recipe: Recipe) -> str:
+    """The parts of a recipe, and what its variants change."""
+    parts = {"model": recipe.model, "data": recipe.data, "layout": recipe.layout, "checkpoint": recipe.checkpoint}
+    lines = [f"- {kind}: `{use.name}`{written(use.settings)}" for kind, use in parts.items()]
+    train = {
+        f.name: getattr(recipe.train, f.name)
+        for f in dataclasses.fields(Train)
+        if getattr(recipe.train, f.name) != f.default
+    }
+    lines.append(f"- train:{written(train)}")
+    for name, sections in recipe.variants.items():
+        extends = f" extends `{sections['extends']}`;" if "extends" in sections else ""
+        changed = [f"{s}:{written(v)}" for s, v in sections.items() if isinstance(v, Mapping)]
+        lines.append(f"- variant `{recipe.name}:{name}`:{extends} {'; '.join(changed)}")
+    return "\n".join(lines)
+
+
+def written(settings: Mapping[str, Any]) -> str:
+    """Settings as words of the line."""
+    words = [f"{k}={list(v) if isinstance(v, tuple) else v}" for k, v in settings.items()]
+    return f" `{' '.join(words)}`" if words else ""
+
+
+def main(words: list[str]) -> int:
+    """Write or check; the exit code says whether the page is right."""
+    text = page(load())
+    if "--check" in words:
+        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
+        if not same:
+            print(f"{PAGE}: is not what the settings classes say; run `nox -s docs -- --write`")
+        return 0 if same else 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
