@@ -164,9 +164,12 @@ def pythons(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Links, commands and examples of the documentation, and that its reference is that of the code."""
-    install(session, *FOLDERS)
+    """Links, commands, quotations and reference of the documentation; `-- --write` renews the reference."""
+    install(session, *FOLDERS, *TESTING)
+    session.run("python", "docs/generate.py", *(session.posargs or ["--check"]))
     session.run("python", "docs/check.py")
+    install(session, *sorted((ROOT / "docs" / "examples").iterdir()))
+    session.run("pytest", "docs/examples", env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -8,12 +8,13 @@ import inspect
 import itertools
 import sys
 import textwrap
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from recipe_core.registry import Registry, load
-from recipe_core.specs import Recipe, Spec, Train
+from recipe_core.specs import Recipe, Train
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 HEAD = """\
@@ -23,7 +24,12 @@ HEAD = """\
 
 Every setting can be given on the line as `section.setting=value`, and in a YAML file as `recipe show` prints it.
 """
-KINDS = {"model": "Models", "data": "Datasets", "layout": "Layouts", "checkpoint": "Checkpoint formats"}
+KINDS: dict[Literal["model", "data", "layout", "checkpoint"], str] = {
+    "model": "Models",
+    "data": "Datasets",
+    "layout": "Layouts",
+    "checkpoint": "Checkpoint formats",
+}
 
 
 def page(registry: Registry) -> str:
@@ -31,14 +37,18 @@ def page(registry: Registry) -> str:
     parts = [HEAD, "## train", "How long and how hard to train; every recipe has this section.", table(Train)]
     for kind, title in KINDS.items():
         parts.append(f"## {title}")
-        for spec in sorted(registry.items(kind).values(), key=lambda spec: spec.name):
-            assert isinstance(spec, Spec)
-            parts += [f"### {kind}={spec.name}", f"{spec.summary[:1].upper()}{spec.summary[1:]}.", table(spec.config)]
+        for spec in (registry.get(kind, name) for name in registry.names(kind)):
+            parts += [f"### {kind}={spec.name}", sentence(spec.summary), table(spec.config)]
     parts.append("## Recipes")
-    for recipe in registry.items("recipe").values():
-        assert isinstance(recipe, Recipe)
-        parts += [f"### {recipe.name}", f"{recipe.summary[:1].upper()}{recipe.summary[1:]}.", composition(recipe)]
+    for recipe in (registry.get("recipe", name) for name in registry.names("recipe")):
+        parts += [f"### {recipe.name}", sentence(recipe.summary), composition(recipe)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def sentence(summary: str) -> str:
+    """A summary that stands alone."""
+    first = summary.partition(" ")[0]
+    return f"{summary}." if "." in first else f"{summary[:1].upper()}{summary[1:]}."
 
 
 def table(settings: type) -> str:
@@ -46,10 +56,11 @@ def table(settings: type) -> str:
     fields = dataclasses.fields(settings)
     if not fields:
         return "It has no settings."
-    meaning = dict(descriptions(settings))
+    meaning, kinds = dict(descriptions(settings)), typing.get_type_hints(settings)
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for field in fields:
-        kind = str(field.type).replace("|", "\\|")
+        members = typing.get_args(kinds[field.name]) if typing.get_origin(kinds[field.name]) is Literal else ()
+        kind = ", ".join(f"`{member}`" for member in members) or str(field.type).replace("|", "\\|")
         rows.append(f"| `{field.name}` | {kind} | `{default(field)}` | {meaning.get(field.name, '')} |")
     return "\n".join(rows)
 
