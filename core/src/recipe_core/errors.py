@@ -42,3 +42,11 @@ class LaunchError(RecipeError):
 
 class DiskError(RecipeError):
     """A folder cannot be written, or has too little space left."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` with the name in ``known`` that is nearest to ``word``, or nothing."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

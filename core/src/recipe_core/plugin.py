@@ -1,1 +1,57 @@
 """What the core itself contributes, through the same hooks as any plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from recipe_core.hooks import hookimpl
+from recipe_core.specs import CheckpointFormat, Layout
+
+
+@dataclass(frozen=True)
+class Single:
+    """One process."""
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """A mesh of one rank.
+
+        Raises:
+            ValueError: there are more.
+        """
+        if world_size > 1:
+            raise ValueError(f"single runs in one process, and this run has {world_size}; choose layout=ddp")
+        return {"dp": 1}
+
+
+@dataclass(frozen=True)
+class Ddp:
+    """Every rank holds the whole model and its part of each global batch."""
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """All ranks share the batch."""
+        return {"dp": world_size}
+
+
+@hookimpl
+def register_layouts() -> Iterable[Layout]:
+    """The layouts that need nothing to be known about the model."""
+    yield Layout(
+        name="single", build="recipe_core.layouts:single", config=Single, summary="one process holds the model"
+    )
+    yield Layout(
+        name="ddp",
+        build="recipe_core.layouts:ddp",
+        config=Ddp,
+        summary="data parallel: every rank holds the whole model and its part of the batch",
+    )
+
+
+@hookimpl
+def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
+    """PyTorch's own format."""
+    yield CheckpointFormat(
+        name="dcp",
+        build="recipe_core.formats:Dcp",
+        summary="torch.distributed.checkpoint: sharded, loads into any layout",
+    )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from recipe_core.errors import PluginError
+
 
 @dataclass(frozen=True)
 class NoSettings:
@@ -26,14 +28,43 @@ class Spec:
     build: str
     """``package.module:function``, imported only when a run needs it."""
     config: type = NoSettings
-    """Frozen dataclass of settings; its defaults must be usable."""
+    """Frozen dataclass of settings; its defaults must be usable. ``__post_init__`` may raise a ValueError with a line
+    for every problem, each starting with the name of a setting: ``hidden: expected at least 1, got 0``."""
     summary: str = ""
     """One line for ``recipe ls``."""
 
     def load(self) -> Callable[..., Any]:
         """Import and return what ``build`` names."""
-        loaded: Callable[..., Any] = pkgutil.resolve_name(self.build)
-        return loaded
+        return load(self.build, f"{type(self).__name__} {self.name!r}")
+
+
+def load(target: str, owner: str) -> Callable[..., Any]:
+    """Import and return ``package.module:function``; ``owner`` says who names it.
+
+    Raises:
+        PluginError: there is no such module or function, or a package that it needs is missing.
+    """
+    try:
+        found: Callable[..., Any] = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PluginError(
+            f"{owner}: {target!r} cannot be imported ({type(error).__name__}: {error}); mend the plugin, or install "
+            "what it needs"
+        ) from error
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contribution that was picked by name, with its settings checked."""
+
+    spec: Spec
+    config: Any
+    """Instance of ``spec.config``."""
+
+    def build(self, *args: Any) -> Any:
+        """Import the contribution's code and call it."""
+        return self.spec.load()(*args)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +134,12 @@ class Dataset(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout(Spec):
-    """``build(module, config, run) -> Parallel``; ``config.axes(world_size)`` names the mesh, ``"dp"`` among its axes."""
+    """``build(module, config, run) -> Parallel``.
+
+    The settings class has a method ``axes(world_size) -> dict[str, int]``: the axes of the mesh and their sizes,
+    ``"dp"`` (ranks that share no samples) among them. Their product must be ``world_size``; the core says so where it
+    is not. A layout that has more to say raises a ValueError, worded like one of ``__post_init__``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +251,7 @@ class Recipe:
     """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another. ``tiny`` must exist:
     it goes through the real command in seconds, on a laptop's CPU."""
     run: str = "recipe_core.run:run"
-    """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe says otherwise."""
+    """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe has another."""
     log_line: str = ""
     """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
     closing: str = ""

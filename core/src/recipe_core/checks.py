@@ -1,0 +1,89 @@
+"""Whether settings that are right one by one also fit each other, the files, the processes and the disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from recipe_core.errors import RecipeError
+from recipe_core.estimate import estimate
+from recipe_core.facts import Facts
+from recipe_core.machine import free_space, size_of
+from recipe_core.specs import Part, Train
+
+
+def layout_problems(layout: Part, train: Train | None, world_size: int) -> Iterator[str]:
+    """Whether the layout fits the number of processes, and the global batch the layout."""
+    try:
+        axes: dict[str, int] = layout.config.axes(world_size)
+    except ValueError as error:
+        yield from (f"layout: {line}" for line in str(error).splitlines())
+        return
+    except RecipeError as error:
+        yield str(error)
+        return
+    needed = math.prod(axes.values())
+    if "dp" not in axes:
+        yield f"layout: {layout.spec.name} names no axis 'dp' (its axes: {', '.join(axes)}); mend the plugin"
+    elif needed != world_size:
+        text = " x ".join(f"{name}={size}" for name, size in axes.items())
+        yield f"layout: {layout.spec.name} makes a mesh of {text}, {needed} processes, and this run has {world_size}"
+    elif train is not None:
+        yield from _batch_problems(train, axes["dp"])
+
+
+def _batch_problems(train: Train, ranks: int) -> Iterator[str]:
+    batch, at_once = train.global_batch, train.micro_batch * ranks
+    if batch % at_once:
+        below, above = batch // at_once * at_once, (batch // at_once + 1) * at_once
+        fitting = f"{below} or {above}" if below else f"{above}, or a smaller train.micro_batch"
+        product = f"train.micro_batch {train.micro_batch} x {ranks} data-parallel rank{'s' if ranks > 1 else ''}"
+        yield f"train.global_batch: {batch} does not divide by {at_once} ({product}); take {fitting}"
+
+
+def fact_problems(facts: Facts) -> Iterator[str]:
+    """Everything wrong with the files, and whether the model takes what is in them."""
+    try:
+        data = facts.data
+    except RecipeError as error:
+        yield str(error)
+        return
+    if data is None:
+        return
+    yield from data.problems
+    try:
+        model = facts.model
+    except RecipeError as error:
+        yield str(error)
+        return
+    if model is None:
+        return
+    if model.max_sequence is not None and data.sequence > model.max_sequence:
+        yield (
+            f"data: a sample has {data.sequence:,} tokens and the model takes at most {model.max_sequence:,}; "
+            "shorten the samples (data.sequence) or give the model more positions"
+        )
+    if model.vocabulary is not None and data.vocabulary is not None and data.vocabulary > model.vocabulary:
+        yield (
+            f"data: its token ids go up to {data.vocabulary - 1:,} and the model knows those below "
+            f"{model.vocabulary:,}; raise model.vocabulary to at least {data.vocabulary:,}"
+        )
+
+
+def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:
+    """Whether the checkpoints that exist at once fit on the disk of the run folder ``out``."""
+    try:
+        model, data = facts.model, facts.data
+    except RecipeError:  # which fact_problems tells
+        return
+    if model is None or data is None:
+        return
+    figures = estimate(model, data, train)
+    free = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
+    if figures.disk > free:
+        yield (
+            f"{out}: {figures.checkpoints} checkpoints of {figures.checkpoint / 1e9:,.1f} GB need "
+            f"{figures.disk / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free; free some space, lower train.keep, or "
+            "choose another --out"
+        )

@@ -1,0 +1,194 @@
+"""Settings: frozen dataclasses, filled from plain data and from ``section.setting=value`` words.
+
+Plain data is what YAML can hold. Text in it becomes what the setting is declared to be, so that ``1e-3`` and ``true``
+mean the same in a file and on the command line. The checking is pydantic's, in its strict JSON mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping, Set
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from recipe_core.errors import did_you_mean
+from recipe_core.reading import read
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "none_required": "null",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "settings ({name: value})",
+    "dataclass_type": "settings ({name: value})",
+}
+"""What pydantic's types of errors mean to somebody who writes YAML."""
+
+
+def fill(kind: type[T], given: Mapping[str, Any], where: str, problems: list[str]) -> T | None:
+    """Build the settings class ``kind`` from the plain data ``given``.
+
+    Everything wrong with them is appended to ``problems``, each as ``where.setting: expected ..., got ...``, and the
+    result is None then.
+    """
+    from pydantic import ValidationError
+    from pydantic_core import PydanticSerializationError, to_json
+
+    found: list[str] = []
+    settings: T | None = None
+    data: Any = given
+    try:
+        data = read(kind, plain(given), where, found)
+        adapter = _adapter(kind)
+        for _ in range(2):  # the second time checks the defaults too, and gives them their declared types
+            (settings,) = adapter.validate_json(to_json([data], inf_nan_mode="constants"))
+            data = plain(settings)
+    except ValidationError as error:
+        found += _explain(error, data, where)
+    except PydanticSerializationError as error:
+        found.append(f"{where}: expected what YAML can hold ({error})")
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # a __post_init__ that hoped for more
+        found.append(f"{where}: {kind.__name__} takes no such settings ({type(error).__name__}: {error})")
+    problems += found
+    return None if found else settings
+
+
+def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
+    from pydantic import ConfigDict, TypeAdapter
+
+    # Pydantic takes no configuration together with a dataclass, but a tuple hands its own down to the dataclass in it.
+    inside: Any = tuple[kind]
+    return TypeAdapter(inside, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+
+
+def _explain(error: ValidationError, data: Any, where: str) -> list[str]:
+    """One message for everything that pydantic refuses, in the order of the settings."""
+    messages: list[str] = []
+    refused: dict[str, tuple[Any, list[ErrorDetails]]] = {}
+    for detail in error.errors(include_url=False):
+        path, value = _locate(detail, data, where)
+        if detail["type"] in ("value_error", "assertion_error"):  # from __post_init__
+            messages += [_under(path, line) for line in str(detail["ctx"]["error"]).splitlines()]
+        else:
+            refused.setdefault(path, (value, []))[1].append(detail)
+    return [f"{path}: {_expected(details, value)}" for path, (value, details) in refused.items()] + messages
+
+
+def _locate(detail: ErrorDetails, data: Any, where: str) -> tuple[str, Any]:
+    """The path of the setting that an error is about, and its value.
+
+    Pydantic's own location also names the members of a union, and for a missing item an index past the end.
+    """
+    for step in detail["loc"][1:]:
+        if isinstance(data, Mapping) and (step in data or detail["type"] == "missing"):
+            where, data = f"{where}.{step}", data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            where, data = f"{where}[{step}]", data[step]
+        else:
+            break
+    return where, data
+
+
+def _under(path: str, line: str) -> str:
+    """A line of a ``__post_init__`` with the path before its settings: ``train.warmup_steps: expected ...``."""
+    names = re.match(r"\w+(?:, \w+)*(?=: )", line)
+    if names is None:
+        return f"{path}: {line}"
+    return ", ".join(f"{path}.{name}" for name in names.group().split(", ")) + line[names.end() :]
+
+
+def _expected(details: list[ErrorDetails], value: Any) -> str:
+    """``expected ..., got ...`` from what pydantic says about one setting; a union has several ways to be wrong."""
+    kinds = [detail["type"] for detail in details]
+    if kinds[0] == "missing":
+        last = details[-1]["loc"][-1]
+        return "is missing, and has no default" if isinstance(last, str) else f"{_count(last + 1)}, got {_shown(value)}"
+    if kinds[0] == "too_long":
+        return f"{_count(details[0]['ctx']['max_length'])}, got {_shown(value)}"
+    wanted = dict.fromkeys(_wanted(detail) for detail in details)
+    near = ""
+    if "literal_error" in kinds and isinstance(value, str):
+        near = did_you_mean(value, re.findall(r"'([^']*)'", " ".join(wanted)))
+    return f"expected {' or '.join(wanted)}, got {_shown(value)}{near}"
+
+
+def _count(number: int) -> str:
+    return f"expected {number} value{'s' if number != 1 else ''}"
+
+
+def _wanted(detail: ErrorDetails) -> str:
+    if detail["type"] in ("literal_error", "enum"):
+        return str(detail["ctx"]["expected"])
+    message = detail["msg"]
+    return _EXPECTED.get(detail["type"]) or message.removeprefix("Input should be ").removeprefix("Value should be ")
+
+
+def _shown(value: Any) -> str:
+    """A value as it would stand in a file, cut where it is long."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, paths, tuples and the like as plain data, which YAML and JSON can hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, Set):
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
+
+
+def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``extra`` laid over it. Naming another part (``use``) drops the settings of the old one."""
+    merged = dict(base)
+    for name, value in extra.items():
+        old = merged.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            same_part = value.get("use", old.get("use")) == old.get("use")
+            merged[name] = merge(old, value) if same_part else dict(value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def overrides(words: Iterable[str], problems: list[str]) -> dict[str, Any]:
+    """``["train.steps=5", "layout=ddp"]`` as nested mappings; of two words for one setting the last counts.
+
+    ``layout=ddp`` is short for ``layout.use=ddp``. A word that is not of this form is appended to ``problems``.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        path, equals, text = word.partition("=")
+        *parents, last = path.split(".") if "." in path else (path, "use")
+        if not equals or not all(name.isidentifier() for name in (*parents, last)):
+            problems.append(f"{word!r}: expected section.setting=value, as in train.steps=100 or layout=ddp")
+            continue
+        node = found
+        for name in parents:
+            if not isinstance(node.get(name), dict):
+                node[name] = {}
+            node = node[name]
+        node[last] = text
+    return found

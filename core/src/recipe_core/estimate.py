@@ -1,0 +1,92 @@
+"""What a run will need, before anything runs: memory, operations, checkpoints. In bytes and floating-point operations.
+
+The memory is that of one process which holds the whole model, without what the allocator, the kernels and the
+communication add.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipe_core.specs import DataFacts, ModelFacts, Precision, Train
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes per value of each kind."""
+
+    weight: int
+    copy: int
+    """The copy of the weights that autocast keeps from forward to backward."""
+    gradient: int
+    optimizer: int
+    """Both moments of AdamW."""
+    activation: int
+
+
+WIDTHS: dict[Precision, Widths] = {
+    "fp32": Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
+    "bf16_mixed": Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
+    "bf16": Widths(weight=2, copy=0, gradient=2, optimizer=4, activation=2),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Figures of one run; bytes are those of one process."""
+
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    checkpoint: int
+    """One checkpoint on disk: weights and optimizer states, every value once whatever the number of processes."""
+    checkpoints: int
+    """How many exist at once: those that are kept, and one in the making."""
+    flops_per_step: float
+    """Of the model, over all processes; recomputation is not counted."""
+    tokens_per_step: int
+    samples: int
+    """Of the whole schedule."""
+    epochs: float | None
+    """How often each training sample is seen; None where their number is not known."""
+
+    @property
+    def memory(self) -> int:
+        """All of it together."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits
+
+    @property
+    def disk(self) -> int:
+        """All checkpoints that exist at once."""
+        return self.checkpoint * self.checkpoints
+
+
+def estimate(model: ModelFacts, data: DataFacts, train: Train) -> Estimate:
+    """Multiply out what the model and the data say of themselves."""
+    width, count = WIDTHS[train.precision], model.parameters
+    kept = model.recomputed_activation_values if train.activation_checkpointing else model.activation_values
+    samples = train.steps * train.global_batch
+    return Estimate(
+        parameters=count,
+        weights=count * (width.weight + width.copy),
+        gradients=count * width.gradient,
+        optimizer=count * width.optimizer,
+        activations=kept * train.micro_batch * width.activation,
+        logits=model.logits_values * train.micro_batch * width.activation,
+        checkpoint=count * (width.weight + width.optimizer),
+        checkpoints=_checkpoints(train),
+        flops_per_step=model.flops_per_sample * train.global_batch,
+        tokens_per_step=train.global_batch * data.sequence,
+        samples=samples,
+        epochs=samples / data.train_samples if data.train_samples else None,
+    )
+
+
+def _checkpoints(train: Train) -> int:
+    """Most checkpoints that exist at once; the last step is saved even where ``save_every`` does not fall on it."""
+    steps = min(train.steps, train.stop_after or train.steps)
+    saved = -(-steps // train.save_every) if train.save_every else 1
+    return min(saved, train.keep + 1) if train.keep else saved

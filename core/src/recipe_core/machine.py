@@ -1,0 +1,74 @@
+"""What this machine has, as far as it can be told without torch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where weights and activations will be."""
+
+    total: int
+    """Bytes."""
+    of: str
+    shared: bool
+    """All processes of the machine share it; otherwise each has so much for itself."""
+
+
+def memory(device: str) -> Memory | None:
+    """The memory of ``train.device``; None where only its own library could tell."""
+    if device in ("auto", "cuda"):
+        found = _nvidia()
+        if found is not None or device == "cuda":
+            return found
+    if device in ("auto", "cpu"):
+        return _host()
+    return None
+
+
+def _nvidia() -> Memory | None:
+    """The smallest of the GPUs that the driver shows."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    query = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+        mebibytes = [int(line) for line in done.stdout.split()]
+    except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a part of one without a figure
+        return None
+    return Memory(min(mebibytes) << 20, "one GPU", shared=False) if mebibytes else None
+
+
+def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Memory | None:
+    """What the kernel says of the machine, or of the container where that is less."""
+    try:
+        found = re.search(r"^MemTotal:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
+    except OSError:  # not Linux
+        return None
+    if found is None:
+        return None
+    total = int(found[1]) << 10
+    try:
+        allowed = int(limit.read_text())
+    except (OSError, ValueError):  # no container, or "max"
+        allowed = total
+    return Memory(min(total, allowed), "this machine", shared=True)
+
+
+def free_space(folder: Path) -> int:
+    """Bytes free on the disk where ``folder`` is or will be."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def size_of(folder: Path) -> int:
+    """Bytes in the files of ``folder``; 0 where there is none."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

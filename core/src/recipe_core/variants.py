@@ -1,0 +1,65 @@
+"""The variants of a recipe as YAML files of its plugin: ``variants/tiny.yaml`` is the variant ``tiny``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from recipe_core.errors import PluginError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # from Python 3.11 on also in importlib.resources.abc, and only there in 3.14
+
+ENDING = ".yaml"
+
+
+def variants_of(package: str) -> Mapping[str, Mapping[str, Any]]:
+    """The YAML files in the folder ``variants`` of ``package``; each is read when it is asked for, and not before."""
+    return _Variants(package)
+
+
+class _Variants(Mapping[str, Mapping[str, Any]]):
+    """Lists the folder at once and reads a file at its first use: ``recipe ls`` needs the names alone."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._read: dict[str, Mapping[str, Any]] = {}
+
+    @cached_property
+    def _files(self) -> dict[str, Traversable]:
+        folder = files(self._package).joinpath("variants")
+        if not folder.is_dir():
+            raise PluginError(f"{folder}: no such folder, and {self._package!r} wants its variants from there")
+        found = {item.name.removesuffix(ENDING): item for item in folder.iterdir() if item.name.endswith(ENDING)}
+        return dict(sorted(found.items()))
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in self._read:
+            self._read[name] = _load(self._files[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, name: object) -> bool:  # Mapping's own would read the file
+        return name in self._files
+
+    def __repr__(self) -> str:
+        return f"variants_of({self._package!r})"
+
+
+def _load(file: Traversable) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PluginError(f"{file}: cannot be read as YAML ({error})") from error
+    if not isinstance(found, Mapping):
+        raise PluginError(f"{file}: expected sections with settings, got {found!r}")
+    return found
