@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recipe_megatron_gpt.sources import parse
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt:
@@ -43,8 +45,8 @@ class GptIndexed:
     """Token files of Megatron (.bin and .idx), or the embedded corpus where no file is named."""
 
     files: tuple[str, ...] = ()
-    """Paths without their ending; several are blended, each optionally as ``weight:path``. None: the English text
-    that CPython carries."""
+    """Paths without their ending; several are blended, by their sizes or each as ``weight:path``. None: the English
+    text that CPython carries."""
     split: tuple[float, ...] = (969, 30, 1)
     """Shares of the documents for training, validation and test."""
     sequence: int = 256
@@ -52,7 +54,7 @@ class GptIndexed:
     order: Literal["fast", "megatron"] = "fast"
     """``megatron``: sample i equals sample i of megatron-core's GPTDataset."""
     tokenizer: str | None = None
-    """A tokenizer.json, for reading samples as text; files that recipe prepared know their own."""
+    """A tokenizer.json, for reading samples as text; unless given, the one that lies beside the files, if any."""
     vocabulary: int = 8192
     """Entries of the tokenizer that is trained for the embedded corpus."""
 
@@ -60,9 +62,15 @@ class GptIndexed:
         problems = []
         if self.sequence < 1:
             problems.append(f"sequence: expected at least 1, got {self.sequence}")
-        if not 1 <= len(self.split) <= 3 or any(s < 0 for s in self.split) or not sum(self.split) > 0:
+        if not 1 <= len(self.split) <= 3 or not all(0 <= s < 1e9 for s in self.split) or not sum(self.split) > 0:
             problems.append(f"split: expected one to three shares, not all zero, got {list(self.split)}")
         if self.vocabulary < 257:
-            problems.append(f"vocabulary: expected at least 257 (256 bytes and the end of a document), got {self.vocabulary}")
+            problems.append(
+                f"vocabulary: expected at least 257 (256 bytes and the end of a document), got {self.vocabulary}"
+            )
+        try:
+            parse(self.files)
+        except ValueError as error:
+            problems.append(str(error))
         if problems:
             raise ValueError("\n".join(problems))

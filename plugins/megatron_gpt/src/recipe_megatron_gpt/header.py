@@ -1,0 +1,109 @@
+"""The first bytes of Megatron's .idx files: enough to check a pair of files and count its tokens. No numpy here.
+
+An .idx file is: magic, version, dtype code, number of sequences, number of document boundaries, then the sizes of the
+sequences (int32, tokens), where each starts in the .bin file (int64, bytes), and the document boundaries (int64,
+sequence numbers, the first 0), all little-endian. The .bin file holds nothing but token ids.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipe_core.errors import DataError
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+LAYOUT = struct.Struct("<9sQBQQ")
+DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
+WIDTHS = {"int32": 4, "uint16": 2}
+"""The token types that training reads, and their bytes."""
+_AGAIN = "copy or prepare the files again"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the head of an .idx file says, and how long its .bin file is."""
+
+    prefix: Path
+    dtype: str
+    """``"uint16"`` or ``"int32"``."""
+    sequences: int
+    documents: int
+    bin_bytes: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of one token."""
+        return WIDTHS[self.dtype]
+
+    def tokens(self, part: range) -> int:
+        """Tokens in the sequences of ``part``, without reading their sizes: the sequences lie one behind the other."""
+        return (self._start(part.stop) - self._start(part.start)) // self.width if part else 0
+
+    def _start(self, sequence: int) -> int:
+        """Byte of the .bin file at which ``sequence`` starts; the number after the last gives the end of the file."""
+        if sequence == self.sequences:
+            return self.bin_bytes
+        with idx_path(self.prefix).open("rb") as file:
+            file.seek(LAYOUT.size + 4 * self.sequences + 8 * sequence)
+            return int.from_bytes(file.read(8), "little", signed=True)
+
+
+def bin_path(prefix: Path) -> Path:
+    """The file of token ids; the prefix may hold dots."""
+    return prefix.with_name(f"{prefix.name}.bin")
+
+
+def idx_path(prefix: Path) -> Path:
+    """The file that says where each sequence is."""
+    return prefix.with_name(f"{prefix.name}.idx")
+
+
+def read_header(prefix: Path) -> Header:
+    """Check the two files of ``prefix`` as far as their first bytes and their lengths allow.
+
+    Raises:
+        DataError: a file is missing, cut off, of another format or of another token type.
+    """
+    idx, data = idx_path(prefix), bin_path(prefix)
+    try:
+        idx_bytes, bin_bytes = _length(idx, data), _length(data, idx)
+        with idx.open("rb") as file:
+            head = file.read(LAYOUT.size)
+    except PermissionError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror}); ask its owner for that right") from error
+    if not MAGIC.startswith(head[: len(MAGIC)]):
+        raise DataError(
+            f"{idx}: starts with {head[: len(MAGIC)]!r}, expected {MAGIC!r}; this is no index of token files"
+        )
+    if len(head) < LAYOUT.size:
+        raise DataError(f"{idx}: cut off after {idx_bytes} bytes, its header alone takes {LAYOUT.size}; {_AGAIN}")
+    _, version, code, sequences, boundaries = LAYOUT.unpack(head)
+    if version != VERSION:
+        raise DataError(f"{idx}: is of version {version}, expected {VERSION}; {_AGAIN}")
+    dtype = DTYPES.get(code, "unknown")
+    if dtype not in WIDTHS:
+        raise DataError(
+            f"{idx}: holds tokens of type {dtype} (code {code}), expected uint16 (8) or int32 (4); "
+            "prepare the files again"
+        )
+    expected = LAYOUT.size + 12 * sequences + 8 * boundaries
+    if idx_bytes < expected:
+        raise DataError(
+            f"{idx}: cut off after {idx_bytes:,} bytes; the {sequences:,} sequences and {boundaries:,} document "
+            f"boundaries of its header take {expected:,}; {_AGAIN}"
+        )
+    return Header(prefix, dtype, sequences, max(0, boundaries - 1), bin_bytes)
+
+
+def _length(path: Path, other: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    if other.is_file():
+        raise DataError(f"{path}: not found, though {other.name} is there; the two files belong together, {_AGAIN}")
+    raise DataError(
+        f"{path}: not found, and {other.name} neither; data.files takes paths without their ending, "
+        "relative ones from the current folder"
+    )

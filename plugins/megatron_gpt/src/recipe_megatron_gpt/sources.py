@@ -1,0 +1,65 @@
+"""Which token files a run reads, in which proportions, and which part of each belongs to which split. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One pair of token files."""
+
+    prefix: Path
+    """Path without its ending."""
+    weight: float | None
+    """Share of the samples, relative to the other sources; None where the sizes decide."""
+
+
+def parse(files: Sequence[str]) -> list[Source]:
+    """Read the setting ``files``: ``path`` or ``weight:path`` each.
+
+    Raises:
+        ValueError: a weight is no positive number, or only some of the files have one.
+    """
+    sources = [_parse_one(text) for text in files]
+    if any(s.weight is not None and not 0 < s.weight < float("inf") for s in sources):
+        raise ValueError(f"files: expected weights above 0, got {list(files)}")
+    if len({s.weight is None for s in sources}) > 1:
+        raise ValueError(
+            f"files: some have a weight and some have none, got {list(files)}; write weight:path for all or for none"
+        )
+    return sources
+
+
+def _parse_one(text: str) -> Source:
+    head, colon, tail = text.partition(":")
+    weight: float | None = None
+    if colon:
+        try:
+            weight = float(head)
+        except ValueError:  # a colon that belongs to the path
+            tail = text
+    else:
+        tail = text
+    path = Path(tail).expanduser()
+    # Whoever completes the name in a shell ends up with one of the two files.
+    return Source(path.with_suffix("") if path.suffix in (".bin", ".idx") else path, weight)
+
+
+def split_ranges(sequences: int, shares: Sequence[float]) -> dict[str, range]:
+    """Which of ``sequences`` belong to ``"train"``, ``"valid"`` and ``"test"``.
+
+    The cuts fall where megatron-core 0.16 puts them (``BlendedMegatronDatasetConfig.split_matrix``): running sums of
+    the normalised shares, times the count, rounded half to even. The unit is the sequence, as there; files that hold
+    one sequence per document, which is the rule for GPT, are so split by documents.
+    """
+    total = sum(shares)
+    cuts = [round(end * sequences) for end in accumulate((share / total for share in shares), initial=0.0)]
+    ranges = [range(first, last) for first, last in pairwise(cuts)]
+    ranges += [range(0)] * (len(SPLITS) - len(ranges))
+    return dict(zip(SPLITS, ranges, strict=True))
