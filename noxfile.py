@@ -167,8 +167,8 @@ def docs(session: nox.Session) -> None:
     """Links, commands, quotations and reference of the documentation; `-- --write` renews the reference."""
     install(session, *FOLDERS, *TESTING)
     session.run("python", "docs/generate.py", *(session.posargs or ["--check"]))
-    session.run("python", "docs/check.py")
     install(session, *sorted((ROOT / "docs" / "examples").iterdir()))
+    session.run("python", "docs/check.py")
     session.run("pytest", "docs/examples", env={"OMP_NUM_THREADS": "1"})
 
 

@@ -12,8 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from recipe_core.cli import Line, cli
+from recipe_core.errors import RecipeError
+from recipe_core.job import resolve
+from recipe_core.registry import load
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -83,27 +89,23 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def wrong_commands(page: Path) -> Iterator[str]:
     """Calls of ``recipe`` that the command line would refuse, their settings included."""
-    import click
-
-    from recipe_core.cli import main
-    from recipe_core.errors import RecipeError
-    from recipe_core.job import resolve
-    from recipe_core.registry import load
-
     for place, info, text in fences(page):
         for words in commands(text) if info in SHELLS else ():
             try:
-                context = main.make_context("recipe", list(words))
-                name, command, rest = main.resolve_command(context, [*context.protected_args, *context.args])
-                assert command is not None
-                given = command.make_context(name, rest, parent=context).params
-                asked = [str(word) for word in given.get("words", ())]
-                if asked and not any(word.endswith((".yaml", ".yml")) for word in asked):
-                    resolve(load(), *asked)
-            except click.exceptions.Exit:
-                pass  # --help and --version end here
+                understand(words)
             except (click.ClickException, RecipeError) as error:
-                yield f"{place}: recipe {shlex.join(words)}: {error}"
+                message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+                yield f"{place}: recipe {shlex.join(words)}: {message}"
+
+
+def understand(words: list[str]) -> None:
+    """Read a call as ``recipe`` would, and look up every name and setting in it, without doing what it says."""
+    name, command, rest = cli.resolve_command(click.Context(cli), words)
+    assert command is not None
+    given = command.make_context(name, rest, obj=Line()).params.get("words", ())
+    targets = [word for word in given if "=" not in word]
+    if targets and not targets[0].endswith(".yaml"):  # a file that the page made in an earlier command
+        resolve(load(), targets[0], [word for word in given if "=" in word])
 
 
 def wrong_code(page: Path) -> Iterator[str]:
