@@ -1,0 +1,101 @@
+"""Where a run executes: the device of this rank and the other ranks. What differs between devices ends here."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from recipe_core.failures import explain
+from recipe_core.specs import Precision, Train
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["Engine", "explain", "start"]
+
+Value = TypeVar("Value")
+
+
+class Engine(Protocol):
+    """One rank's device, and what it can do together with the other ranks.
+
+    What is said to be called by all ranks must be called by all of them, in the same order.
+    """
+
+    device: torch.device
+    rank: int
+    world_size: int
+    local_rank: int
+
+    @property
+    def autocast_device(self) -> str:
+        """Device type for ``torch.autocast``."""
+        ...
+
+    def mesh(self, axes: dict[str, int]) -> DeviceMesh | None:
+        """The ranks as a grid with named axes, last axis fastest; None for a run of one process. All ranks call it.
+
+        Raises:
+            ConfigError: the axes do not multiply to the number of ranks.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        ...
+
+    def end_step(self) -> None:
+        """Mark the end of a training step, for devices that gather operations before they run them."""
+        ...
+
+    def peak_memory(self) -> int | None:
+        """Most bytes used so far: allocated on the device, or resident memory of the process on the CPU."""
+        ...
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """Floating-point operations per second of the device's data sheet, dense; None where it is not known."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all ranks. All ranks call it."""
+        ...
+
+    def mean(self, tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
+        """Mean over the ranks of ``group`` (a mesh axis'; None: all), element by element. All of these ranks call it.
+
+        Returns:
+            A new tensor of the same shape on the same device; half precision becomes fp32 and integers a floating
+            point type, also on one rank.
+        """
+        ...
+
+    def any(self, flag: bool) -> bool:
+        """True on all ranks when ``flag`` is true on one. All ranks call it; the device need not be waited for."""
+        ...
+
+    def gather(self, value: Value) -> list[Value]:
+        """Each rank's ``value`` (small, picklable), in rank order. All ranks call it."""
+        ...
+
+    def broadcast(self, value: Value) -> Value:
+        """Rank 0's ``value`` (small, picklable). All ranks call it."""
+        ...
+
+    def seed(self, number: int) -> None:
+        """Seed the generators of PyTorch on the CPU and on the device."""
+        ...
+
+
+def start(train: Train) -> AbstractContextManager[Engine]:
+    """The engine that drives ``train.device``. Entering it meets the other ranks, leaving it lets them go.
+
+    Raises:
+        ConfigError: the device is not there, or there are fewer of it than ranks on this machine.
+        LaunchError: on entering, another rank did not come within ``train.timeout`` seconds.
+    """
+    from recipe_core.engine.native import NativeEngine
+
+    return NativeEngine(train.device, train.timeout)

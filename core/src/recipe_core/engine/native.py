@@ -1,0 +1,258 @@
+"""Native PyTorch: a device, torch.distributed and DeviceMesh."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from recipe_core.engine import Value
+from recipe_core.engine.peaks import Peak, known_peak, trainium_peak
+from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.failures import chain, explain
+from recipe_core.launch import Worker, worker
+from recipe_core.supervise import STORE
+
+# Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "neuron": "neuron", "hpu": "hccl", "xpu": "xccl"}
+
+# Here the runtime gives each process a device of its own, by its local rank, and the device has no index.
+_UNNUMBERED = ("cpu", "neuron", "hpu")
+
+# Seconds that leaving a failed run may take: gloo waits for collectives under way, up to their timeout.
+_FAREWELL = 5.0
+
+
+class NativeEngine:
+    """One rank on a device of native PyTorch; see :class:`recipe_core.engine.Engine`."""
+
+    def __init__(self, device: str, timeout: float) -> None:
+        """``device``: ``auto`` or a device type; ``timeout``: seconds that one collective may take."""
+        self._worker = worker()
+        self._timeout = timedelta(seconds=timeout)
+        self.rank = self._worker.rank if self._worker else 0
+        self.world_size = self._worker.world_size if self._worker else 1
+        self.local_rank = self._worker.local_rank if self._worker else 0
+        self.device = _device(device, self._worker)
+
+    def __enter__(self) -> NativeEngine:
+        if self._worker is not None:
+            os.environ.update(self._worker.variables())
+            if self.world_size > 1:
+                self._meet(self._worker)
+        # After the process group: TorchNeuron wants it before the device is touched, and no other device minds.
+        if self.device.index is not None:
+            torch.accelerator.set_device_index(self.device.index)
+        return self
+
+    def _meet(self, me: Worker) -> None:
+        store = me.rendezvous.get(STORE)
+        try:
+            dist.init_process_group(
+                _backend(self.device.type),
+                init_method=f"file://{store}" if store else "env://",
+                rank=me.rank,
+                world_size=me.world_size,
+                timeout=self._timeout,
+            )
+        except RuntimeError as error:
+            raise explain(error) or LaunchError(
+                f"rank {me.rank} of {me.world_size} could not meet the others: {error}"
+            ) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not dist.is_initialized():
+            return
+        # A mesh or group that outlives the process group may abort the process when the interpreter ends (seen with
+        # gloo), so all of them go first; those of a failed run are still held by the frames of its traceback.
+        if error is not None:
+            for one in chain(error):
+                traceback.clear_frames(one.__traceback__)
+        gc.collect()
+        if error is None:
+            dist.destroy_process_group()
+            return
+        farewell = threading.Thread(target=_destroy_quietly, name="destroy-process-group", daemon=True)
+        farewell.start()
+        farewell.join(_FAREWELL)
+
+    @property
+    def autocast_device(self) -> str:
+        return self.device.type
+
+    def mesh(self, axes: dict[str, int]) -> DeviceMesh | None:
+        sizes = tuple(axes.values())
+        size = 1
+        for length in sizes:
+            size *= length
+        if size != self.world_size:
+            text = " x ".join(f"{name}={length}" for name, length in axes.items())
+            raise ConfigError(f"layout: {text} needs {size} processes, and this run has {self.world_size}")
+        if self.world_size == 1:
+            return None
+        return init_device_mesh(self.device.type, sizes, mesh_dim_names=tuple(axes))
+
+    def synchronize(self) -> None:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def end_step(self) -> None:
+        """Nothing is put off here."""
+
+    def peak_memory(self) -> int | None:
+        if self.device.type == "cpu":
+            return _peak_resident()
+        try:
+            return torch.accelerator.max_memory_allocated()
+        except (RuntimeError, NotImplementedError):  # not every extension counts
+            return None
+
+    def peak_flops(self, precision: str) -> float | None:
+        peak = _peak(self.device)
+        if peak is None:
+            return None
+        if precision != "fp32":
+            value = peak.bf16
+        else:
+            value = peak.fp32 if torch.get_float32_matmul_precision() == "highest" else peak.tf32
+        return None if value is None else value * 1e12
+
+    def barrier(self) -> None:
+        if self.world_size == 1:
+            return
+        # The form whose error names the rank that did not come. The function of this name refuses groups that have
+        # gloo beside another backend; the group's own method does not.
+        _world().monitored_barrier(self._timeout, wait_all_ranks=True)  # type: ignore[attr-defined]
+
+    def mean(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+        total = tensor.detach().to(self._mean_type(tensor.dtype), copy=True, memory_format=torch.contiguous_format)
+        if self.world_size == 1:
+            return total
+        dist.all_reduce(total, group=group)
+        return total.div_(dist.get_world_size(group))
+
+    def _mean_type(self, dtype: torch.dtype) -> torch.dtype:
+        """A type that holds sums: bf16 has 8 bits, and integers need more than fp32's 24 where there is more."""
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.float32 if dtype.itemsize < 4 else dtype
+        return torch.float64 if self.device.type in ("cpu", "cuda") else torch.float32
+
+    def any(self, flag: bool) -> bool:
+        if self.world_size == 1:
+            return flag
+        flags = torch.tensor([flag], dtype=torch.int32)  # on the CPU: no waiting for the device's queue
+        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        return bool(flags.item())
+
+    def gather(self, value: Value) -> list[Value]:
+        if self.world_size == 1:
+            return [value]
+        values: list[Value | None] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]  # each slot is filled now
+
+    def broadcast(self, value: Value) -> Value:
+        if self.world_size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)  # of every device that PyTorch knows
+
+
+def _device(name: str, me: Worker | None) -> torch.device:
+    """The device of this rank; nothing is put on it yet."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    found = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
+    kind = found[0] if name == "auto" else name
+    if kind not in found:
+        raise ConfigError(
+            f"train.device: {name!r} is not available here (found: {', '.join(found)}); set train.device=auto, "
+            f"or install the PyTorch that supports it"
+        )
+    if kind in _UNNUMBERED:
+        return torch.device(kind)
+    return torch.device(kind, 0 if me is None else _index(kind, me))
+
+
+def _index(kind: str, me: Worker) -> int:
+    count = torch.accelerator.device_count()
+    if me.launcher == "srun" and count == 1:
+        return 0  # Slurm shows each task its own device alone (--gpus-per-task); two on one are refused by NCCL
+    if me.local_world_size > count:
+        raise ConfigError(
+            f"train.device: {me.local_world_size} processes on this machine need as many {kind} devices, and it has "
+            f"{count}; start {count}, or set train.device=cpu"
+        )
+    return me.local_rank
+
+
+def _backend(kind: str) -> str:
+    """The backend of a device type, with gloo beside it for what lives on the CPU: flags and Python objects."""
+    if kind == "cpu":
+        return "gloo"
+    try:
+        return f"cpu:gloo,{kind}:{_BACKENDS.get(kind) or dist.get_default_backend_for_device(kind)}"
+    except ValueError:
+        raise ConfigError(
+            f"train.device: {kind} has no backend for several processes; start one process, or set train.device=cpu"
+        ) from None
+
+
+def _world() -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    assert world is not None  # several ranks have met
+    return world
+
+
+def _destroy_quietly() -> None:
+    try:
+        dist.destroy_process_group()
+    except Exception as error:
+        # The error that ended the run is on its way to the user and must stay the one they see.
+        print(f"while leaving the process group: {error}", file=sys.stderr)
+
+
+def _peak_resident() -> int | None:
+    """Peak resident bytes of this process.
+
+    Linux keeps a number of its own for each program in VmHWM; getrusage's also counts what the process was before it
+    became this program, which may be a far larger parent.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _peak(device: torch.device) -> Peak | None:
+    if device.type == "neuron":
+        # EC2's hypervisor says the instance type here; trn2 joins two physical cores into one unless told otherwise.
+        product = Path("/sys/devices/virtual/dmi/id/product_name")
+        instance = product.read_text().strip() if product.exists() else ""
+        default = "1" if instance.startswith("trn1") else "2"
+        return trainium_peak(instance, int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default)))
+    module = getattr(torch, device.type, None)
+    name = getattr(module, "get_device_name", None)
+    return known_peak(name()) if name is not None else None

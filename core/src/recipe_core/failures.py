@@ -1,0 +1,142 @@
+"""Why a rank failed: what its error means, and what it leaves behind for the supervisor that started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from recipe_core.errors import DiskError, LaunchError, RecipeError
+from recipe_core.files import write_text
+
+FILE = "RECIPE_FAILURE"
+"""Environment variable: where this rank writes its :class:`Failure`. Only a supervised rank has it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank ended."""
+
+    time: float
+    """Seconds since the epoch."""
+    message: str
+    traceback: str | None
+    """None for what a user can mend: there the message says it all."""
+    exit_code: int
+    lost_peer: bool = False
+    """Another rank was gone or did not come, so that one is the cause."""
+
+    @property
+    def text(self) -> str:
+        """What a person should read."""
+        return self.traceback or self.message
+
+
+class LostRankError(LaunchError):
+    """Another rank is gone or does not answer: this rank only found out."""
+
+
+# What the backends say, and what it means. Gloo and NCCL raise RuntimeError (or its subclasses) without a type or a
+# field that would tell these apart, so the text has to. The first that fits counts.
+_LATE = (
+    "did not take part within train.timeout seconds; its own log says what it was doing. "
+    "If it was only slow, raise train.timeout"
+)
+_MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
+    (r"Ranks ([\d, ]+) failed to pass monitoredBarrier", LostRankError, "rank {0} " + _LATE),
+    (r"failed to pass monitoredBarrier", LostRankError, "another rank " + _LATE),
+    (
+        r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process exited",
+        LostRankError,
+        "lost contact with another rank: it ended or its machine cannot be reached; its own log says why",
+    ),
+    (
+        r"Timed out waiting \d+ms|[Tt]imed out after|[Tt]imeout after \d+|[Ww]ait timeout|Application timeout|"
+        r"Watchdog caught collective operation timeout|Socket Timeout",
+        LostRankError,
+        "another rank " + _LATE,
+    ),
+    (
+        r"[Cc]onnection refused|[Cc]onnect(?:ion)? timed out|connectFullMesh failed|No route to host|"
+        r"Unable to resolve hostname|failed to connect",
+        LaunchError,
+        "cannot reach the other ranks; the network device that leads to them can be named with GLOO_SOCKET_IFNAME "
+        "(NCCL_SOCKET_IFNAME on NVIDIA devices)",
+    ),
+)
+
+
+def explain(error: BaseException) -> RecipeError | None:
+    """What a failed collective means for a person, where its text tells; None for every other error.
+
+    Raise the result ``from error``, which keeps the original words.
+    """
+    if not isinstance(error, RuntimeError):  # torch.distributed.DistError is one, too
+        return None
+    for pattern, kind, meaning in _MEANINGS:
+        if found := re.search(pattern, str(error)):
+            return kind(meaning.format(*found.groups()))
+    return None
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """``error`` and all that led to it."""
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            pending += [one.__cause__, one.__context__]
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of a process that ends by ``error``: 2 for a user's mistake, 130 for Ctrl-C, 1 for the rest."""
+    if isinstance(error, RecipeError):
+        return 2
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 1
+
+
+def record_failure(error: BaseException) -> bool:
+    """Tell the supervisor why this rank is about to end.
+
+    Returns:
+        True when a supervisor will show the error, once for all ranks: print nothing then. False when this process
+        has no supervisor (or the disk of the logs is full): print the error as usual.
+    """
+    path = os.environ.get(FILE)
+    if not path:
+        return False
+    expected = isinstance(error, (RecipeError, KeyboardInterrupt))
+    failure = Failure(
+        time=time.time(),
+        message=str(error) or type(error).__name__,
+        traceback=None if expected else "".join(traceback.format_exception(error)).rstrip(),
+        exit_code=exit_code(error),
+        lost_peer=any(
+            isinstance(one, LostRankError) or isinstance(explain(one), LostRankError) for one in chain(error)
+        ),
+    )
+    try:
+        write_text(Path(path), json.dumps(asdict(failure), indent=2) + "\n")
+    except DiskError:
+        return False
+    return True
+
+
+def read_failure(path: Path) -> Failure | None:
+    """What :func:`record_failure` wrote to ``path``; None when it wrote nothing."""
+    try:
+        return Failure(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
