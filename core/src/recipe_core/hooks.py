@@ -1,6 +1,7 @@
 """The five hooks. A plugin implements any of them in a module that imports no torch.
 
-A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module.
+A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module. Hooks take no
+arguments and give back an iterable; what they give back says where the code is and does not import it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,27 @@ def register_models() -> Iterable[Model]:
 
     .. code-block:: python
 
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Model, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Gpt:
+            layers: int = 12
+            hidden: int = 768
+
+
         @hookimpl
-        def register_models():
+        def register_models() -> Iterable[Model]:
             yield Model(
                 name="gpt",
-                build="recipe_megatron_gpt.model:build",
-                facts="recipe_megatron_gpt.facts:facts",
+                build="my_plugin.model:build",  # build(config) -> (module, loss)
+                facts="my_plugin.facts:model_facts",  # model_facts(config, sequence) -> ModelFacts
                 config=Gpt,
                 blocks="blocks.*",
-                summary="decoder-only transformer, as Megatron-LM trains it",
+                summary="decoder-only transformer",
             )
     """
     return ()
@@ -43,14 +56,30 @@ def register_datasets() -> Iterable[Dataset]:
 
     .. code-block:: python
 
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Dataset, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class TokenFiles:
+            files: tuple[str, ...] = ()
+            sequence: int = 1024
+
+            def __post_init__(self) -> None:
+                if self.sequence < 1:
+                    raise ValueError(f"sequence: expected at least 1, got {self.sequence}")
+
+
         @hookimpl
-        def register_datasets():
+        def register_datasets() -> Iterable[Dataset]:
             yield Dataset(
-                name="gpt_indexed",
-                build="recipe_megatron_gpt.data:build",
-                facts="recipe_megatron_gpt.facts:data_facts",
-                config=GptIndexed,
-                summary="Megatron's .bin/.idx token files",
+                name="token_files",
+                build="my_plugin.data:build",  # build(config, run) -> Samples
+                facts="my_plugin.facts:data_facts",  # data_facts(config) -> DataFacts
+                config=TokenFiles,
+                summary="memory-mapped token files",
             )
     """
     return ()
@@ -62,13 +91,27 @@ def register_layouts() -> Iterable[Layout]:
 
     .. code-block:: python
 
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Layout, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class TensorParallel:
+            tp: int = 2
+
+            def axes(self, world_size: int) -> dict[str, int]:
+                return {"dp": max(1, world_size // self.tp), "tp": self.tp}
+
+
         @hookimpl
-        def register_layouts():
+        def register_layouts() -> Iterable[Layout]:
             yield Layout(
-                name="ddp",
-                build="recipe_core.layouts:ddp",
-                config=Ddp,
-                summary="data parallel: every rank holds the whole model",
+                name="tp",
+                build="my_plugin.layout:build",  # build(module, config, run) -> Parallel
+                config=TensorParallel,
+                summary="tensor parallel: ranks share each layer",
             )
     """
     return ()
@@ -80,12 +123,17 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
 
     .. code-block:: python
 
+        from collections.abc import Iterable
+
+        from recipe_core import CheckpointFormat, hookimpl
+
+
         @hookimpl
-        def register_checkpoint_formats():
+        def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
             yield CheckpointFormat(
-                name="dcp",
-                build="recipe_core.formats:Dcp",
-                summary="torch.distributed.checkpoint: sharded, loads into any layout",
+                name="single_file",
+                build="my_plugin.checkpoint:SingleFile",  # with save(path, state), load(path, state), detect(path)
+                summary="one file, written by rank 0",
             )
     """
     return ()
@@ -93,17 +141,24 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
 
 @_hookspec
 def register_recipes() -> Iterable[Recipe]:
-    """Return the recipes that this plugin adds.
+    """Return the recipes that this plugin adds; their parts may be of other plugins, and are named only.
 
     .. code-block:: python
 
+        from collections.abc import Iterable
+
+        from recipe_core import Recipe, Train, Use, hookimpl
+
+
         @hookimpl
-        def register_recipes():
+        def register_recipes() -> Iterable[Recipe]:
             yield Recipe(
-                name="megatron_gpt",
+                name="my_gpt",
                 summary="GPT pre-training on memory-mapped token files",
-                model=Use("gpt", layers=4, hidden=256, heads=4),
-                data=Use("gpt_indexed", sequence=256),
+                model=Use("gpt", layers=4, hidden=256),
+                data=Use("token_files", sequence=256),
+                layout=Use("ddp"),
+                checkpoint=Use("dcp"),
                 train=Train(steps=300, global_batch=32, micro_batch=8, lr=1e-3),
                 variants={"tiny": {"model": {"layers": 2, "hidden": 64}, "train": {"steps": 4}}},
             )

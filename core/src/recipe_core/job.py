@@ -63,9 +63,9 @@ class Job:
         """What the model says of itself, at the length of the samples; None where it or the dataset says nothing."""
         return self.facts.model
 
-    def tokens_per_sample(self) -> int | None:
-        """Length of a sample, as far as it is known."""
-        return self.facts.data.sequence if self.facts.data else None
+    def tokens_per_sample(self) -> int:
+        """Length of a sample; 0 where the dataset does not say."""
+        return self.facts.data.sequence if self.facts.data else 0
 
     def problems(self, world_size: int, out: Path | None = None) -> list[str]:
         """What only shows when the parts are seen together, with the files, the processes and the disk of ``out``."""

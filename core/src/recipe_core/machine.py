@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +35,8 @@ def _nvidia() -> Memory | None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
+    import subprocess
+
     query = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)

@@ -153,6 +153,14 @@ def installed() -> Iterator[tuple[str, Loader]]:
         yield name, lambda: _missing([point.name for point in points])
 
 
+def distributions() -> dict[str, str]:
+    """The installed plugins and where each comes from: ``{"core": "recipe-core 0.1.0"}``."""
+    import importlib.metadata
+
+    points = importlib.metadata.entry_points(group=hooks.GROUP)
+    return {point.name: f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None}
+
+
 def _missing(known: list[str]) -> object:
     raise PluginError(f"RECIPE_PLUGINS names it, and it is not installed (installed: {', '.join(known) or 'none'})")
 

@@ -1,0 +1,263 @@
+"""The command ``recipe``. Each command imports what it needs when it is called: most need no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recipe_core.errors import RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.job import Job
+    from recipe_core.registry import Registry
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+COMPLETE = "_RECIPE_COMPLETE"
+"""Environment variable through which a shell asks for completions."""
+_OVERRIDE = re.compile(r"[\w.]*=")
+"""How a word begins that is an override, right or wrong, and not a recipe or a file."""
+
+
+@dataclass
+class Line:
+    """What is known about the line that was typed, for the message if it fails."""
+
+    command: str = "recipe"
+    debug: bool = False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
+    line = Line()
+    if COMPLETE in os.environ:
+        import recipe_core.completion  # noqa: F401  (it tells click about our script for bash)
+    try:
+        code = cli.main(args=argv, prog_name="recipe", complete_var=COMPLETE, standalone_mode=False, obj=line)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):  # click makes the first of the second
+        return _fail(KeyboardInterrupt("interrupted"), line)
+    except BaseException as error:
+        return _fail(error, line)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: BaseException, line: Line) -> int:
+    """Tell why the command failed, or have the supervisor of this rank tell it; return the exit code."""
+    from recipe_core.launch import exit_code, record_failure
+
+    expected = isinstance(error, (RecipeError, KeyboardInterrupt))
+    if line.debug and expected:
+        traceback.print_exception(error)
+    if not record_failure(error):
+        if not expected:
+            raise error
+        click.echo(f"{line.command}: {error}", err=True)
+    return exit_code(error)
+
+
+class _Commands(click.Group):
+    """Lists the commands as they stand in this file, and knows what a mistyped one was meant to be."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            hint = did_you_mean(name, self.commands)
+            ctx.fail(f"no command {name!r}{hint} (commands: {', '.join(self.commands)})")
+        return super().resolve_command(ctx, args)
+
+
+def _note(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
+    line = ctx.ensure_object(Line)
+    line.command, line.debug = ctx.command_path, line.debug or debug
+
+
+_debug = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_note, help="Show the traceback of an error."
+)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from recipe_core.completion import complete_words
+
+    return complete_words(ctx.params.get("words") or (), incomplete)
+
+
+def _recipe_words(command: Command) -> Command:
+    """The argument of commands about one recipe: its name and overrides, in any order."""
+    return click.argument(
+        "words", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
+    )(command)
+
+
+_processes = click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Processes on this machine.")
+_out = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
+)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="recipe-core", prog_name="recipe")
+@_debug
+def cli() -> None:
+    """Train models by recipes: each composes a model, a dataset, a parallel layout and a checkpoint format."""
+
+
+@cli.command("ls")
+@_debug
+def ls() -> int:
+    """List recipes, and the parts that they can be composed of."""
+    from recipe_core.registry import distributions
+    from recipe_core.show import listing
+
+    registry = _registry()
+    click.echo(listing(registry, distributions()))
+    for conflict in registry.conflicts():
+        click.echo(f"recipe: {conflict}", err=True)
+    return 1 if registry.broken or registry.conflicts() else 0
+
+
+@cli.command()
+@_recipe_words
+@_debug
+def show(words: tuple[str, ...]) -> None:
+    """Print the settings of a recipe.
+
+    They are printed as YAML, which `recipe run FILE` takes back.
+    """
+    from recipe_core.job import resolve
+
+    target, overrides = _split(words)
+    click.echo(resolve(_registry(), target, overrides).as_yaml(), nl=False)
+
+
+@cli.command()
+@_recipe_words
+@_processes
+@_out
+@_debug
+def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> None:
+    """Find what is wrong with a run, and what it needs.
+
+    All problems of settings, files, processes and disk at once; else an estimate of memory, work and disk.
+    """
+    from recipe_core.destination import RUNS
+    from recipe_core.show import needs
+
+    job = _checked_job(words, processes or 1, out)
+    click.echo(needs(job, processes or 1, out or RUNS))
+
+
+@cli.command()
+@_recipe_words
+@_processes
+@_out
+@_debug
+@click.pass_context
+def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+    """Train.
+
+    With --out, the folder of an earlier run continues that run. The same command is one rank of a run where torchrun or
+    srun starts it.
+    """
+    from recipe_core import launch
+    from recipe_core.destination import new_folder, shared_folder
+
+    launch.die_with_parent()
+    worker = launch.worker()
+    try:
+        job = _checked_job(words, worker.world_size if worker else processes or 1, out)
+        folder = out or (shared_folder(job.name, worker) if worker else None)
+    except RecipeError:
+        # The ranks of a machine all see this mistake; one of them tells it. Our supervisor sees to that by itself.
+        if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
+            return 2
+        raise
+    if worker is not None and worker.world_size > 1:
+        ctx.ensure_object(Line).command += f" (rank {worker.rank})"
+    if folder is not None:
+        return _start(ctx, job, words, folder, processes if worker is None else None)
+    folder = new_folder(job.name)
+    try:
+        return _start(ctx, job, words, folder, processes)
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # which only succeeds where the run failed before it wrote anything
+
+
+def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:
+    from recipe_core.destination import RUNS
+    from recipe_core.job import resolve
+
+    target, overrides = _split(words)
+    return resolve(_registry(), target, overrides, world_size, out or RUNS)
+
+
+def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int | None) -> int:
+    """Train in this process, or supervise several that do."""
+    from recipe_core import launch
+    from recipe_core.specs import load
+
+    if processes is not None and processes > 1:
+        debug = ["--debug"] if ctx.ensure_object(Line).debug else []
+        command = [sys.executable, "-m", "recipe_core", *debug, "run", *words, "--out", str(folder)]
+        return launch.supervise(command, processes, folder / "logs")
+    load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
+    return 0
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@_debug
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash:  eval "$(recipe completion bash)"          in ~/.bashrc
+    zsh:   eval "$(recipe completion zsh)"           in ~/.zshrc
+    fish:  recipe completion fish | source           in ~/.config/fish/config.fish
+    """
+    from recipe_core.completion import script
+
+    click.echo(script(cli, shell, COMPLETE))
+
+
+def _registry() -> Registry:
+    """All plugins; those that did not load are named at once, and left out."""
+    from recipe_core.registry import load
+
+    registry = load()
+    if os.environ.get("RANK", "0") == "0":  # every rank would say the same
+        for complaint in registry.complaints():
+            click.echo(f"recipe: {complaint}", err=True)
+    return registry
+
+
+def _split(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The recipe and the overrides, which may stand in any order."""
+    overrides = [word for word in words if _OVERRIDE.match(word)]
+    targets = [word for word in words if not _OVERRIDE.match(word)]
+    if not targets:
+        raise click.UsageError("name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote")
+    if len(targets) > 1:
+        raise click.UsageError(
+            f"expected one recipe, got {' and '.join(map(repr, targets))}; a setting is written section.setting=value"
+        )
+    return targets[0], overrides

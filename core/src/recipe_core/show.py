@@ -1,0 +1,141 @@
+"""What ``recipe ls`` and ``recipe check`` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from recipe_core.errors import RecipeError
+from recipe_core.estimate import Estimate, estimate
+from recipe_core.job import Job
+from recipe_core.machine import Memory, free_space, memory
+from recipe_core.registry import KINDS, NOUNS, Kind, Registry
+from recipe_core.specs import DataFacts, Recipe, Train
+
+Row = tuple[str, str]
+
+
+def listing(registry: Registry, distributions: Mapping[str, str]) -> str:
+    """Everything that can be named on the command line, recipes first; ``distributions``: what brought each plugin."""
+    owners = {
+        (kind, name): " and ".join(claim.owner for claim in claims)
+        for kind in KINDS
+        for name, claims in sorted(registry.claims[kind].items())
+    }
+    widths = (max((len(name) for _, name in owners), default=0), max(map(len, owners.values()), default=0))
+    blocks = ["\n".join(_block(registry, kind, owners, widths)) for kind in KINDS if registry.claims[kind]]
+    sources = ", ".join(_source(plugin, distributions) for plugin in registry.plugins)
+    hints = [
+        f"{click.style('Plugins', bold=True)}: {sources or 'none'}",
+        "`recipe show NAME[:VARIANT]` prints settings, `recipe run NAME[:VARIANT] section.setting=value ...` trains.",
+    ]
+    return "\n\n".join([*blocks, "\n".join(hints)])
+
+
+def _source(plugin: str, distributions: Mapping[str, str]) -> str:
+    return f"{plugin} ({distributions[plugin]})" if plugin in distributions else plugin
+
+
+def _block(
+    registry: Registry, kind: Kind, owners: dict[tuple[Kind, str], str], widths: tuple[int, int]
+) -> Iterator[str]:
+    """One kind: a heading, then a line with name, owner and summary for each contribution."""
+    yield click.style(f"{NOUNS[kind].capitalize()}s", bold=True)
+    for name in registry.names(kind):
+        item = registry.claims[kind][name][0].item
+        first, second = name.ljust(widths[0]), owners[kind, name].ljust(widths[1])
+        yield f"  {click.style(first, fg='cyan')}  {click.style(second, dim=True)}  {item.summary}".rstrip()
+        if isinstance(item, Recipe) and (variants := _variants(item)):
+            yield f"  {'':{widths[0]}}  {'':{widths[1]}}  variants: {variants}"
+
+
+def _variants(recipe: Recipe) -> str:
+    try:
+        return ", ".join(recipe.variants)
+    except RecipeError as error:  # variants in files, whose folder may be missing
+        return str(error)
+
+
+def needs(job: Job, world_size: int, out: Path) -> str:
+    """What the run of ``job`` will need, as far as it is known beforehand."""
+    processes = f"{world_size} process{'es' if world_size > 1 else ''}"
+    head = click.style(f"{job.name} on {processes}: no problem found", bold=True)
+    model, data = job.facts.model, job.facts.data
+    if model is None or data is None:
+        silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
+        return f"{head}\n\n  What it needs is not known: {silent} says nothing of itself (facts)."
+    figures = estimate(model, data, job.train)
+    groups = [
+        [("parameters", _count(figures.parameters))],
+        [*_memory(job.train, figures, memory(job.train.device), world_size), *_division(job, world_size)],
+        _work(job.train, data, figures),
+        _disk(figures, out),
+    ]
+    blocks = ["\n".join(f"  {name:20}{text}".rstrip() for name, text in rows) for rows in groups]
+    return "\n\n".join([head, *blocks])
+
+
+def _memory(train: Train, figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+    rows = [
+        ("weights", figures.weights),
+        ("gradients", figures.gradients),
+        ("optimizer states", figures.optimizer),
+        ("activations", figures.activations),
+        ("logits", figures.logits),
+        ("total", figures.memory),
+    ]
+    inside = ", activation checkpointing" if train.activation_checkpointing else ""
+    head = f"of one process ({train.precision}, micro batch {train.micro_batch}{inside})"
+    body = [(f"  {name}", _bytes(count)) for name, count in rows]
+    return [("memory", head), *body, *_compared(figures, there, world_size)]
+
+
+def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+    """The memory that there is, and whether it will do."""
+    if there is None:
+        return []
+    together = figures.memory * (world_size if there.shared else 1)
+    many = there.shared and world_size > 1
+    verdict = "" if together <= there.total else click.style("  it will not fit", fg="red", bold=True)
+    asked = f", and {world_size} processes here need {_scaled(together, 'B')}" if many else ""
+    return [(f"  {there.of} has", f"{_bytes(there.total)}{asked}{verdict}")]
+
+
+def _division(job: Job, world_size: int) -> list[Row]:
+    axes: dict[str, int] = job.layout.config.axes(world_size)
+    split = " x ".join(f"{name}={size}" for name, size in axes.items() if name != "dp" and size > 1)
+    return [("", f"of the whole model, which layout {job.layout.spec.name} divides by {split}")] if split else []
+
+
+def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
+    seen = f", {figures.epochs:,.2f} times each of {data.train_samples:,}" if figures.epochs is not None else ""
+    return [
+        ("one step", f"{figures.tokens_per_step:,} tokens ({train.global_batch:,} samples of {data.sequence:,})"),
+        ("", f"{_scaled(figures.flops_per_step, 'FLOP')} over all processes"),
+        ("whole run", f"{train.steps:,} steps, {figures.samples:,} samples{seen}"),
+    ]
+
+
+def _disk(figures: Estimate, out: Path) -> list[Row]:
+    several = f"{figures.checkpoints} at once need {_scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
+    free = f"{_scaled(free_space(out), 'B')} are free for {out}/"
+    return [("one checkpoint", f"{_scaled(figures.checkpoint, 'B')}; {several}{free}")]
+
+
+def _count(number: float) -> str:
+    return f"{number / 1e6:,.2f} M" if number >= 1e5 else f"{number:,.0f}"
+
+
+def _bytes(number: float) -> str:
+    return f"{_scaled(number, 'B'):>10}"
+
+
+def _scaled(number: float, unit: str) -> str:
+    """With a decimal prefix and three digits: ``12.3 GB``."""
+    prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
+    while number >= 999.5 and len(prefixes) > 1:
+        number /= 1000
+        prefixes.pop(0)
+    return f"{number:.3g} {prefixes[0]}{unit}"
