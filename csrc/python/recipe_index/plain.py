@@ -106,7 +106,7 @@ def sample_index(
     position = np.searchsorted(ends, starts, side="right")
     offset = starts - (ends - sizes[order])[position]
     position[0], offset[0] = 0, 0  # even where the first document is empty
-    large = max(order.size, int(sizes.max())) > np.iinfo(np.int32).max
+    large = order.size > np.iinfo(np.int32).max
     return np.stack([position, offset], axis=1).astype(np.int64 if large else np.int32)
 
 

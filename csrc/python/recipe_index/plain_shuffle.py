@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 DOCUMENTS, LAST_DOCUMENTS, SAMPLES, LAST_SAMPLES = 1, 2, 3, 4
 """What is shuffled: two shuffles of one seed share no random numbers."""
 
-BUCKET_ENTRIES = 1 << 13
-"""Of the expected size of a bucket, the upper end: 32 KiB of int32, a first-level cache."""
+BUCKET_ENTRIES = 1 << 15
+"""The expected size of a bucket is at most this, 128 KiB of int32, which a second-level cache holds."""
 MOST_BITS = 12
-"""4096 buckets at most, so that those being filled fit a second-level cache."""
+"""4096 buckets at most: the ends of all that are being filled are in that cache too. They grow from 2**27 entries on."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 

@@ -1,0 +1,94 @@
+"""The compiled functions let other Python threads run."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+import recipe_index
+
+COUNT = 2_000_000
+NUMBERS = np.arange(COUNT, dtype=np.int32)
+
+
+def document_order(megatron: bool) -> Callable[[], object]:
+    return lambda: recipe_index.document_order(NUMBERS, 4, 1, False, megatron)
+
+
+def shuffle_index() -> Callable[[], object]:
+    return lambda: recipe_index.shuffle_index(4 * COUNT, 4 * COUNT, 1, True)
+
+
+def sample_index() -> Callable[[], object]:
+    sizes, order = np.ones(COUNT, dtype=np.int32), np.tile(NUMBERS, 4)
+    return lambda: recipe_index.sample_index(sizes, order, 1, 4 * COUNT - 1)
+
+
+def blending_index() -> Callable[[], object]:
+    return lambda: recipe_index.blending_index(np.full(16, 1 / 16), COUNT)
+
+
+def parse_idx() -> Callable[[], object]:
+    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 0, 8 * COUNT)
+    data = np.frombuffer(header + bytes(64 * COUNT), dtype=np.uint8)
+    return lambda: recipe_index.parse_idx(data)
+
+
+def gather() -> Callable[[], object]:
+    starts, sizes = np.zeros(1, dtype=np.int64), np.array([COUNT], dtype=np.int32)
+    tokens, order, samples = (
+        np.zeros(COUNT, dtype=np.uint16),
+        np.zeros(1, dtype=np.int32),
+        np.zeros((2, 2), dtype=np.int32),
+    )
+    which = np.zeros(10, dtype=np.int64)
+    return lambda: recipe_index.gather(tokens, starts, sizes, order, samples, which, COUNT - 1, 5)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        partial(document_order, False),
+        partial(document_order, True),
+        shuffle_index,
+        sample_index,
+        blending_index,
+        parse_idx,
+        gather,
+    ],
+    ids=[
+        "document_order",
+        "document_order_megatron",
+        "shuffle_index",
+        "sample_index",
+        "blending_index",
+        "parse_idx",
+        "gather",
+    ],
+)
+def test_another_thread_runs_meanwhile(prepare: Callable[[], Callable[[], object]]) -> None:
+    """A thread that held the lock would let no other one see a time from the middle of its work."""
+    work = prepare()
+    span: list[float] = []
+
+    def timed() -> None:
+        span.append(time.perf_counter())
+        work()
+        span.append(time.perf_counter())
+
+    seen: list[float] = []
+    thread = threading.Thread(target=timed)
+    thread.start()
+    while thread.is_alive():
+        seen.append(time.perf_counter())
+        time.sleep(0.001)
+    thread.join()
+    start, end = span
+    middle = [moment for moment in seen if start + 0.2 * (end - start) < moment < end - 0.2 * (end - start)]
+    assert middle
