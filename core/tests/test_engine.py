@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -335,8 +336,8 @@ def test_a_killed_rank_is_named_and_the_other_ends_with_it(tmp_path: Path) -> No
 
 
 def test_a_rank_that_does_not_come_to_a_barrier_is_named(tmp_path: Path) -> None:
-    body = "if rank == 0:\n    engine.barrier()\nelse:\n    time.sleep(4)"
-    done = two_ranks(tmp_path, body, TEST_TIMEOUT="2")
+    body = "if rank == 0:\n    engine.barrier()\nelse:\n    time.sleep(3)"
+    done = two_ranks(tmp_path, body, TEST_TIMEOUT="1")
     assert done.returncode == 2
     assert "recipe: rank 1 did not take part within train.timeout seconds" in done.stderr
     assert "Traceback" not in done.stderr
@@ -345,13 +346,17 @@ def test_a_rank_that_does_not_come_to_a_barrier_is_named(tmp_path: Path) -> None
 def test_leaving_a_failed_run_does_not_wait_for_a_collective_under_way(tmp_path: Path) -> None:
     """Rank 0 fails while rank 1 has not joined its collective; gloo alone would wait for it up to the timeout."""
     body = """
+import recipe_core.engine.native as native
+native._FAREWELL = 0.5
 if rank == 0:
     pending = dist.all_reduce(torch.ones(1), async_op=True)
     time.sleep(0.2)
     raise ValueError("the cause")
 time.sleep(60)
 """
+    began = time.monotonic()
     done = two_ranks(tmp_path, body, RECIPE_GRACE="0.5")  # what rank 1 sleeps ends by SIGTERM after the grace
+    assert time.monotonic() - began < 50
     assert done.returncode == 1
     assert "ValueError: the cause" in done.stderr
     assert "Traceback" not in (tmp_path / "logs" / "rank-1.log").read_text()

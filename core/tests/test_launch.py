@@ -600,20 +600,33 @@ print("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ \x1b[?25hend\rbar 5", end="")
     assert run.log(0) == "a line\nbar 5\n"
 
 
-def test_rank_0_learns_of_the_terminal(tmp_path: Path) -> None:
-    body = "    print('on', os.environ.get('RECIPE_TERMINAL'), int(os.environ['COLUMNS']) > 0, sys.stdout.isatty())"
+def on_a_terminal(folder: Path, body: str) -> tuple[int, str]:
+    """Exit code, and what the terminal got, of two ranks."""
     terminal, ours = pty.openpty()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", SUPERVISE, "2", str(tmp_path / "logs"), WORKER.replace("BODY", body)],
-            env=os.environ | {"TEST_FOLDER": str(tmp_path), "COLUMNS": "80"}, stdout=ours, timeout=30, check=False,
+            [sys.executable, "-c", SUPERVISE, "2", str(folder / "logs"), WORKER.replace("BODY", f"    {body}")],
+            env=os.environ | {"TEST_FOLDER": str(folder), "COLUMNS": "80"}, stdout=ours, timeout=30, check=False,
         )  # fmt: skip
         os.close(ours)
-        assert done.returncode == 0
-        assert os.read(terminal, 1000).decode().strip() == "on 1 True False"
+        return done.returncode, os.read(terminal, 1000).decode()
     finally:
         os.close(terminal)
+
+
+def test_rank_0_learns_of_the_terminal(tmp_path: Path) -> None:
+    body = "print('on', os.environ.get('RECIPE_TERMINAL'), int(os.environ['COLUMNS']) > 0, sys.stdout.isatty())"
+    code, shown = on_a_terminal(tmp_path, body)
+    assert (code, shown.strip()) == (0, "on 1 True False")
     assert (tmp_path / "logs" / "rank-1.log").read_text() == "on None True False\n"
+
+
+def test_a_killed_rank_0_leaves_the_terminal_usable(tmp_path: Path) -> None:
+    hidden = "\x1b[?25l"
+    body = f"if rank == 0: print({hidden!r} + 'bar', end=''); os.kill(os.getpid(), signal.SIGKILL)"
+    code, shown = on_a_terminal(tmp_path, body)
+    assert code == 137
+    assert shown == hidden + "bar\x1b[?25h\r\n"
 
 
 def test_what_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

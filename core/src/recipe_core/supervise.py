@@ -291,6 +291,8 @@ class _Supervisor:
 
     def report(self) -> int:
         """Print why the run failed, once, and return its exit code."""
+        if sys.stdout.isatty() and any(rank.process.returncode for rank in self._ranks):
+            print("\x1b[?25h")  # rank 0 may have left its bar's line open and the cursor hidden
         if self._killed:
             print("recipe: killed by the second Ctrl-C; nothing was saved", file=sys.stderr)
             return 128 + signal.SIGINT
