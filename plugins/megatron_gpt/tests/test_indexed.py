@@ -103,7 +103,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 BROKEN: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no idx": (lambda bin, idx: idx.unlink(), r"a\.idx: not found, though a\.bin is there"),
     "no bin": (lambda bin, idx: bin.unlink(), r"a\.bin: not found, though a\.idx is there"),
-    "neither": (lambda bin, idx: [path.unlink() for path in (bin, idx)], r"a\.idx: not found, and a\.bin neither"),
+    "neither": (lambda bin, idx: list(map(Path.unlink, (bin, idx))), r"a\.idx: not found, and a\.bin neither"),
     "magic": (lambda bin, idx: overwrite(idx, 0, b"PK"), r"a\.idx: starts with b'PKIDIDX.*expected b'MMIDIDX"),
     "version": (lambda bin, idx: overwrite(idx, 9, b"\x02"), r"a\.idx: is of version 2, expected 1"),
     "float tokens": (lambda bin, idx: overwrite(idx, 17, b"\x07"), r"float32 \(code 7\), expected uint16 \(8\)"),
