@@ -11,6 +11,7 @@ import platform
 import random
 import re
 import sysconfig
+import warnings
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -102,7 +103,9 @@ def documents(library: Path) -> list[str]:
     Raises:
         DataError: there is too little text, as where only compiled files are installed.
     """
-    candidates = {text for path in _modules(library) for text in _texts(path)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the parser thinks of the library's source is not for our users
+        candidates = {text for path in _modules(library) for text in _texts(path)}
     kept = _without_repetitions(candidates)
     characters = sum(map(len, kept))
     if characters < _LEAST_CHARACTERS:

@@ -49,8 +49,9 @@ class IndexedFile:
             parsed = recipe_index.parse_idx(np.memmap(idx, dtype=np.uint8, mode="r"))
         except ValueError as error:
             raise DataError(f"{idx}: is damaged: {error}; copy or prepare the files again") from error
-        # The header's 34 bytes leave the arrays behind it unaligned; compiled code wants aligned copies.
-        sizes, documents = np.array(parsed.sizes), np.array(parsed.documents)
+        # The header's 34 bytes leave the arrays behind it unaligned. Compiled code wants aligned copies of two of them;
+        # the documents, which only messages need, stay in the file.
+        sizes = np.array(parsed.sizes)
         starts = np.floor_divide(parsed.pointers, np.int64(header.width))
         needed = header.width * int(sizes.sum(dtype=np.int64))
         if needed > header.bin_bytes:
@@ -59,7 +60,7 @@ class IndexedFile:
                 "copy or prepare the files again"
             )
         tokens = np.memmap(data, dtype=header.dtype, mode="r", shape=(header.bin_bytes // header.width,))
-        return cls(prefix, np.asarray(tokens), sizes, starts, documents)
+        return cls(prefix, np.asarray(tokens), sizes, starts, parsed.documents)
 
     @cached_property
     def digest(self) -> str:

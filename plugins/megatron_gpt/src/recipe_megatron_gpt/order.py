@@ -170,7 +170,7 @@ def megatron(part: Part, requested: int | None) -> Stretches:
 
 def _stretch(part: Part, epochs: int, samples: int, separate: int, seed: int, *, megatron: bool) -> Stretch:
     """Build or map the three arrays; the first ``separate`` samples are shuffled apart from the rest."""
-    made_from = [part.file.digest, part.range.start, part.range.stop, epochs, separate, seed, megatron]
+    made_from = [part.file.digest, part.range.start, part.range.stop, epochs, separate < samples, seed, megatron]
 
     def array(name: str, entries: int, build: Callable[[], NDArray[Any]], *more: int) -> NDArray[Any]:
         label = f"{part.file.prefix.name}-{part.split}-{name}"
@@ -191,5 +191,8 @@ def _stretch(part: Part, epochs: int, samples: int, separate: int, seed: int, *,
 
     order = array("order", epochs * len(part.range), documents)
     return Stretch(
-        part, order, array("cuts", 2 * samples, cuts, part.sequence), array("shuffle", samples, shuffle, samples)
+        part,
+        order,
+        array("cuts", 2 * samples, cuts, part.sequence, samples),
+        array("shuffle", samples, shuffle, separate, samples),
     )
