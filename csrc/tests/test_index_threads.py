@@ -42,36 +42,23 @@ def parse_idx() -> Callable[[], object]:
 
 def gather() -> Callable[[], object]:
     starts, sizes = np.zeros(1, dtype=np.int64), np.array([COUNT], dtype=np.int32)
-    tokens, order, samples = (
-        np.zeros(COUNT, dtype=np.uint16),
-        np.zeros(1, dtype=np.int32),
-        np.zeros((2, 2), dtype=np.int32),
-    )
-    which = np.zeros(10, dtype=np.int64)
+    tokens, order = np.zeros(COUNT, dtype=np.uint16), np.zeros(1, dtype=np.int32)
+    samples, which = np.zeros((2, 2), dtype=np.int32), np.zeros(10, dtype=np.int64)
     return lambda: recipe_index.gather(tokens, starts, sizes, order, samples, which, COUNT - 1, 5)
 
 
-@pytest.mark.parametrize(
-    "prepare",
-    [
-        partial(document_order, False),
-        partial(document_order, True),
-        shuffle_index,
-        sample_index,
-        blending_index,
-        parse_idx,
-        gather,
-    ],
-    ids=[
-        "document_order",
-        "document_order_megatron",
-        "shuffle_index",
-        "sample_index",
-        "blending_index",
-        "parse_idx",
-        "gather",
-    ],
-)
+WORK = {
+    "document_order": partial(document_order, False),
+    "document_order_megatron": partial(document_order, True),
+    "shuffle_index": shuffle_index,
+    "sample_index": sample_index,
+    "blending_index": blending_index,
+    "parse_idx": parse_idx,
+    "gather": gather,
+}
+
+
+@pytest.mark.parametrize("prepare", WORK.values(), ids=WORK)
 def test_another_thread_runs_meanwhile(prepare: Callable[[], Callable[[], object]]) -> None:
     """A thread that held the lock would let no other one see a time from the middle of its work."""
     work = prepare()

@@ -51,7 +51,8 @@ def document_order(
     not_empty("documents", documents)
     if epochs > MOST_ORDERED // documents.size:
         raise ValueError(
-            f"epochs: {epochs} epochs of {documents.size} documents are too many; expected at most {MOST_ORDERED} entries"
+            f"epochs: {epochs} epochs of {documents.size} documents are too many; "
+            f"expected at most {MOST_ORDERED} entries"
         )
     not_negative("documents", documents)
     order = np.tile(documents, epochs)
@@ -99,15 +100,16 @@ def sample_index(
     tokens = int(ends[-1])
     if tokens < samples * sequence + 1:
         raise ValueError(
-            f"samples: expected at most {max(0, tokens - 1) // sequence}, got {samples}: the order holds {tokens} tokens"
+            f"samples: expected at most {max(0, tokens - 1) // sequence}, got {samples}: "
+            f"the order holds {tokens} tokens"
         )
     starts = np.arange(samples + 1, dtype=np.int64) * sequence
     # The document that holds a token is the first that ends behind it; empty ones hold none.
     position = np.searchsorted(ends, starts, side="right")
     offset = starts - (ends - sizes[order])[position]
     position[0], offset[0] = 0, 0  # even where the first document is empty
-    large = order.size > np.iinfo(np.int32).max
-    return np.stack([position, offset], axis=1).astype(np.int64 if large else np.int32)
+    index = np.stack([position, offset], axis=1)
+    return index if order.size > np.iinfo(np.int32).max else index.astype(np.int32)
 
 
 def shuffle_index(
@@ -255,7 +257,8 @@ def _gather_one(
             raise ValueError(f"starts: sequence {number} has {size} tokens from {start} on, the file has {tokens.size}")
         if offset > size:
             raise ValueError(
-                f"samples_index: sample {sample} starts at offset {offset} of sequence {number}, which has {size} tokens"
+                f"samples_index: sample {sample} starts at offset {offset} of sequence {number}, "
+                f"which has {size} tokens"
             )
         taken = min(size - offset, row.size - filled)
         ids = tokens[start + offset : start + offset + taken].astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def _check_documents(documents: NDArray[Any], sequences: int) -> None:
     bounds = documents.tolist()
     if bounds[0] != 0:
         raise ValueError(f"documents: expected the first to start at sequence 0, got {bounds[0]}")
-    for number, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for number, (start, end) in enumerate(pairwise(bounds)):
         if end < start:
             raise ValueError(f"documents: document {number} ends at sequence {end}, before its start {start}")
     if bounds[-1] != sequences:

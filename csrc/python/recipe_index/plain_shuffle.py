@@ -18,7 +18,7 @@ DOCUMENTS, LAST_DOCUMENTS, SAMPLES, LAST_SAMPLES = 1, 2, 3, 4
 BUCKET_ENTRIES = 1 << 15
 """The expected size of a bucket is at most this, 128 KiB of int32, which a second-level cache holds."""
 MOST_BITS = 12
-"""4096 buckets at most: the ends of all that are being filled are in that cache too. They grow from 2**27 entries on."""
+"""4096 buckets at most: the ends of those being filled are in that cache too. From 2**27 entries on they grow."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 
