@@ -48,5 +48,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the name in ``known`` that is nearest to ``word``, or nothing."""
     import difflib
 
-    near = difflib.get_close_matches(word, list(known), 1)
+    near = difflib.get_close_matches(word, list(known), 1, cutoff=0.5)  # 'tyni' is half like 'tiny'
     return f"; did you mean {near[0]!r}?" if near else ""

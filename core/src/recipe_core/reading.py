@@ -66,8 +66,9 @@ def _read_settings(kind: type, value: Any, where: str, problems: list[str]) -> A
         return value
     known = kinds(kind)
     listed = f"settings: {', '.join(known)}" if known else "it has none"
-    for name in value.keys() - known.keys():
-        problems.append(f"{where}.{name}: no such setting{did_you_mean(name, known)} ({listed})")
+    for name in value:
+        if name not in known:
+            problems.append(f"{where}.{name}: no such setting{did_you_mean(name, known)} ({listed})")
     return {n: read(known[n], item, f"{where}.{n}", problems) for n, item in value.items() if n in known}
 
 
@@ -83,11 +84,10 @@ def _read_list(shape: type, members: Sequence[Any], value: Any, where: str, prob
         value = [item.strip() for item in value.split(",")] if value.strip() else []
     if not isinstance(value, list):
         return value
-    if shape is tuple and Ellipsis not in members:
-        each = [*members, *[Any] * (len(value) - len(members))]  # pydantic complains of too many
-    else:
-        each = [members[0] if members else Any] * len(value)
-    return [read(kind, item, f"{where}[{i}]", problems) for i, (kind, item) in enumerate(zip(each, value))]  # noqa: B905
+    members = members or [Any]
+    one_by_one = shape is tuple and Ellipsis not in members
+    each = [members[min(i, len(members) - 1)] if one_by_one else members[0] for i in range(len(value))]
+    return [read(kind, item, f"{where}[{i}]", problems) for i, (kind, item) in enumerate(zip(each, value, strict=True))]
 
 
 def _read_union(members: Sequence[Any], value: Any, where: str, problems: list[str]) -> Any:
@@ -96,6 +96,8 @@ def _read_union(members: Sequence[Any], value: Any, where: str, problems: list[s
         return None
     if len(others) == 1:
         return read(others[0], value, where, problems)
+    if isinstance(value, str) and any(dataclasses.is_dataclass(kind) for kind in others):
+        value = _flow(value, "{")
     if isinstance(value, Mapping):  # the first settings class that has all these settings
         fits = [kind for kind in others if dataclasses.is_dataclass(kind) and value.keys() <= kinds(kind).keys()]  # type: ignore[arg-type]
         return read(fits[0], value, where, problems) if fits else value

@@ -59,7 +59,7 @@ def _load(file: Traversable) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PluginError(f"{file}: cannot be read as YAML ({error})") from error
+        raise PluginError(f"{file}: is not YAML ({' '.join(str(error).split())})") from error
     if not isinstance(found, Mapping):
         raise PluginError(f"{file}: expected sections with settings, got {found!r}")
     return found
