@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,9 +21,9 @@ def home() -> Path:
     return Path(os.environ.get("RECIPE_CACHE") or platformdirs.user_cache_dir("recipe"))
 
 
-def _aside(path: Path) -> Path:
-    """A name beside ``path`` that no other process uses, and that says what it is when it is left over."""
-    return path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
+def aside(path: Path, ending: str = "part") -> Path:
+    """A hidden name beside ``path`` that no other process uses, and that says what it is when it is left over."""
+    return path.with_name(f".{path.name}.{uuid4().hex[:12]}.{ending}")
 
 
 def sync(path: Path) -> None:
@@ -29,8 +31,30 @@ def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot sync a folder; they write its names at once.
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EBADF)):
+            raise
     finally:
         os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal; it is read in pieces."""
+    found = hashlib.sha256()
+    buffer = memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            found.update(buffer[:count])
+    return found.hexdigest()
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder with all that is in it; what is not there, or cannot be deleted, is let be."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -54,7 +78,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _atomic(path: Path) -> Iterator[Path]:
-    part = _aside(path)
+    part = aside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
@@ -63,15 +87,22 @@ def _atomic(path: Path) -> Iterator[Path]:
         part.replace(path)
         sync(path.parent)
     except OSError as error:
+        if not _about(error, path, part):
+            raise  # the block could not read its input, say
         raise DiskError(
             f"{path}: cannot be written ({error.strerror or error}); free some space or choose another folder. "
             "What was there before is untouched"
         ) from error
     finally:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
+        remove(part)
+
+
+def _about(error: OSError, path: Path, part: Path) -> bool:
+    """Whether ``error`` came from writing ``path``: it names it or a folder above, or says what only writing can."""
+    if error.filename is None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+    named = Path(os.fsdecode(error.filename))
+    return named in [path, *path.parents] or part in [named, *named.parents]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -99,13 +130,21 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
     Every machine builds what it lacks, so that a disk that only one node sees is no problem: whoever takes the lock
     beside ``path`` first builds, the others wait and find the file. Whoever needs other content uses another name
     (put a hash of what it was made from into it).
+
+    Raises:
+        DiskError: the folder of ``path`` cannot be written.
     """
     from filelock import FileLock
 
-    if not path.exists():
+    if path.exists():
+        return path
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock")):
-            if not path.exists():
-                with atomic_file(path) as part:
-                    build(part)
+        lock = FileLock(path.with_name(f".{path.name}.lock")).acquire()
+    except OSError as error:
+        raise DiskError(f"{path}: cannot be written ({error.strerror or error}); choose another folder") from error
+    with lock:
+        if not path.exists():
+            with atomic_file(path) as part:
+                build(part)
     return path

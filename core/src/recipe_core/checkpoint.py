@@ -1,0 +1,292 @@
+"""The checkpoints of a run: where they are, when one counts as whole, and how many stay. Formats move the bytes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+import torch
+
+from recipe_core import manifest as manifests
+from recipe_core.errors import CheckpointError, DiskError, RecipeError
+from recipe_core.files import aside, remove, require_space, sync
+from recipe_core.manifest import Entry, Manifest
+from recipe_core.state import state_size
+
+T = TypeVar("T")
+STEP = re.compile(r"step-(0|[1-9][0-9]*)")
+
+
+class Format(Protocol):
+    """What a checkpoint format builds. All ranks call it together, and on a failure all of them raise."""
+
+    name: str
+
+    def save(self, path: Path, state: dict[str, Any]) -> None:
+        """Write ``state`` into the empty folder ``path``."""
+
+    def load(self, path: Path, state: dict[str, Any]) -> None:
+        """Fill ``state`` from ``path``: tensors in place, plain values replaced."""
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``path`` is of this format, by the names of its files."""
+        ...
+
+
+class Ranks(Protocol):
+    """What checkpoints need of an engine."""
+
+    rank: int
+    world_size: int
+
+    def gather(self, value: T) -> list[T]:
+        """``value`` of every rank, in rank order."""
+        ...
+
+
+class Checkpoints:
+    """The folders ``step-N`` below ``folder``. All ranks call every method together.
+
+    A checkpoint is written into a hidden folder beside its place. When every rank is done, each hashes its share of the
+    files, rank 0 adds the manifest (``checkpoint.json``), and one rename gives it its name: whatever goes wrong before
+    that leaves the older checkpoints as they were. A failure on one rank is raised on all of them.
+
+    The folder must be one that all ranks see. Saving stops training until the disk has the bytes. The four parts of
+    :meth:`save` (prepare, write, seal, publish) touch the live tensors only in ``write``; whoever wants to save in the
+    background copies the state first and runs them there.
+
+    Args:
+        folder: usually ``checkpoints`` in the run folder.
+        format: moves the bytes.
+        engine: this process's place among the ranks.
+        keep: so many checkpoints stay, the newest; 0 keeps all.
+        warn: takes a message for the user (called on rank 0 alone).
+    """
+
+    def __init__(
+        self, folder: Path, format: Format, engine: Ranks, keep: int, warn: Callable[[str], None] | None = None
+    ) -> None:
+        self.folder, self.format, self.engine, self.keep = folder, format, engine, keep
+        self.warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr, flush=True))
+        self._damaged: set[str] = set()
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Write ``state`` as ``step-N`` (in place of one of that step), then remove what is beyond ``keep``.
+
+        Raises:
+            DiskError: too little space, or the folder cannot be written.
+            CheckpointError: ``state`` cannot be saved, or not all ranks see the folder.
+        """
+        final, size, part = self.folder / f"step-{step}", state_size(state), None
+        try:
+            part = self._prepare(final, size)
+            self._write(part, state)
+            self._publish(part, final, self._seal(part, step))
+        except Exception as error:
+            if part is not None and self.engine.rank == 0:
+                remove(part)  # ranks fail together, so that none is still writing into it
+            if not isinstance(error, RecipeError):
+                raise
+            text = f"{final} ({size / 1e6:,.1f} MB) was not saved; older checkpoints are untouched. {error}"
+            raise type(error)(text) from error
+        return final
+
+    def newest(self) -> Path | None:
+        """The whole checkpoint of the highest step; None where there is no checkpoint.
+
+        Every byte of it is read, each rank a share. Damaged ones are passed over with a warning.
+
+        Raises:
+            CheckpointError: there are checkpoints, and all of them are damaged.
+        """
+        passed_over: list[str] = []
+        for name in self._on_rank_0(self._names_after_tidying):
+            path = self.folder / name
+            problems = self.problems(path)
+            if not problems:
+                self._warn(passed_over, path)
+                return path
+            self._damaged.add(name)
+            passed_over.append(f"{path}: {'; '.join(problems)}")
+        if passed_over:
+            raise CheckpointError(
+                "\n".join(
+                    [
+                        "no checkpoint of this run is whole:",
+                        *(f"  - {text}" for text in passed_over),
+                        f"Put a whole one back, remove the damaged ones to start anew (rm -r {self.folder}/step-*), "
+                        "or give another --out",
+                    ]
+                )
+            )
+        return None
+
+    def problems(self, path: Path) -> list[str]:
+        """Everything wrong with a checkpoint, every byte read; empty for a whole one."""
+        try:
+            manifest = self._on_rank_0(lambda: _read_manifest(path))
+        except CheckpointError as error:
+            return [str(error)]
+        found = self._on_rank_0(lambda: manifest.wrong_sizes(path))
+        if found:
+            return found
+        largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
+        shares = self._together(lambda: manifest.wrong_hashes(path, self._share(largest_first)))
+        return [problem for share in shares for problem in share]
+
+    def load(self, path: Path, state: dict[str, Any]) -> None:
+        """Fill ``state`` from the checkpoint ``path``.
+
+        Raises:
+            CheckpointError: it is of another format, damaged, or does not fit ``state``.
+        """
+        self._on_rank_0(lambda: self._require_format(path))
+        self._together(lambda: self.format.load(path, state))
+
+    def _prepare(self, final: Path, size: int) -> Path:
+        """An empty folder to write into; clear what a killed save left."""
+
+        def make() -> Path:
+            self._tidy()
+            require_space(self.folder, size, f"the checkpoint {final.name}")
+            part = aside(final)
+            part.mkdir(parents=True)
+            return part
+
+        return self._on_rank_0(make)
+
+    def _write(self, part: Path, state: dict[str, Any]) -> None:
+        def require_shared() -> None:
+            if not part.is_dir():
+                raise CheckpointError(
+                    f"{self.folder}: this rank does not see what rank 0 writes there; "
+                    "give an --out on a file system that all machines share"
+                )
+
+        self._together(require_shared)
+        self._together(lambda: self.format.save(part, state))
+
+    def _seal(self, part: Path, step: int) -> Manifest:
+        """The manifest of what was written, once all of it is on the disk."""
+        names = self._on_rank_0(lambda: manifests.names(part))
+        shares = self._together(lambda: {name: manifests.measure(part / name) for name in self._share(names)})
+        files: dict[str, Entry] = {name: entry for share in shares for name, entry in share.items()}
+        return Manifest(
+            format=self.format.name, step=step, world_size=self.engine.world_size, torch=torch.__version__,
+            time=datetime.now(timezone.utc).isoformat(timespec="seconds"), files=dict(sorted(files.items())),
+        )  # fmt: skip
+
+    def _publish(self, part: Path, final: Path, manifest: Manifest) -> None:
+        def publish() -> None:
+            manifest.write(part)
+            for folder in (part, *(p for p in part.rglob("*") if p.is_dir())):
+                sync(folder)
+            old = aside(final, "old")
+            if final.exists():
+                final.replace(old)  # a folder that is not empty cannot be replaced; _tidy knows what this name means
+            part.replace(final)
+            sync(self.folder)
+            sync(self.folder.parent)
+            remove(old)
+            self._damaged.discard(final.name)
+            self._prune(manifest.step)
+
+        self._on_rank_0(publish)
+
+    def _prune(self, saved: int) -> None:
+        """Remove what is beyond ``keep``, damaged ones first.
+
+        Steps above the one just saved are damaged ones, or of a run that went on from here before: nothing to decide
+        about now; they do not count, lest they push out the checkpoint that was just written.
+        """
+        if not self.keep:
+            return
+        older = [name for name in self._names() if int(name.removeprefix("step-")) <= saved]
+        whole = [name for name in older if name not in self._damaged]
+        for name in set(older) - set(whole[: self.keep]):
+            hidden = aside(self.folder / name)
+            (self.folder / name).replace(hidden)  # so that it is never seen half removed
+            remove(hidden)
+
+    def _tidy(self) -> None:
+        """Remove what a killed save left; put back a checkpoint that it was about to replace."""
+        for part in self.folder.glob(".step-*.part"):
+            remove(part)
+        for old in self.folder.glob(".step-*.old"):
+            final = self.folder / old.name[1:].split(".")[0]
+            if final.exists():
+                remove(old)
+            else:
+                old.replace(final)
+
+    def _names(self) -> list[str]:
+        """Folders of checkpoints, whole or not, the highest step first."""
+        if not self.folder.is_dir():
+            return []
+        found = {int(m[1]): p.name for p in self.folder.iterdir() if (m := STEP.fullmatch(p.name)) and p.is_dir()}
+        return [found[step] for step in sorted(found, reverse=True)]
+
+    def _names_after_tidying(self) -> list[str]:
+        self._tidy()
+        return self._names()
+
+    def _warn(self, passed_over: list[str], path: Path) -> None:
+        if self.engine.rank == 0:
+            for text in passed_over:
+                self.warn(f"{text}. Passed over; going on from {path.name}")
+
+    def _require_format(self, path: Path) -> None:
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: there is no checkpoint folder of this name")
+        if not self.format.detect(path):
+            try:
+                hint = f"it was written as {Manifest.read(path).format}"
+            except CheckpointError:
+                hint = "it has no manifest that says what it is"
+            raise CheckpointError(
+                f"{path}: not a checkpoint of format {self.format.name}; {hint}. Choose the format with checkpoint.use"
+            )
+
+    def _share(self, names: list[str]) -> list[str]:
+        """This rank's part of ``names``, which stand largest first."""
+        return names[self.engine.rank :: self.engine.world_size]
+
+    def _on_rank_0(self, action: Callable[[], T]) -> T:
+        """What ``action`` gives on rank 0, on all ranks."""
+        return cast("T", self._together(lambda: action() if self.engine.rank == 0 else None)[0])
+
+    def _together(self, action: Callable[[], T]) -> list[T]:
+        """Run ``action`` on every rank and return what each gave; when one fails, all raise the same.
+
+        No rank leaves before all have finished: one that went on alone would wait in its next collective for ever.
+        """
+        value: T | None = None
+        failure: tuple[type[RecipeError], str] | None = None
+        unexpected: Exception | None = None
+        try:
+            value = action()
+        except RecipeError as error:
+            failure = (type(error), str(error))
+        except OSError as error:
+            failure = (DiskError, f"{error.filename or self.folder}: {error.strerror or error}")
+        except Exception as error:  # a mistake in a program, whose traceback this rank shows
+            unexpected, failure = error, (CheckpointError, f"{type(error).__name__}: {error}")
+        outcomes = self.engine.gather((value, failure))
+        if unexpected is not None:
+            raise unexpected
+        failures = [(rank, found) for rank, (_, found) in enumerate(outcomes) if found]
+        if failures:
+            rank, (kind, text) = failures[0]
+            raise kind(text if rank == 0 else f"rank {rank}: {text}")
+        return [cast("T", value) for value, _ in outcomes]
+
+
+def _read_manifest(path: Path) -> Manifest:
+    manifest = Manifest.read(path)
+    if STEP.fullmatch(path.name) and path.name != f"step-{manifest.step}":
+        raise CheckpointError(f"{path / manifests.NAME}: speaks of step {manifest.step}")
+    return manifest

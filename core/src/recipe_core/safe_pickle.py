@@ -1,0 +1,59 @@
+"""Reading a pickle that may come from anywhere: only what the caller names may be looked up, nothing else runs.
+
+A pickle is a program. It can do harm only through the functions and classes that it looks up by name, so that a reader
+which refuses every name but a few harmless ones is safe (https://docs.python.org/3/library/pickle.html, "Restricting
+Globals").
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from recipe_core.errors import CheckpointError
+
+
+class ForbiddenGlobalError(pickle.UnpicklingError):
+    """A pickle looks up what it has no business with; ``name`` says what."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"forbidden global {name}")
+        self.name = name
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], permits: Callable[[str, str], bool]) -> None:
+        super().__init__(file)
+        self._permits = permits
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not self._permits(module, name):
+            raise ForbiddenGlobalError(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
+    """Unpickle ``path``, which may look up a global only where ``permits(module, name)`` is true.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or names a forbidden global (nothing of it was called).
+    """
+    try:
+        with path.open("rb") as file:
+            return _Unpickler(file, permits).load()
+    except ForbiddenGlobalError as error:
+        raise CheckpointError(forbidden(path, error.name)) from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise CheckpointError(f"{path}: damaged, not readable as a pickle ({type(error).__name__}: {error})") from error
+
+
+def forbidden(path: Path, name: str) -> str:
+    """The message about a pickle that names a forbidden global."""
+    return (
+        f"{path}: refused, since it names {name}, which no checkpoint needs and which could run any program. "
+        "Nothing of it was run; get the checkpoint from someone you trust"
+    )

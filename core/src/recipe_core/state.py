@@ -1,0 +1,115 @@
+"""A model and its optimizer as one nested dict, by names that do not depend on the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+LEAF_OVERHEAD = 4096
+"""Bytes that a checkpoint needs for a leaf beside its values, at most: headers in the file, its metadata."""
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
+"""Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
+
+
+def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """``{"model": {name: tensor}, "optimizer": {"state": {name: {...}}, "param_groups": [...]}}``, nothing copied.
+
+    Names are those of the bare module: without DistributedDataParallel's ``module.`` and torch.compile's
+    ``_orig_mod.``. Tied weights appear once, under their first name. Sharded parameters stay DTensors. It is what a
+    checkpoint saves, and what it fills for :func:`apply_state`; call it between two steps.
+    """
+    module = _bare(module)
+    _complete(optimizer)
+    weights, moments = get_state_dict(module, optimizer)
+    for alias in _ties(module):
+        del weights[alias]
+    return {"model": weights, "optimizer": moments}
+
+
+def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take over ``state``, which has the form that :func:`gather_state` gives; tied weights stay tied."""
+    module = _bare(module)
+    _complete(optimizer)
+    weights = dict(state["model"])
+    for alias, first in _ties(module).items():
+        weights[alias] = weights[first]
+    set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=state["optimizer"])
+
+
+def state_size(state: Mapping[str, Any]) -> int:
+    """Bytes of a checkpoint that holds ``state``, by all ranks together, rounded up generously."""
+    return sum(
+        LEAF_OVERHEAD + (leaf.numel() * leaf.itemsize if isinstance(leaf, Tensor) else 0) for leaf in _leaves(state)
+    )
+
+
+def _leaves(state: object) -> Iterator[object]:
+    if isinstance(state, Mapping):
+        for value in state.values():
+            yield from _leaves(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _leaves(value)
+    else:
+        yield state
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """``module`` without the wrappers around the whole of it."""
+    while True:
+        inner = module.module if isinstance(module, DistributedDataParallel) else getattr(module, "_orig_mod", None)
+        if inner is None:
+            return module
+        module = inner
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """Further names of tied parameters, with the first one."""
+    first: dict[nn.Parameter, str] = {}
+    ties = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+        if first.setdefault(parameter, plain) != plain:
+            ties[plain] = first[parameter]
+    return ties
+
+
+def _complete(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter its optimizer state: a new optimizer has none, nor has a parameter that got no gradient yet.
+
+    Optimizers make their states in the first step, so that a run that resumes would otherwise expect other entries than
+    the run that saved. A step of length zero with zero gradients makes what is missing; nothing else moves, and steps
+    are then counted from zero again. (torch's own functions do this too, for a wholly new optimizer, but leave it at
+    step 1: Adam's bias correction would then be off by one for ever.)
+    """
+    every = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    missing = [p for p in every if not optimizer.state.get(p)]
+    if not missing:
+        return
+    gradients, rates = [p.grad for p in every], [group.get("lr") for group in optimizer.param_groups]
+    try:
+        for p in every:
+            p.grad = None
+        for p in missing:
+            p.grad = torch.zeros_like(p)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if rate is not None:
+                group["lr"] = torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0
+        optimizer.step()
+    finally:
+        for p, gradient in zip(every, gradients, strict=True):
+            p.grad = gradient
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate
+    for p in missing:
+        steps = optimizer.state.get(p, {}).get("step")
+        if isinstance(steps, Tensor):
+            steps.zero_()
+        elif steps is not None:
+            optimizer.state[p]["step"] = 0
