@@ -1,0 +1,78 @@
+"""Text from a trained model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipe_core.errors import DataError
+from recipe_core.job import Job
+from recipe_core.parallel import Run
+from recipe_megatron_gpt import text
+from recipe_megatron_gpt.config import GptIndexed
+from recipe_megatron_gpt.model import GptModel
+
+PROMPT = "This function returns"
+TOKENS = 60
+
+
+def closing(module: GptModel, job: Job, run: Run) -> dict[str, Any]:
+    """What the model makes of a prompt, as ``{"sample": text}``; empty where no tokenizer of the data is known.
+
+    Every rank may call it and gets the same. A tokenizer that cannot be read does not fail a run that has finished: its
+    message comes back as ``{"sample_error": message}``.
+    """
+    data = job.data.config
+    if not isinstance(data, GptIndexed):
+        return {}
+    try:
+        prompt = text.encode(data, PROMPT, run.cache)
+        if not prompt:
+            return {}
+        generator = torch.Generator().manual_seed(job.train.seed)
+        start = torch.tensor([prompt], device=run.device)
+        tokens = sample(module, start, TOKENS, temperature=0.8, top_k=40, generator=generator)
+        return {"sample": text.decode(data, tokens[0].tolist(), run.cache)}
+    except DataError as error:
+        return {"sample_error": str(error)}
+
+
+@torch.no_grad()
+def sample(
+    module: GptModel,
+    tokens: Tensor,
+    count: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Continue ``tokens``, int64 ``[batch, length]``, by ``count`` tokens each: ``[batch, length + count]``.
+
+    The model sees the last ``module.config.positions`` tokens each time; nothing is cached between them.
+
+    Args:
+        temperature: what logits are divided by; 0 takes the likeliest token.
+        top_k: draw among so many of the likeliest tokens; None: among all.
+        generator: of the CPU, where tokens are drawn so that equal ranks draw equally; None: torch's default one.
+    """
+    was_training = module.training
+    module.eval()
+    try:
+        for _ in range(count):
+            window = tokens[:, -module.config.positions :]
+            logits = module({"tokens": window})[:, -1].float().cpu()
+            tokens = torch.cat([tokens, _draw(logits, temperature, top_k, generator).to(tokens.device)], dim=1)
+    finally:
+        module.train(was_training)
+    return tokens
+
+
+def _draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+    """One token for each row of ``logits``, ``[batch, vocabulary]``: ``[batch, 1]``."""
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    values, ids = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))
+    drawn = torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)
+    return ids.gather(1, drawn)

@@ -1,0 +1,88 @@
+"""Cross entropy of a linear layer's output, without its logits in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_CPU_CHUNK, _CHUNK = 8 << 20, 256 << 20
+"""Bytes of fp32 logits at once: what a CPU's cache holds; elsewhere enough to keep the device busy."""
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy between ``softmax(hidden @ weight.T)`` and ``labels``, one number per token, in fp32.
+
+    Logits become fp32 in chunks of at most an eighth of the tokens. Of 16-bit logits the gradient is kept in their
+    place, ``tokens x vocabulary`` values; of fp32 logits nothing is kept, backward computes each chunk again. Nothing
+    is kept where no gradient is wanted. ``torch.nn.functional.linear_cross_entropy`` has the same purpose; for a loss
+    per token its chunked form always computes the logits twice, and PyTorch below 2.13 lacks it.
+
+    Args:
+        hidden: ``[..., hidden]``.
+        weight: ``[vocabulary, hidden]``. Under autocast, both are cast as a linear layer would cast them.
+        labels: int64 ``[...]``, each below ``vocabulary``.
+
+    Returns:
+        fp32 ``[...]``.
+    """
+    device = hidden.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    keep = torch.is_grad_enabled() and hidden.dtype.itemsize == 2
+    losses: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight, labels.flatten(), keep
+    )
+    return losses.view(labels.shape)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """``hidden [tokens, hidden], weight [vocabulary, hidden], labels [tokens]`` -> losses ``[tokens]``."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, keep: bool) -> Tensor:
+        losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
+        kept = hidden @ weight.T if keep else None
+        for rows in _chunks(hidden, weight):
+            logits = hidden[rows] @ weight.T if kept is None else kept[rows]
+            log_probabilities = torch.log_softmax(logits.float(), -1)
+            losses[rows] = -log_probabilities.gather(1, labels[rows, None]).squeeze(1)
+            if kept is not None:
+                kept[rows] = _logits_gradient(log_probabilities, labels[rows])
+        ctx.save_for_backward(hidden, weight, labels, kept)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        hidden, weight, labels, kept = ctx.saved_tensors
+        scale = grad[:, None].to(hidden.dtype)
+        # Each token's incoming gradient scales its row of `hidden`, which is much narrower than its row of logits.
+        scaled = hidden * scale
+        if kept is not None:
+            return kept @ weight * scale, kept.T @ scaled, None, None
+        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        for rows in _chunks(hidden, weight):
+            logits = hidden[rows] @ weight.T
+            chunk = _logits_gradient(torch.log_softmax(logits.float(), -1), labels[rows]).to(hidden.dtype)
+            grad_hidden[rows] = chunk @ weight * scale[rows]
+            grad_weight.addmm_(chunk.T, scaled[rows])
+        return grad_hidden, grad_weight, None, None
+
+
+def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Slices of the tokens whose fp32 logits are small enough."""
+    limit = _CPU_CHUNK if hidden.device.type == "cpu" else _CHUNK
+    tokens = hidden.shape[0]
+    size = max(1, min(tokens // 8, limit // (4 * weight.shape[0])))
+    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
+
+
+def _logits_gradient(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    """``softmax - one_hot(labels)``, ``[chunk, vocabulary]``, in the place of ``log_probabilities``."""
+    ones = torch.ones_like(labels[:, None], dtype=log_probabilities.dtype)
+    return log_probabilities.exp_().scatter_add_(1, labels[:, None], ones.neg_())

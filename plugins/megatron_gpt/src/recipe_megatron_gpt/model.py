@@ -1,0 +1,150 @@
+"""GPT as Megatron-LM trains it: learned positions, pre-norm blocks, GELU, biases, output tied to the embedding."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recipe_core.parallel import Batch, Loss
+from recipe_megatron_gpt.attention import causal_attention
+from recipe_megatron_gpt.config import Gpt
+from recipe_megatron_gpt.dropout import dropout
+from recipe_megatron_gpt.loss import linear_cross_entropy
+
+
+def build(config: Gpt) -> tuple[GptModel, Loss]:
+    """The model on the default device, its values drawn from torch's initial seed, and the mean of its losses.
+
+    Under ``with torch.device("meta")`` it has no values; :meth:`GptModel.reset_parameters` gives them after
+    ``to_empty``.
+    """
+    with torch.device("meta"):  # spares the values that nn.Linear and nn.Embedding would draw for nothing
+        module = GptModel(config)
+    device = torch.get_default_device()
+    if device.type != "meta":
+        module.to_empty(device=device)
+        module.reset_parameters()
+    return module, loss
+
+
+def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
+    """The mean of the losses ``[batch, sequence]``; of those that ``loss_mask`` marks with 1 where there is one."""
+    if "loss_mask" not in batch:
+        return {"loss": output.mean()}
+    mask = batch["loss_mask"].float()
+    return {"loss": (output * mask).sum() / mask.sum().clamp(min=1)}
+
+
+class GptModel(nn.Module):
+    """A decoder-only transformer. Shapes in its parts: ``hidden`` is ``[batch, sequence, hidden]``."""
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.hidden)
+        self.positions = nn.Embedding(config.positions, config.hidden)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.hidden)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Losses where ``batch`` has labels, else logits.
+
+        Args:
+            batch: ``tokens``, int64 ``[batch, sequence]``, and perhaps ``labels``, the same moved by one token.
+
+        Returns:
+            fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``.
+        """
+        tokens = batch["tokens"]
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        hidden = self.tokens(tokens) + self.positions(positions)
+        hidden = dropout(hidden, self.config.dropout, self.training)
+        for block in self.blocks:
+            hidden = block(hidden)
+        hidden = self.norm(hidden)
+        if "labels" in batch:
+            return linear_cross_entropy(hidden, self.tokens.weight, batch["labels"])
+        return F.linear(hidden, self.tokens.weight)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all values: normal weights, scaled down where they add to the residual stream (GPT-2), zero biases.
+
+        Each parameter has a generator of its own, made from ``torch.initial_seed()`` and the parameter's name, on the
+        CPU and in fp32. So its values are the same on every device and whatever part of the model a rank holds.
+        """
+        std = self.config.init_std
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1)
+            elif name.endswith(("attention.output.weight", "mlp.down.weight")):
+                parameter.copy_(_normal(name, parameter.shape, std / math.sqrt(2 * self.config.layers)))
+            else:
+                parameter.copy_(_normal(name, parameter.shape, std))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm, each added to the residual stream."""
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.LayerNorm(config.hidden)
+        self.mlp = Mlp(config)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``hidden`` to ``hidden``."""
+        hidden = hidden + dropout(self.attention(self.attention_norm(hidden)), self.dropout, self.training)
+        return hidden + dropout(self.mlp(self.mlp_norm(hidden)), self.dropout, self.training)
+
+
+class Attention(nn.Module):
+    """Causal self-attention.
+
+    The rows of ``qkv`` are ordered ``[heads, 3, head_dim]`` as in Megatron-LM, so that a slice of them is whole heads;
+    the number of heads follows from the size of what ``qkv`` returns.
+    """
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.head_dim = config.hidden // config.heads
+        self.dropout = config.attention_dropout
+        self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
+        self.output = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``hidden`` to ``hidden``."""
+        qkv = self.qkv(hidden).unflatten(-1, (-1, 3, self.head_dim))
+        context = causal_attention(qkv, self.dropout if self.training else 0.0).flatten(-2)
+        output: Tensor = self.output(context)
+        return output
+
+
+class Mlp(nn.Module):
+    """Two linear layers, four times as wide between them, with GELU in Megatron-LM's tanh form."""
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden, 4 * config.hidden)
+        self.down = nn.Linear(4 * config.hidden, config.hidden)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``hidden`` to ``hidden``."""
+        output: Tensor = self.down(F.gelu(self.up(hidden), approximate="tanh"))
+        return output
+
+
+def _normal(name: str, shape: torch.Size, std: float) -> Tensor:
+    """Values of the parameter ``name``, on the CPU."""
+    digest = hashlib.sha256(f"{torch.initial_seed()} {name}".encode()).digest()
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(0, std, generator=generator)
