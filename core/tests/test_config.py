@@ -13,6 +13,7 @@ import annotated_types
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from recipe_core import config
@@ -274,6 +275,7 @@ settings_strategy = st.builds(
 )
 
 
+@examples(deadline=None, derandomize=True, max_examples=50)
 @given(settings_strategy)
 def test_plain_data_through_yaml_makes_the_same_settings(settings: Settings) -> None:
     text = yaml.safe_dump(config.plain(settings))
@@ -283,6 +285,7 @@ def test_plain_data_through_yaml_makes_the_same_settings(settings: Settings) -> 
     assert yaml.safe_dump(config.plain(again)) == text
 
 
+@examples(deadline=None, derandomize=True, max_examples=50)
 @given(st.builds(Train, lr=st.floats(0, 1), steps=st.integers(1, 10**9), betas=st.tuples(*[st.floats(0, 0.99)] * 2)))
 def test_settings_as_words_make_the_same_settings(train: Train) -> None:
     """``json`` writes lists as YAML's flow form, and text with quotes; words carry text without."""

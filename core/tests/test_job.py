@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from recipe_core import DataFacts, Dataset, Layout, Model, ModelFacts, Recipe, Train, Use, hookimpl, plugin
@@ -380,6 +381,7 @@ values = st.fixed_dictionaries(
 )
 
 
+@examples(deadline=None, derandomize=True, max_examples=50)
 @given(values, st.sampled_from(["gpt", "gpt:tiny", "gpt:sharded"]))
 def test_a_job_as_text_is_the_same_job(settings: dict[str, Any], target: str) -> None:
     found = job(*(f"{path}={words_of[path](value)}" for path, value in settings.items()), target=target)
