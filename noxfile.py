@@ -26,7 +26,7 @@ PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.to
 TESTING = ("hypothesis", "pytest", "pytest-timeout")
 HEAVY = {"numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
-LIGHT_TESTS = ("test_config.py", "test_files.py", "test_hooks.py")
+LIGHT_TESTS = "config destination estimate hooks job registry stop variants cli".split()
 """Tests of the core's light half, which pass without PyTorch."""
 
 
@@ -127,6 +127,13 @@ def everything(session: nox.Session) -> None:
 
 
 @nox.session
+def csrc_sanitized(session: nox.Session) -> None:
+    """The tests of the C++ package and a fuzzer of its reader, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    install(session, "numpy", *TESTING)
+    session.run("python", "csrc/tests/sanitized.py", *session.posargs)
+
+
+@nox.session
 def peer(session: nox.Session) -> None:
     """The tests that compare our results with megatron-core and transformers."""
     install(session, *FOLDERS, *TESTING, "megatron-core", "transformers")
@@ -155,7 +162,7 @@ def pythons(session: nox.Session) -> None:
     """What needs no PyTorch, on each Python that is found: the commands that check and print, and the C++ package."""
     install(session, ROOT / "core", *PLUGINS, options=("--no-deps",))
     install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY), *TESTING)
-    test(session, *(ROOT / "core" / "tests" / name for name in LIGHT_TESTS))
+    test(session, *(ROOT / "core" / "tests" / f"test_{name}.py" for name in LIGHT_TESTS))
     for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
         session.run("recipe", *words)
     install(session, ROOT / "csrc")
