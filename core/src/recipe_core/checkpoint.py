@@ -150,14 +150,14 @@ class Checkpoints:
     def _prepare(self, final: Path, size: int) -> Path:
         """An empty folder to write into; clear what a killed save left."""
 
-        def make() -> Path:
+        def make() -> str:
             self._tidy()
             require_space(self.folder, size, f"the checkpoint {final.name}")
             part = aside(final)
             part.mkdir(parents=True)
-            return part
+            return part.name
 
-        return self._on_rank_0(make)
+        return self.folder / self._on_rank_0(make)
 
     def _write(self, part: Path, state: dict[str, Any]) -> None:
         def require_shared() -> None:
@@ -288,5 +288,5 @@ class Checkpoints:
 def _read_manifest(path: Path) -> Manifest:
     manifest = Manifest.read(path)
     if STEP.fullmatch(path.name) and path.name != f"step-{manifest.step}":
-        raise CheckpointError(f"{path / manifests.NAME}: speaks of step {manifest.step}")
+        raise CheckpointError(f"{manifests.NAME} speaks of step {manifest.step}")
     return manifest

@@ -51,22 +51,21 @@ class Manifest:
         """The manifest in ``folder``.
 
         Raises:
-            CheckpointError: there is none, or it is damaged.
+            CheckpointError: there is none, or it is damaged; the message leaves it to the caller to name ``folder``.
         """
-        path = folder / NAME
         try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
+            plain = json.loads((folder / NAME).read_text(encoding="utf-8"))
             files = {name: Entry(size=int(e["size"]), sha256=str(e["sha256"])) for name, e in plain["files"].items()}
             return cls(
                 format=str(plain["format"]), step=int(plain["step"]), world_size=int(plain["world_size"]),
                 torch=str(plain["torch"]), time=str(plain["time"]), files=files,
             )  # fmt: skip
         except FileNotFoundError as error:
-            raise CheckpointError(f"{folder}: no {NAME} in it, so it was not written to its end") from error
+            raise CheckpointError(f"no {NAME} in it, so it was not written to its end") from error
         except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+            raise CheckpointError(f"{NAME} cannot be read ({error.strerror or error})") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from error
+            raise CheckpointError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
 
     def wrong_sizes(self, folder: Path) -> list[str]:
         """One message for each file that is missing or has another size: needs no reading."""
