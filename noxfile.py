@@ -26,7 +26,7 @@ PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.to
 TESTING = ("hypothesis", "pytest", "pytest-timeout")
 HEAVY = {"numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
-LIGHT_TESTS = "config destination estimate hooks job registry stop variants cli".split()
+LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
 
 
@@ -128,7 +128,7 @@ def everything(session: nox.Session) -> None:
 
 @nox.session
 def csrc_sanitized(session: nox.Session) -> None:
-    """The tests of the C++ package and a fuzzer of its reader, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    """The tests of the C++ package, and a fuzzer of its reader, under sanitizers of memory and undefined behaviour."""
     install(session, "numpy", *TESTING)
     session.run("python", "csrc/tests/sanitized.py", *session.posargs)
 
@@ -197,7 +197,8 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the speed against the peers; minutes. Writes benchmarks/results/."""
-    install(session, *FOLDERS, "accelerate", "megatron-core", "psutil", "transformers")
-    for script in sorted((ROOT / "benchmarks").glob("[!_]*.py")):
-        session.run("python", str(script), *session.posargs)
+    """Measure the speed against the peers, by all scripts in benchmarks/ or those named (`-- gather`); many minutes."""
+    install(session, *FOLDERS, "accelerate", "megatron-core", "transformers")
+    scripts = [ROOT / "benchmarks" / f"{name}.py" for name in session.posargs]
+    for script in scripts or sorted((ROOT / "benchmarks").glob("[!_]*.py")):
+        session.run("python", str(script))
