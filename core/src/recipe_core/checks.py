@@ -34,12 +34,16 @@ def layout_problems(layout: Part, train: Train | None, world_size: int) -> Itera
 
 
 def _batch_problems(train: Train, ranks: int) -> Iterator[str]:
-    batch, at_once = train.global_batch, train.micro_batch * ranks
-    if batch % at_once:
-        below, above = batch // at_once * at_once, (batch // at_once + 1) * at_once
-        fitting = f"{below} or {above}" if below else f"{above}, or a smaller train.micro_batch"
-        product = f"train.micro_batch {train.micro_batch} x {ranks} data-parallel rank{'s' if ranks > 1 else ''}"
-        yield f"train.global_batch: {batch} does not divide by {at_once} ({product}); take {fitting}"
+    at_once = train.micro_batch * ranks
+    product = f"train.micro_batch {train.micro_batch} x {ranks} data-parallel rank{'s' if ranks > 1 else ''}"
+    batches = {"global_batch": train.global_batch}
+    if train.eval_every:
+        batches["eval_samples"] = train.eval_samples
+    for name, batch in batches.items():
+        if batch % at_once:
+            below, above = batch // at_once * at_once, (batch // at_once + 1) * at_once
+            fitting = f"{below} or {above}" if below else f"{above}, or a smaller train.micro_batch"
+            yield f"train.{name}: {batch} does not divide by {at_once} ({product}); take {fitting}"
 
 
 def fact_problems(facts: Facts) -> Iterator[str]:

@@ -56,8 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fail(error: BaseException, line: Line) -> int:
     """Tell why the command failed, or have the supervisor of this rank tell it; return the exit code."""
-    from recipe_core.launch import exit_code, record_failure
+    from recipe_core.failures import exit_code, explain, record_failure
 
+    if (known := explain(error)) is not None:  # a lost peer, as the process group puts it
+        known.__cause__ = error
+        error = known
     expected = isinstance(error, (RecipeError, KeyboardInterrupt))
     if line.debug and expected:
         traceback.print_exception(error)
@@ -142,10 +145,7 @@ def show(words: tuple[str, ...]) -> None:
 
     They are printed as YAML, which `recipe run FILE` takes back.
     """
-    from recipe_core.job import resolve
-
-    target, overrides = _split(words)
-    click.echo(resolve(_registry(), target, overrides).as_yaml(), nl=False)
+    click.echo(_job(words).as_yaml(), nl=False)
 
 
 @cli.command()
@@ -156,13 +156,19 @@ def show(words: tuple[str, ...]) -> None:
 def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> None:
     """Find what is wrong with a run, and what it needs.
 
-    All problems of settings, files, processes and disk at once; else an estimate of memory, work and disk.
+    All problems of settings, files, processes and disk at once, and an estimate of memory, work and disk.
     """
     from recipe_core.destination import RUNS
     from recipe_core.show import needs
 
-    job = _checked_job(words, processes or 1, out)
-    click.echo(needs(job, processes or 1, out or RUNS))
+    world_size, folder = processes or 1, out or RUNS
+    try:
+        job = _checked_job(words, world_size, out)
+    except RecipeError:
+        with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
+            click.echo(needs(_job(words), world_size, folder, sound=False) + "\n")
+        raise
+    click.echo(needs(job, world_size, folder))
 
 
 @cli.command()
@@ -204,10 +210,16 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
 
 def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:
     from recipe_core.destination import RUNS
+
+    return _job(words, world_size, out or RUNS)
+
+
+def _job(words: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
+    """The job of a command line; with a world size, everything that shows before a run is checked."""
     from recipe_core.job import resolve
 
     target, overrides = _split(words)
-    return resolve(_registry(), target, overrides, world_size, out or RUNS)
+    return resolve(_registry(), target, overrides, world_size, out)
 
 
 def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int | None) -> int:

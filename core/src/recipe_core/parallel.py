@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.specs import Train
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
+Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
+"""Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class Run:
     train: Train
     cache: Path
     """Folder on this machine for indices and prepared data."""
+    vocabulary: int | None = None
+    """Token ids that the model takes are below this; None where it does not say."""
 
     @property
     def train_samples(self) -> int:
@@ -52,3 +57,72 @@ class Samples(Protocol):
         is not always the main thread.
         """
         ...
+
+
+class Parallel:
+    """A model after its layout was applied: what to optimise and save, and how one step runs.
+
+    Args:
+        module: the model; its names are those of the checkpoint.
+        replica: a DistributedDataParallel around ``module``, where ranks hold copies of it.
+    """
+
+    def __init__(self, module: nn.Module, replica: DistributedDataParallel | None = None) -> None:
+        self.module = module
+        self.replica = replica
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Trainable parameters, tied ones once."""
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
+        """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.
+
+        Returns what ``micro`` gave, averaged over this rank's micro batches.
+        """
+        total: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
+            with self._reduce(number == len(batches) - 1):
+                values = micro(self.replica or self.module, batch, number)
+                (values["loss"] / len(batches)).backward()
+            for name, value in values.items():
+                share = value.detach().float() / len(batches)
+                total[name] = total[name] + share if name in total else share
+        return total
+
+    def _reduce(self, last: bool) -> AbstractContextManager[None]:
+        """Keep DistributedDataParallel from reducing before the last micro batch."""
+        return nullcontext() if last or self.replica is None else self.replica.no_sync()
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
+        """What ``micro`` gives for ``batch`` without dropout and gradients."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            return {name: value.float() for name, value in micro(self.module, batch, 0).items()}
+        finally:
+            self.module.train(was_training)
+
+    def norm(self) -> Tensor:
+        """The global gradient norm. Sharded and plain gradients may stand side by side."""
+        norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in self._groups()]
+        whole = [n.full_tensor() if isinstance(n, DTensor) else n for n in norms]
+        return whole[0] if len(whole) == 1 else torch.stack(whole).norm()
+
+    def clip(self, limit: float) -> Tensor:
+        """Scale all gradients so that their global norm is at most ``limit`` (0: no limit); return the norm."""
+        total = self.norm()
+        if limit:
+            for group in self._groups():
+                nn.utils.clip_grads_with_norm_(group, limit, total)
+        return total
+
+    def _groups(self) -> list[list[nn.Parameter]]:
+        """Parameters with gradients, one list per mesh and one for plain tensors: foreach cannot mix them."""
+        groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+        for p in self.parameters():
+            if p.grad is not None:
+                mesh = p.grad.device_mesh if isinstance(p.grad, DTensor) else None
+                groups.setdefault(mesh, []).append(p)
+        return list(groups.values())

@@ -58,10 +58,10 @@ def _variants(recipe: Recipe) -> str:
         return str(error)
 
 
-def needs(job: Job, world_size: int, out: Path) -> str:
-    """What the run of ``job`` will need, as far as it is known beforehand."""
+def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
+    """What the run of ``job`` will need, as far as it is known beforehand; ``sound``: no problem was found."""
     processes = f"{world_size} process{'es' if world_size > 1 else ''}"
-    head = click.style(f"{job.name} on {processes}: no problem found", bold=True)
+    head = click.style(f"{job.name} on {processes}{': no problem found' if sound else ''}", bold=True)
     model, data = job.facts.model, job.facts.data
     if model is None or data is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"

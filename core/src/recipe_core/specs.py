@@ -129,7 +129,12 @@ class Dataset(Spec):
     facts: str = ""
     """``package.module:function(config) -> DataFacts``, without torch."""
     prepare: str = ""
-    """The command that makes its files, as a user would type it."""
+    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files; what it gives
+    back is the manifest."""
+    prepare_config: type = NoSettings
+    """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
+    files: str = ""
+    """``package.module:class`` of a :class:`recipe_core.prepare.DataFiles`: ``recipe inspect`` and ``recipe verify``."""
 
 
 @dataclass(frozen=True, kw_only=True)

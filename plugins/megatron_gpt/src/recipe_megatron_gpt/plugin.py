@@ -1,1 +1,63 @@
 """What this plugin adds. Start here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from recipe_core import Dataset, Model, Recipe, Train, Use, hookimpl
+from recipe_core.variants import variants_of
+from recipe_megatron_gpt.config import Gpt, GptIndexed
+
+
+@hookimpl
+def register_models() -> Iterable[Model]:
+    """A GPT."""
+    yield Model(
+        name="gpt",
+        build="recipe_megatron_gpt.model:build",
+        facts="recipe_megatron_gpt.model_facts:facts",
+        config=Gpt,
+        blocks="blocks.*",
+        summary="decoder-only transformer, as Megatron-LM trains it",
+    )
+
+
+@hookimpl
+def register_datasets() -> Iterable[Dataset]:
+    """Token files."""
+    yield Dataset(
+        name="gpt_indexed",
+        build="recipe_megatron_gpt.data:build",
+        facts="recipe_megatron_gpt.data_facts:facts",
+        config=GptIndexed,
+        summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
+    )
+
+
+@hookimpl
+def register_recipes() -> Iterable[Recipe]:
+    """GPT pre-training."""
+    yield Recipe(
+        name="megatron_gpt",
+        summary="GPT pre-training on memory-mapped token files",
+        model=Use(
+            "gpt", layers=4, hidden=256, heads=8, positions=256, vocabulary=8192, dropout=0.0, attention_dropout=0.0
+        ),
+        data=Use("gpt_indexed", sequence=256, vocabulary=8192),
+        train=Train(
+            steps=300,
+            global_batch=32,
+            micro_batch=8,
+            lr=2e-3,
+            min_lr=2e-4,
+            warmup_steps=30,
+            weight_decay=0.1,
+            betas=(0.9, 0.95),
+            eval_every=50,
+            eval_samples=64,
+            save_every=100,
+        ),
+        variants=variants_of("recipe_megatron_gpt"),
+        log_line="recipe_megatron_gpt.console:line",
+        closing="recipe_megatron_gpt.generate:closing",
+    )

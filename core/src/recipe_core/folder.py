@@ -1,0 +1,81 @@
+"""The run folder: whose it is, and whether a run may continue in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from recipe_core.engine import Engine
+from recipe_core.errors import ConfigError, DiskError, RecipeError
+from recipe_core.files import write_text
+from recipe_core.job import Job
+
+FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
+"""What must stay as it was when a run continues: it decides what the weights mean and which samples come next."""
+
+
+def claim(out: Path, job: Job, engine: Engine) -> None:
+    """Make ``out`` (rank 0) and write ``job.yaml`` into it; all ranks fail alike.
+
+    Raises:
+        ConfigError: ``out`` holds a run of another model, data set or order of samples.
+        DiskError: ``out`` cannot be written.
+    """
+    problem: RecipeError | None = None
+    if engine.rank == 0:
+        try:
+            _claim(out, job)
+        except RecipeError as error:
+            problem = error
+    problem = engine.broadcast(problem)
+    if problem is not None:
+        raise problem
+
+
+def _claim(out: Path, job: Job) -> None:
+    path = out / "job.yaml"
+    if path.exists():
+        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
+        if changed:
+            raise ConfigError(
+                f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
+            )
+    elif out.exists() and (not out.is_dir() or any(p.name != "logs" for p in out.iterdir())):
+        raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(f"{out}: cannot be made ({error.strerror}); give another --out") from error
+    if not os.access(out, os.W_OK):
+        raise DiskError(f"{out}: no permission to write; give another --out")
+    write_text(path, job.as_yaml())
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({error}); give another --out") from error
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{path}: expected settings as `recipe show` prints them; give another --out")
+    return found
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Settings among FIXED that differ: their path, the old and the new value."""
+    before, now = dict(_flat(old, "")), dict(_flat(new, ""))
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):
+            yield key, before.get(key), now.get(key)
+
+
+def _flat(tree: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{parent}{key}.")
+        else:
+            yield f"{parent}{key}", value

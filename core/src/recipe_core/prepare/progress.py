@@ -1,0 +1,69 @@
+"""How far a preparation is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+EVERY = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class Progress:
+    """Shows bytes done of ``total``, MB/s and the time left, on standard error; quiet where ``visible`` is false."""
+
+    def __init__(self, what: str, total: int, *, visible: bool = True) -> None:
+        self.what, self.total, self._visible = what, total, visible
+        self._began = self._shown = time.monotonic()
+        self._start = self._done = 0
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._visible and sys.stderr.isatty():
+            self._bar = _bar()
+            self._bar.start()
+            self._task = self._bar.add_task(self.what, total=self.total)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._visible and kind is None:
+            self._line(time.monotonic())
+
+    def start_at(self, done: int) -> None:
+        """Say what an earlier run has done already: it does not count for the speed."""
+        self._start = self._done = done
+
+    def update(self, done: int) -> None:
+        """Say that ``done`` bytes are done."""
+        self._done = done
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+        elif self._visible and now - self._shown >= EVERY:
+            self._line(now)
+
+    def _line(self, now: float) -> None:
+        self._shown = now
+        seconds = max(now - self._began, 1e-9)
+        speed = (self._done - self._start) / seconds
+        share = self._done / self.total if self.total else 1.0
+        left = f", {(self.total - self._done) / speed:,.0f} s left" if speed and self._done < self.total else ""
+        print(
+            f"{self.what}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB ({share:.0%}), "
+            f"{speed / 1e6:,.1f} MB/s, {seconds:,.0f} s{left}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True))

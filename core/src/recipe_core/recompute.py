@@ -1,0 +1,31 @@
+"""Activation checkpointing of the submodules that a model names."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from recipe_core.errors import ConfigError
+
+
+def recompute(module: nn.Module, pattern: str) -> None:
+    """Have every submodule whose name matches ``pattern`` (``"blocks.*"``, one level per star) run twice.
+
+    Its forward keeps only its inputs and is repeated in backward, with the same random numbers. Names and types of
+    modules stay, so that checkpoints are the same with and without.
+
+    Raises:
+        ConfigError: the model names no blocks, or none of that name exists.
+    """
+    depth = pattern.count(".")
+    found = [m for name, m in module.named_modules() if name.count(".") == depth and fnmatchcase(name, pattern)]
+    if not pattern or not found:
+        raise ConfigError(
+            f"train.activation_checkpointing: this model has no blocks to recompute (its pattern: {pattern!r}); "
+            "set it to false"
+        )
+    for block in found:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -1,0 +1,115 @@
+"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere, a summary at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from recipe_core.metrics import Row
+
+
+class Report:
+    """Shows a run on rank 0 and nothing on the others."""
+
+    def __init__(self, visible: bool, steps: int, line: Callable[[Row], str]) -> None:
+        self._visible, self._steps, self._line = visible, steps, line
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Report:
+        if self._visible and (sys.stdout.isatty() or os.environ.get("RECIPE_TERMINAL")):
+            self._bar = _progress_bar()
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        if not self._visible:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    def row(self, row: Row) -> None:
+        """Show a row of metrics."""
+        self.say(self._line(row))
+
+    def advance(self, step: int) -> None:
+        """Move the progress bar to ``step``."""
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("training", total=self._steps)
+        self._bar.update(self._task, completed=step)
+
+
+def _progress_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(force_terminal=True) if os.environ.get("RECIPE_TERMINAL") else Console()
+    return Progress(*columns, console=console)
+
+
+def plain_line(row: Mapping[str, Any], steps: int) -> str:
+    """A row of metrics as one line, for recipes that bring no line of their own."""
+    parts = [f"step {row['step']}/{steps}"]
+    for key, form in (
+        ("loss", ".4f"), ("val_loss", ".4f"), ("lr", ".3e"), ("grad_norm", ".3f"), ("seconds", ".3f"),
+        ("tokens_per_second", ",.0f"),
+    ):  # fmt: skip
+        if key in row:
+            parts.append(f"{key.replace('_', ' ')} {row[key]:{form}}")
+    return " | ".join(parts)
+
+
+def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
+    """The closing words: losses, speed, where the files are, what to try next."""
+    steps, total = results["step"], results["steps"]
+    if results["stopped"]:
+        head = f"{name} stopped at step {steps} of {total} and saved"
+    elif steps < total:
+        head = f"{name} reached step {steps} of {total} (train.stop_after)"
+    else:
+        head = f"{name} finished {total} steps"
+    lines = ["", head]
+    for key, label in (("loss", "training loss"), ("val_loss", "validation loss")):
+        first, last = results.get(f"first_{key}"), results.get(key)
+        if first is not None and last is not None:
+            lines.append(f"  {label:16} {first:.4f} -> {last:.4f} ({(last - first) / first:+.1%})")
+    if results.get("tokens_per_second"):
+        lines.append(f"  {'speed':16} {results['tokens_per_second']:,.0f} tokens/s (median)")
+    if results.get("sample"):
+        lines.append(f"  {'sample':16} {results['sample']}")
+    lines += [f"  {'files':16} {folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)", "next"]
+    job = f"{folder}/job.yaml"
+    if steps < total:
+        lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")
+    else:
+        lines.append(f"  recipe run {job} train.steps={2 * total}    # the same, twice as long")
+    lines += [
+        f"  recipe run {job} --processes 2    # the same on two processes",
+        f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)",
+    ]
+    return "\n".join(lines)

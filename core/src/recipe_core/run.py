@@ -1,0 +1,165 @@
+"""One run, from a job to its last step. Read this file first."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pkgutil
+import statistics
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipe_core import engine as engines
+from recipe_core import folder as folders
+from recipe_core.checkpoint import Checkpoints
+from recipe_core.errors import ConfigError
+from recipe_core.feed import Feed
+from recipe_core.files import home, write_text
+from recipe_core.job import Job
+from recipe_core.metrics import Metrics, Row, read_rows
+from recipe_core.optim import adamw
+from recipe_core.parallel import Parallel, Run
+from recipe_core.precision import cast
+from recipe_core.recompute import recompute
+from recipe_core.report import Report, plain_line, summary
+from recipe_core.state import apply_state, gather_state
+from recipe_core.stop import StopFlag
+from recipe_core.train import Parts, Progress, train
+
+
+def run(job: Job, out: Path) -> dict[str, Any]:
+    """Build every part of ``job`` in order, continue what ``out`` holds, train; return what results.json says."""
+    with StopFlag() as stop, engines.start(job.train) as engine:
+        return _run(job, out, engine, stop)  # a call, so that all groups are let go before the engine stops
+
+
+def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[str, Any]:
+    facts = job.model_facts()
+    run = _context(job, engine, facts.vocabulary if facts else None)
+    model, loss = _model(job, run)
+    optimizer = adamw(model.parameters(), job.train)
+    samples = job.data.build(job.data.config, run)
+    folders.claim(out, job, engine)
+    progress, checkpoints = Progress(), _checkpoints(job, out, engine)
+    _resume(checkpoints, model, optimizer, progress)
+
+    with ExitStack() as stack:
+        report = stack.enter_context(Report(engine.rank == 0, job.train.steps, _line(job)))
+        feed = stack.enter_context(Feed(samples, run))
+        record: Callable[[Row], None] = lambda row: None  # noqa: E731
+        if engine.rank == 0:
+            record = stack.enter_context(Metrics(out, progress.step, report.row)).write
+        report.say(_opening(job, out, run, model, progress))
+        parts = Parts(
+            engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
+            advance=report.advance, save=partial(_save, checkpoints, model, optimizer, progress),
+            stop_signal=lambda: stop.signal, tokens_per_sample=job.tokens_per_sample(),
+            flops_per_sample=facts.flops_per_sample if facts else None,
+        )  # fmt: skip
+        stopped = train(parts, progress)
+    return _close(job, out, engine, run, model, progress, stop.signal if stopped else None)
+
+
+def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
+    """The mesh that the layout names, and this rank's place in it."""
+    axes: dict[str, int] = job.layout.config.axes(engine.world_size)
+    if math.prod(axes.values()) != engine.world_size or "dp" not in axes:
+        text = " x ".join(f"{name}={size}" for name, size in axes.items())
+        raise ConfigError(
+            f"layout: {text} needs {math.prod(axes.values())} processes, and this run has {engine.world_size}"
+        )
+    mesh = engine.mesh(axes)
+    return Run(
+        device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.world_size, local_rank=engine.local_rank,
+        dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
+        train=job.train, cache=home(), vocabulary=vocabulary,
+    )  # fmt: skip
+
+
+def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
+    """The model under its layout, with its loss."""
+    torch.manual_seed(job.train.seed)  # every rank builds the same weights
+    module, loss = job.model.build(job.model.config)
+    if job.train.activation_checkpointing:
+        recompute(module, getattr(job.model.spec, "blocks", ""))
+    if job.train.compile:
+        module.compile()
+    module = cast(module, job.train.precision).to(run.device)
+    return job.layout.build(module, job.layout.config, run), loss
+
+
+def _checkpoints(job: Job, out: Path, engine: engines.Engine) -> Checkpoints:
+    return Checkpoints(out / "checkpoints", job.checkpoint.build(job.checkpoint.config), engine, job.train.keep)
+
+
+def _state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
+    return {**gather_state(model.module, optimizer), "progress": progress.state()}
+
+
+def _save(checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    checkpoints.save(progress.step, _state(model, optimizer, progress))
+
+
+def _resume(checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """Go on from the newest whole checkpoint of the run folder, if it has one."""
+    path = checkpoints.newest()
+    if path is not None:
+        state = _state(model, optimizer, progress)
+        checkpoints.load(path, state)
+        apply_state(model.module, optimizer, state)
+        progress.restore(state["progress"])
+
+
+def _line(job: Job) -> Callable[[Row], str]:
+    """How a row of metrics looks on the console."""
+    if not job.recipe.log_line:
+        return partial(plain_line, steps=job.train.steps)
+    line: Callable[[Row, Job], str] = pkgutil.resolve_name(job.recipe.log_line)
+    return lambda row: line(row, job)
+
+
+def _opening(job: Job, out: Path, run: Run, model: Parallel, progress: Progress) -> str:
+    parameters = sum(p.numel() for p in model.parameters())
+    text = (
+        f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
+        f"samples, {run.world_size} x {run.device.type}, {job.train.precision}; {out}"
+    )
+    return text if not progress.step else f"{text}\ncontinuing after step {progress.step:,}"
+
+
+def _close(
+    job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: Progress, signal: str | None
+) -> dict[str, Any]:
+    """What the recipe adds at its end, results.json, and the closing words."""
+    extra: Mapping[str, Any] = {}
+    if job.recipe.closing and progress.step == job.train.steps:
+        extra = pkgutil.resolve_name(job.recipe.closing)(model.module, job, run) or {}
+    if engine.rank != 0:
+        return {}
+    rows = read_rows(out / "metrics.jsonl")
+    results = {
+        "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
+        "consumed_samples": progress.consumed_samples, **_ends(rows, "loss"), **_ends(rows, "val_loss"),
+        "tokens_per_second": _median(rows, "tokens_per_second"), "world_size": run.world_size,
+        "device": run.device.type, "torch": torch.__version__, **extra,
+    }  # fmt: skip
+    write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
+    print(summary(results, job.name, os.path.relpath(out)), flush=True)
+    return results
+
+
+def _ends(rows: list[Row], key: str) -> dict[str, float | None]:
+    """First and last value of a metric."""
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return {f"first_{key}": values[0] if values else None, key: values[-1] if values else None}
+
+
+def _median(rows: list[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return statistics.median(values) if values else None

@@ -1,0 +1,81 @@
+"""A plugin small enough to read in a minute: the core's own tests train it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyModel:
+    """Two layers that classify counted vectors."""
+
+    hidden: int = 8
+    dropout: float = 0.25
+    poison_after: int | None = None
+    """Give a loss that is not a number from this sample on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyData:
+    """Random vectors, labelled by the sign of their sum."""
+
+    width: int = 6
+    seed: int = 0
+
+
+@hookimpl
+def register_models() -> Iterable[Model]:
+    """A model."""
+    yield Model(
+        name="toy_model",
+        build="recipe_core.testing.toy_parts:build_model",
+        facts="recipe_core.testing.toy:model_facts",
+        config=ToyModel,
+        blocks="layers.*",
+        summary="two linear layers with dropout",
+    )
+
+
+@hookimpl
+def register_datasets() -> Iterable[Dataset]:
+    """A dataset."""
+    yield Dataset(
+        name="toy_data",
+        build="recipe_core.testing.toy_parts:build_data",
+        facts="recipe_core.testing.toy:data_facts",
+        config=ToyData,
+        summary="random vectors, labelled by the sign of their sum",
+    )
+
+
+@hookimpl
+def register_recipes() -> Iterable[Recipe]:
+    """A recipe."""
+    yield Recipe(
+        name="toy",
+        summary="two layers on random vectors",
+        model=Use("toy_model"),
+        data=Use("toy_data"),
+        train=Train(steps=8, global_batch=8, micro_batch=2, lr=0.05, log_every=1, eval_every=4, eval_samples=8),
+        variants={"tiny": {"train": {"steps": 4}}},
+    )
+
+
+def model_facts(config: ToyModel, sequence: int) -> ModelFacts:
+    """Counted by hand; ``sequence`` is the width of a vector."""
+    weights = sequence * config.hidden + config.hidden * 2
+    return ModelFacts(
+        parameters=weights + config.hidden + 2,
+        flops_per_sample=6.0 * weights,
+        activation_values=sequence + 2 * config.hidden,
+        recomputed_activation_values=sequence + config.hidden,
+        logits_values=2,
+    )
+
+
+def data_facts(config: ToyData) -> DataFacts:
+    """Nothing is read."""
+    return DataFacts(sequence=config.width)

@@ -1,0 +1,68 @@
+"""The code behind the toy plugin's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recipe_core.parallel import Batch, Loss, Run
+from recipe_core.testing.toy import ToyData, ToyModel
+
+WIDTH = ToyData().width
+
+
+class Toy(nn.Module):
+    """``vectors`` [batch, width] to scores of two classes [batch, 2]."""
+
+    def __init__(self, config: ToyModel) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, config.hidden), nn.Linear(config.hidden, 2)])
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores of the two classes."""
+        first, second = self.layers
+        width = next(first.parameters()).dtype
+        scores: Tensor = second(self.dropout(torch.relu(first(batch["vectors"].to(width)))))
+        return scores
+
+
+def build_model(config: ToyModel) -> tuple[nn.Module, Loss]:
+    """The module and its loss."""
+
+    def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
+        value = F.cross_entropy(output.float(), batch["labels"])
+        if config.poison_after is not None:
+            value = torch.where(batch["numbers"].max() >= config.poison_after, torch.nan, value)
+        return {"loss": value, "accuracy": (output.argmax(-1) == batch["labels"]).float().mean()}
+
+    return Toy(config), loss
+
+
+class Vectors:
+    """Sample n of a split is drawn from a generator seeded by n: any order of reading gives the same."""
+
+    def __init__(self, config: ToyData) -> None:
+        self.config = config
+
+    def read(self, split: str, start: int, count: int) -> Batch:
+        """``vectors`` [count, width], ``labels`` and ``numbers`` [count]."""
+        offset = self.config.seed + (10**9 if split == "valid" else 0)
+        rows = [
+            torch.randn(self.config.width, generator=torch.Generator().manual_seed(offset + n))
+            for n in range(start, start + count)
+        ]
+        vectors = torch.stack(rows)
+        return {
+            "vectors": vectors,
+            "labels": (vectors.sum(-1) > 0).long(),
+            "numbers": torch.arange(start, start + count),
+        }
+
+
+def build_data(config: ToyData, run: Run) -> Vectors:
+    """The stream of samples."""
+    return Vectors(config)

@@ -1,0 +1,225 @@
+"""The training loop, the only one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from recipe_core import precision
+from recipe_core.engine import Engine
+from recipe_core.errors import RecipeError
+from recipe_core.feed import Feed, starts
+from recipe_core.metrics import Row
+from recipe_core.optim import set_learning_rate
+from recipe_core.parallel import Batch, Loss, Parallel, Run
+from recipe_core.schedule import learning_rate
+
+
+class DivergedError(RecipeError):
+    """Loss or gradients are no longer finite."""
+
+
+@dataclass
+class Progress:
+    """How far a run has come. Saved with it; with the seed it is all that order of data and dropout depend on."""
+
+    step: int = 0
+    consumed_samples: int = 0
+
+    def advance(self, samples: int) -> None:
+        """Count one optimizer step."""
+        self.step += 1
+        self.consumed_samples += samples
+
+    def state(self) -> dict[str, int]:
+        """Plain values for a checkpoint."""
+        return asdict(self)
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Take over what :meth:`state` gave."""
+        self.step, self.consumed_samples = state["step"], state["consumed_samples"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the loop works with."""
+
+    engine: Engine
+    run: Run
+    model: Parallel
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    feed: Feed
+    record: Callable[[Row], None]
+    """Takes each row of metrics; does nothing on ranks other than 0."""
+    advance: Callable[[int], None]
+    """Told the step after each one (a progress bar)."""
+    save: Callable[[], None]
+    stop_signal: Callable[[], str | None]
+    """Name of the signal that asked this process to stop."""
+    tokens_per_sample: int | None
+    flops_per_sample: float | None
+
+
+def train(parts: Parts, progress: Progress) -> bool:
+    """Train to the end of the schedule, to ``stop_after``, or to a signal; save on the way and at the end.
+
+    Returns whether a signal ended it. All ranks return the same.
+
+    Raises:
+        DivergedError: loss or gradient norm is not finite; nothing was saved since the last good step.
+    """
+    cfg, began = parts.run.train, progress.step
+    end = cfg.steps if cfg.stop_after is None else min(cfg.steps, began + cfg.stop_after)
+    window, stopped = Window(), _asked_to_stop(parts)
+    if began == 0 and cfg.eval_every and not stopped:
+        values = _evaluate(parts)
+        stopped = values is None
+        parts.record(_position(progress) | (values or {}))
+    while progress.step < end and not stopped:
+        result = _step(parts, progress, window, last=progress.step + 1 == end)
+        stopped = _asked_to_stop(parts)
+        final = stopped or progress.step == end
+        log, save = (final or _due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
+        evaluate = _due(progress.step, cfg.eval_every) or bool(cfg.eval_every and progress.step == cfg.steps)
+        if log or evaluate or save:
+            row, window = _row(parts, progress, window, result), Window()
+            if evaluate and not stopped:
+                values = _evaluate(parts)
+                stopped = values is None
+                row |= values or {}
+            parts.record(row)
+        if save or stopped:
+            parts.save()
+        parts.advance(progress.step)
+    return stopped
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+class Window:
+    """Time of the steps since the last row; evaluating and saving do not count."""
+
+    def __init__(self) -> None:
+        self.steps, self.seconds = 0, 0.0
+
+    def add(self, seconds: float, steps: int = 0) -> None:
+        """Count ``steps`` steps and their time."""
+        self.steps += steps
+        self.seconds += seconds
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step leaves on the device."""
+
+    values: dict[str, Tensor]
+    """Loss and what is logged beside it, averaged over this rank's micro batches."""
+    grad_norm: Tensor
+    lr: float
+
+
+def _step(parts: Parts, progress: Progress, window: Window, last: bool) -> StepResult:
+    """One optimizer step."""
+    start, cfg = time.perf_counter(), parts.run.train
+    rate = learning_rate(cfg, progress.step)
+    batches = parts.feed.step(progress.consumed_samples, last=last)
+    firsts = starts(parts.run, progress.consumed_samples, cfg.global_batch)
+    values = parts.model.backward(batches, partial(_micro, parts, firsts))
+    norm = parts.model.clip(cfg.clip)
+    set_learning_rate(parts.optimizer, rate)
+    parts.optimizer.step()
+    parts.optimizer.zero_grad(set_to_none=True)
+    parts.engine.end_step()
+    progress.advance(cfg.global_batch)
+    window.add(time.perf_counter() - start, steps=1)
+    return StepResult(values, norm, rate)
+
+
+def _micro(parts: Parts, firsts: list[int], module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
+    """Forward and loss of one micro batch.
+
+    The generators are seeded by the number of its first sample, so that dropout does not depend on which rank computes
+    it, nor on what the process computed before: no generator's state needs saving.
+    """
+    parts.engine.seed(mix(parts.run.train.seed, firsts[number]))
+    with precision.autocast(parts.engine.autocast_device, parts.run.train.precision):
+        return parts.loss(module(batch), batch)
+
+
+def mix(seed: int, number: int) -> int:
+    """A 63-bit seed from the run's seed and a sample number, by SplitMix64's finaliser (Steele and others, 2014)."""
+    mask = (1 << 64) - 1
+    z = (seed * 0x9E3779B97F4A7C15 + number + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+    return (z ^ z >> 31) >> 1
+
+
+def _asked_to_stop(parts: Parts) -> bool:
+    """Whether any rank got a signal; a collective, so that all ranks stop at the same step."""
+    return parts.engine.any(parts.stop_signal() is not None)
+
+
+def _row(parts: Parts, progress: Progress, window: Window, result: StepResult) -> Row:
+    """The metrics of the last step; a collective. The first moment at which the host waits for the device."""
+    start = time.perf_counter()
+    means, norm = _mean_over_ranks(parts, result.values), float(result.grad_norm)
+    parts.engine.synchronize()
+    window.add(time.perf_counter() - start)
+    if not (math.isfinite(means["loss"]) and math.isfinite(norm)):
+        raise DivergedError(
+            f"step {progress.step}: the loss is {means['loss']} and the gradient norm {norm}, which is not finite. "
+            "Nothing was saved since the last good step; lower train.lr, lengthen train.warmup_steps or set train.clip "
+            "and continue from the last checkpoint with the same --out"
+        )
+    seconds = window.seconds / window.steps
+    row = _position(progress) | means | {"lr": result.lr, "grad_norm": norm, "seconds": seconds}
+    return row | _throughput(parts, seconds)
+
+
+def _position(progress: Progress) -> Row:
+    return {"step": progress.step, "consumed_samples": progress.consumed_samples}
+
+
+def _throughput(parts: Parts, seconds: float) -> Row:
+    samples = parts.run.train.global_batch / seconds
+    row: Row = {"samples_per_second": samples}
+    if parts.tokens_per_sample:
+        row["tokens_per_second"] = samples * parts.tokens_per_sample
+    if parts.flops_per_sample:
+        each = row["flops_per_second"] = samples * parts.flops_per_sample / parts.run.world_size
+        if peak := parts.engine.peak_flops(parts.run.train.precision):
+            row["mfu"] = each / peak
+    if memory := parts.engine.peak_memory():
+        row["peak_memory"] = memory
+    return row
+
+
+def _mean_over_ranks(parts: Parts, values: Mapping[str, Tensor]) -> dict[str, float]:
+    """All values averaged over the data-parallel ranks, in one reduction."""
+    mesh = parts.run.mesh
+    group = mesh["dp"].get_group() if mesh is not None else None
+    stacked = torch.stack([v.double() if v.device.type == "cpu" else v.float() for v in values.values()])
+    return dict(zip(values, parts.engine.mean(stacked, group).tolist(), strict=True))
+
+
+def _evaluate(parts: Parts) -> dict[str, float] | None:
+    """Means over the first ``eval_samples`` validation samples; None when a signal asked to stop."""
+    total: dict[str, Tensor] = {}
+    firsts = starts(parts.run, 0, parts.run.train.eval_samples)
+    for first in firsts:
+        if _asked_to_stop(parts):
+            return None
+        batch = parts.feed.validation(first)
+        for name, value in parts.model.evaluate(batch, partial(_micro, parts, [first])).items():
+            total[name] = total.get(name, torch.zeros_like(value)) + value / len(firsts)
+    return {f"val_{name}": value for name, value in _mean_over_ranks(parts, total).items()}

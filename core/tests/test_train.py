@@ -1,0 +1,153 @@
+"""The loop, on the toy plugin: what a run gives does not depend on how it was cut or over how many ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recipe_core import registry
+from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.job import Job, resolve
+from recipe_core.metrics import Row, read_rows
+from recipe_core.run import run
+from recipe_core.testing import spawn, toy
+from recipe_core.train import DivergedError, mix
+
+LONG = 100_000
+
+
+def job(*words: str) -> Job:
+    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
+    return resolve(found, "toy", words)
+
+
+def train(out: str, *words: str) -> list[Row]:
+    run(job(*words), Path(out))
+    return read_rows(Path(out) / "metrics.jsonl")
+
+
+def losses(rows: list[Row], key: str = "loss") -> dict[int, float]:
+    return {row["step"]: row[key] for row in rows if key in row}
+
+
+def test_every_step_and_evaluation_is_logged(tmp_path: Path) -> None:
+    rows = train(str(tmp_path / "run"))
+    assert [row["step"] for row in rows] == list(range(9))
+    assert [row["step"] for row in rows if "val_loss" in row] == [0, 4, 8]
+    assert rows[-1]["val_loss"] < rows[0]["val_loss"]
+    assert rows[5].keys() >= {
+        "step", "consumed_samples", "loss", "accuracy", "lr", "grad_norm", "seconds", "tokens_per_second",
+        "flops_per_second", "peak_memory",
+    }  # fmt: skip
+    assert [row["consumed_samples"] for row in rows] == list(range(0, 72, 8))
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (results["step"], results["stopped"], results["loss"]) == (8, None, rows[-1]["loss"])
+    assert results["first_val_loss"] == rows[0]["val_loss"]
+
+
+def test_the_same_twice(tmp_path: Path) -> None:
+    assert losses(train(str(tmp_path / "a"))) == losses(train(str(tmp_path / "b")))
+
+
+def test_another_seed_gives_another_run(tmp_path: Path) -> None:
+    assert losses(train(str(tmp_path / "a"))) != losses(train(str(tmp_path / "b"), "train.seed=5"))
+
+
+@pytest.mark.parametrize("extra", ["train.precision=bf16_mixed", "train.precision=bf16", "train.eval_every=0"])
+def test_cut_after_any_step_it_continues_exactly(tmp_path: Path, extra: str) -> None:
+    whole = train(str(tmp_path / "whole"), extra)
+    for _ in range(3):
+        cut = train(str(tmp_path / "cut"), extra, "train.stop_after=3")
+    assert losses(cut) == losses(whole)
+    assert losses(cut, "val_loss") == losses(whole, "val_loss")
+    assert losses(cut, "grad_norm") == losses(whole, "grad_norm")
+
+
+def test_activation_checkpointing_changes_nothing(tmp_path: Path) -> None:
+    plain, again = (
+        train(str(tmp_path / w), f"train.activation_checkpointing={w}", "model.dropout=0") for w in ("true", "false")
+    )
+    assert losses(plain) == losses(again)
+
+
+def test_two_ranks_agree_with_one_over_20_steps_with_dropout(tmp_path: Path) -> None:
+    words = ("train.steps=20", "model.dropout=0.5")
+    one = train(str(tmp_path / "one"), *words)
+    two, nothing = spawn(train, 2, str(tmp_path / "two"), *words)
+    assert two == nothing  # both read rank 0's file
+    for key in ("loss", "val_loss", "grad_norm"):
+        assert losses(two, key) == pytest.approx(losses(one, key), rel=0, abs=1e-6)
+
+
+def test_saved_on_two_ranks_it_continues_on_one(tmp_path: Path) -> None:
+    whole = train(str(tmp_path / "whole"), "train.steps=8")
+    spawn(train, 2, str(tmp_path / "cut"), "train.steps=8", "train.stop_after=4")
+    assert losses(train(str(tmp_path / "cut"), "train.steps=8")) == pytest.approx(losses(whole), rel=0, abs=1e-6)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(DivergedError, match="step 6: the loss is nan"):
+        train(str(out), "model.poison_after=40", "train.save_every=1", "train.eval_every=0")
+    assert sorted(p.name for p in (out / "checkpoints").glob("step-*")) == ["step-4", "step-5"]
+
+
+@pytest.mark.parametrize("word", ["model.hidden=16", "data.seed=1", "train.seed=7", "train.global_batch=16"])
+def test_another_run_does_not_continue_this_one(tmp_path: Path, word: str) -> None:
+    train(str(tmp_path / "run"), "train.stop_after=1")
+    with pytest.raises(ConfigError, match=f"holds another run: {word.partition('=')[0]} was"):
+        train(str(tmp_path / "run"), word)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(RecipeError, match="is not a run folder"):
+        train(str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def endless(out: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A run in a process of its own that would take hours."""
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); from test_train import train; train(*sys.argv[1:])"
+    words = (f"train.steps={LONG}", "train.schedule=constant", *words)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", code, str(out), *words], env=environment, stdout=subprocess.DEVNULL)
+
+
+def wait_for(out: Path, key: str) -> None:
+    deadline = time.monotonic() + 60
+    while not any(key in row for row in read_rows(out / "metrics.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("sent", "moment"), [("SIGTERM", "loss"), ("SIGINT", "loss"), ("SIGTERM", "val_loss")])
+def test_a_signal_ends_the_step_saves_and_exits_cleanly(tmp_path: Path, sent: str, moment: str) -> None:
+    out = tmp_path / "run"
+    # evaluating at every step over many samples: where it is interrupted then is nearly surely in an evaluation
+    more = ("train.eval_every=1", "train.eval_samples=2000") if moment == "val_loss" else ("train.eval_every=0",)
+    process = endless(out, *more)
+    wait_for(out, moment)
+    process.send_signal(getattr(signal, sent))
+    assert process.wait(60) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["stopped"] == sent
+    assert 0 < results["step"] < LONG
+    assert (out / "checkpoints" / f"step-{results['step']}").is_dir()
+    more = ("train.eval_every=0", f"train.steps={LONG}", "train.schedule=constant")
+    words = (*more, f"train.stop_after={results['step'] + 2}")
+    assert losses(train(str(out), *more, "train.stop_after=2")) == losses(train(str(tmp_path / "whole"), *words))
+
+
+def test_seeds_differ_by_sample_and_by_run() -> None:
+    numbers = {mix(seed, number) for seed in range(50) for number in range(200)}
+    assert len(numbers) == 10_000
+    assert all(0 <= n < 2**63 for n in numbers)
