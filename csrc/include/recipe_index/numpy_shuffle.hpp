@@ -50,7 +50,7 @@ public:
     }
 
 private:
-    static constexpr std::int64_t kBlock = 512;
+    static constexpr std::int64_t kBlock = 64;  // cache lines asked for in advance: a small part of the first level
 
     // The partners of the entries last, last - 1, ..., at most a block of them; returns how many.
     std::int64_t draw(std::int64_t last, std::array<std::uint32_t, kBlock>& partners) {
