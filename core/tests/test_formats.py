@@ -99,6 +99,14 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path, state: dict[str, 
         saved(tmp_path / "x", state)
 
 
+def test_an_existing_checkpoint_is_not_written_over(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x", {"a": 1})
+    with pytest.raises(CheckpointError, match=r"x: cannot be written \(RuntimeError: Checkpoint already exists"):
+        Dcp().save(path, {"a": 2})
+    Dcp().load(path, state := {"a": 0})
+    assert state == {"a": 1}
+
+
 # What does not fit
 
 

@@ -55,9 +55,10 @@ class Checkpoints:
     files, rank 0 adds the manifest (``checkpoint.json``), and one rename gives it its name: whatever goes wrong before
     that leaves the older checkpoints as they were. A failure on one rank is raised on all of them.
 
-    The folder must be one that all ranks see. Saving stops training until the disk has the bytes. The four parts of
-    :meth:`save` (prepare, write, seal, publish) touch the live tensors only in ``write``; whoever wants to save in the
-    background copies the state first and runs them there.
+    The folder must be one that all ranks see. Saving stops training until the disk has the bytes: it costs what
+    ``torch.save`` and an fsync of this rank's part cost, and reading it once more for SHA-256 (0.3 s for 500 MB on a
+    core with SHA instructions). Of the parts of :meth:`save` (prepare, write, seal, publish) only ``write`` touches the
+    live tensors: whoever wants to save in the background copies the state to the host and runs them there.
 
     Args:
         folder: usually ``checkpoints`` in the run folder.
