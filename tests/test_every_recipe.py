@@ -1,0 +1,22 @@
+"""Every installed recipe, through the real command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recipe_core.registry import load
+from recipe_core.testing import run_tiny
+
+WORDS = ("train.steps=6", "train.log_every=1", "train.eval_every=2")
+
+
+@pytest.mark.parametrize("name", load().names("recipe"))
+def test_the_number_of_processes_may_change_at_each_resume(name: str, tmp_path: Path) -> None:
+    whole = run_tiny(name, tmp_path / "whole", *WORDS)
+    for processes in (2, 1, 4):
+        done = run_tiny(name, tmp_path / "parts", *WORDS, "train.stop_after=2", "--processes", str(processes))
+        assert done.results["world_size"] == processes
+    for key in ("loss", "val_loss"):
+        assert done.column(key) == pytest.approx(whole.column(key), rel=1e-6)
