@@ -70,6 +70,15 @@ def test_cut_after_any_step_it_continues_exactly(tmp_path: Path, extra: str) -> 
     assert losses(cut, "grad_norm") == losses(whole, "grad_norm")
 
 
+def test_a_continued_run_takes_the_optimizer_settings_that_it_is_given(tmp_path: Path) -> None:
+    words = ("model.dropout=0", "train.schedule=constant")
+    train(str(tmp_path / "a"), *words, "train.stop_after=4")
+    train(str(tmp_path / "b"), *words, "train.stop_after=4")
+    kept = losses(train(str(tmp_path / "a"), *words))
+    changed = losses(train(str(tmp_path / "b"), *words, "train.weight_decay=0.9", "train.betas=0.1,0.2"))
+    assert [kept[s] == changed[s] for s in (4, 5, 7, 8)] == [True, True, False, False]
+
+
 def test_activation_checkpointing_changes_nothing(tmp_path: Path) -> None:
     plain, again = (
         train(str(tmp_path / w), f"train.activation_checkpointing={w}", "model.dropout=0") for w in ("true", "false")

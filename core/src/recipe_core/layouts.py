@@ -20,7 +20,6 @@ def ddp(module: nn.Module, config: object, run: Run) -> Parallel:
     replica = DistributedDataParallel(
         module,
         process_group=run.mesh["dp"].get_group(),
-        broadcast_buffers=False,  # nothing here keeps running statistics
         gradient_as_bucket_view=True,  # gradients live in the buckets: no second copy of them
     )
     return Parallel(module, replica)

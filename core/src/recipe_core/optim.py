@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -23,6 +24,15 @@ def adamw(parameters: Iterable[nn.Parameter], train: Train) -> torch.optim.AdamW
         return make(fused=True)
     except RuntimeError:  # no fused kernel for this device or dtype
         return make()
+
+
+@contextmanager
+def keeping_settings(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Keep betas, decay and the like as they were asked for, though the block loads a state that brings its own."""
+    asked = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    yield
+    for group, settings in zip(optimizer.param_groups, asked, strict=True):
+        group.update(settings)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

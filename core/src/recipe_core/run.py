@@ -23,7 +23,7 @@ from recipe_core.feed import Feed
 from recipe_core.files import home, write_text
 from recipe_core.job import Job
 from recipe_core.metrics import Metrics, Row, read_rows
-from recipe_core.optim import adamw
+from recipe_core.optim import adamw, keeping_settings
 from recipe_core.parallel import Parallel, Run
 from recipe_core.precision import cast
 from recipe_core.recompute import recompute
@@ -112,7 +112,8 @@ def _resume(checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Op
     if path is not None:
         state = _state(model, optimizer, progress)
         checkpoints.load(path, state)
-        apply_state(model.module, optimizer, state)
+        with keeping_settings(optimizer):
+            apply_state(model.module, optimizer, state)
         progress.restore(state["progress"])
 
 

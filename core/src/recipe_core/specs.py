@@ -129,12 +129,12 @@ class Dataset(Spec):
     facts: str = ""
     """``package.module:function(config) -> DataFacts``, without torch."""
     prepare: str = ""
-    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files; what it gives
-    back is the manifest."""
+    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files; it gives back
+    the manifest."""
     prepare_config: type = NoSettings
     """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
     files: str = ""
-    """``package.module:class`` of a :class:`recipe_core.prepare.DataFiles`: ``recipe inspect`` and ``recipe verify``."""
+    """``package.module:class`` of a :class:`recipe_core.prepare.DataFiles`, for ``recipe inspect`` and ``verify``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class Layout(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(Spec):
-    """``build(config)`` gives ``save(path, state)``, ``load(path, state)`` and ``detect(path) -> bool``."""
+    """``build(config)`` gives ``name: str``, ``save(path, state)``, ``load(path, state)`` and ``detect(path) -> bool``."""
 
 
 @dataclass(frozen=True, init=False)

@@ -37,33 +37,38 @@ class PluginConformance:
                 raise TypeError(f"{cls.__name__}.{name} takes a conformance test away; mend what it found instead")
 
     @pytest.fixture(scope="class")
-    def registry(self) -> Registry:
+    @classmethod
+    def registry(cls) -> Registry:
         """Everything that is installed."""
         found = load()
         assert not found.broken, found.broken
         return found
 
     @pytest.fixture(scope="class")
-    def whole(self, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
+    @classmethod
+    def whole(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
         """Four steps of every recipe's tiny variant, in one go."""
         folder = tmp_path_factory.mktemp("whole")
-        return {r.name: run_tiny(r.name, folder / r.name, "train.steps=4", "train.log_every=1") for r in self.recipes()}
+        return {r.name: run_tiny(r.name, folder / r.name, "train.steps=4", "train.log_every=1") for r in cls.recipes()}
 
-    def contributed(self) -> Iterator[tuple[str, Spec | Recipe]]:
+    @classmethod
+    def contributed(cls) -> Iterator[tuple[str, Spec | Recipe]]:
         """Kind and contribution, of everything in the plugin."""
-        module = importlib.import_module(self.plugin)
+        module = importlib.import_module(cls.plugin)
         for kind, hook in KINDS.items():
             items: Iterable[Spec | Recipe] = getattr(module, hook, tuple)()
             for item in items:
                 yield kind, item
 
-    def specs(self) -> list[Spec]:
+    @classmethod
+    def specs(cls) -> list[Spec]:
         """Models, datasets, layouts and checkpoint formats."""
-        return [item for _, item in self.contributed() if isinstance(item, Spec)]
+        return [item for _, item in cls.contributed() if isinstance(item, Spec)]
 
-    def recipes(self) -> list[Recipe]:
+    @classmethod
+    def recipes(cls) -> list[Recipe]:
         """Recipes."""
-        return [item for _, item in self.contributed() if isinstance(item, Recipe)]
+        return [item for _, item in cls.contributed() if isinstance(item, Recipe)]
 
     def test_contributes_something(self) -> None:
         """A misspelt hook, or the wrong module, would make every other test pass."""

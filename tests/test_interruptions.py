@@ -1,0 +1,127 @@
+"""A run that is stopped, killed or out of disk continues as if nothing had happened. Through the real command."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recipe_core.metrics import read_rows
+from recipe_core.testing import Finished, command, run_tiny
+
+RUN = ("train.steps=12", "train.log_every=1", "train.eval_every=0", "train.save_every=3", "model.dropout=0.1")
+
+
+def losses(run: Finished) -> dict[int, float]:
+    return run.column("loss")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The losses of the uninterrupted run."""
+    return losses(run_tiny("megatron_gpt", tmp_path_factory.mktemp("whole") / "run", *RUN))
+
+
+def start(out: Path, *words: str) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, *words, "--out", str(out)]
+    return subprocess.Popen(
+        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def until(condition: object, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():  # type: ignore[operator]
+        assert process.poll() is None, "the run ended before it could be interrupted"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_sigterm(tmp_path: Path, whole: dict[int, float]) -> None:
+    out = tmp_path / "run"
+    process = start(out)
+    until(lambda: len(read_rows(out / "metrics.jsonl")) >= 5, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert losses(run_tiny("megatron_gpt", out, *RUN)) == whole
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sigkill_in_the_middle_of_a_save(tmp_path: Path, whole: dict[int, float], processes: int) -> None:
+    out = tmp_path / "run"
+    process = start(out, "--processes", str(processes))
+    checkpoints = out / "checkpoints"
+
+    def saving_the_second() -> bool:
+        begun = [p for p in checkpoints.glob(".*") if any(p.glob("*"))] if checkpoints.exists() else []
+        return bool(begun) and (checkpoints / "step-3").exists()
+
+    until(saving_the_second, process)
+    process.kill()
+    process.wait(60)
+    time.sleep(0.5)  # the ranks of a killed supervisor notice by themselves
+    found = losses(run_tiny("megatron_gpt", out, *RUN, "--processes", str(processes)))
+    assert found == pytest.approx(whole, rel=0, abs=0 if processes == 1 else 1e-6)
+
+
+def test_a_full_disk(tmp_path: Path, whole: dict[int, float]) -> None:
+    """Files may grow to 1 MB, as if the disk ended there; a checkpoint of this model has 1.7 MB."""
+    out = tmp_path / "run"
+    run_tiny("megatron_gpt", out, *RUN, "train.stop_after=4")
+
+    def small() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+
+    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
+    done = subprocess.run(
+        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=small, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert str(out / "checkpoints") in done.stderr
+    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == ["step-3", "step-4"]
+    assert losses(run_tiny("megatron_gpt", out, *RUN)) == whole
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path: Path, whole: dict[int, float]) -> None:
+    out = tmp_path / "run"
+    run_tiny("megatron_gpt", out, *RUN, "train.stop_after=7")
+    newest = out / "checkpoints" / "step-7"
+    data = next(newest.glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-100])
+    again = run_tiny("megatron_gpt", out, *RUN)
+    assert str(newest) in again.text
+    assert "continuing after step 6" in again.text
+    assert losses(again) == whole
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_number_of_processes_changes_nothing(tmp_path: Path, processes: int) -> None:
+    """20 steps with dropout and evaluation: losses within 1e-6 of one process', and from there on one process."""
+    words = ("train.steps=20", "train.log_every=1", "model.dropout=0.1", "model.attention_dropout=0.1")
+    one = run_tiny("megatron_gpt", tmp_path / "one", *words)
+    several = run_tiny(
+        "megatron_gpt", tmp_path / "several", *words, "train.stop_after=10", "--processes", str(processes)
+    )
+    assert several.results["world_size"] == processes
+    several = run_tiny("megatron_gpt", tmp_path / "several", *words)
+    for key in ("loss", "val_loss"):
+        assert several.column(key) == pytest.approx(one.column(key), rel=0, abs=1e-6)
+
+
+def test_every_mistake_is_one_message(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = command("run", "megatron_gpt:tiny", "train.lr=fast", "model.hiden=3", "layuot=ddp", "--out", str(out))
+    assert done.returncode == 2
+    for text in ("train.lr: expected a number, got 'fast'", "did you mean 'hidden'?", "did you mean 'layout'?"):
+        assert text in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not out.exists()
