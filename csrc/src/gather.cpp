@@ -19,7 +19,7 @@ bool widen(const Span<std::uint16_t>& ids, std::int64_t start, std::int64_t coun
         largest = std::max(largest, id);
         out[i] = id;
     }
-    return count == 0 || largest < limit;
+    return largest < limit;
 }
 
 bool widen(const Span<std::int32_t>& ids, std::int64_t start, std::int64_t count, std::int64_t limit,

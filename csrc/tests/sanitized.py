@@ -46,7 +46,7 @@ def fuzz(folder: Path) -> None:
 def test(folder: Path, arguments: list[str]) -> None:
     """The tests of Python with the sanitizers loaded before Python itself."""
     settings = f"cmake.define.RECIPE_INDEX_SANITIZE={SANITIZERS}", "cmake.define.RECIPE_INDEX_WERROR=ON"
-    options = [part for setting in (*settings, "install.strip=false") for part in ("-C", setting)]
+    options = [f"--config-settings={setting}" for setting in (*settings, "install.strip=false")]
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *options, SOURCE)
     environment = {
         "PYTHONPATH": str(folder),
