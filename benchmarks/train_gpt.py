@@ -1,0 +1,271 @@
+"""Training GPT-2 124M on a CPU: our model against transformers' GPT2LMHeadModel under its Trainer.
+
+    python benchmarks/train_gpt.py [--rounds 5] [--steps 6] [--cases dropout plain pure]
+
+Sequence 512, micro batch 2, AdamW (fused, as is the Trainer's default), clipping at 1. Cases: ``dropout`` (0.1
+everywhere, GPT-2's) and ``plain`` (none), both with fp32 weights under bf16 autocast on both sides, which is what the
+Trainer's bf16=True means; ``pure``: weights, gradients and optimizer states in bf16 on both sides, with dropout. Every
+run has a process of its own, the contestants take turns, and the first two steps of a run are not counted. The floor is
+the time of the model's matrix products at the speed of the best one measured here. Needs recipe-megatron-gpt,
+transformers and accelerate in one environment. Writes results/train_gpt.json beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results" / "train_gpt.json"
+SEQUENCE, MICRO_BATCH, WORDS = 512, 2, 50257
+TOKENS = SEQUENCE * MICRO_BATCH
+UNCOUNTED = 2
+CASES: dict[str, tuple[float, str]] = {
+    "dropout": (0.1, "bf16_mixed"),
+    "plain": (0.0, "bf16_mixed"),
+    "pure": (0.1, "bf16"),
+}
+"""Dropout and precision of each."""
+
+
+class Words(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Random tokens, the same for both."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = torch.randint(WORDS, (SEQUENCE,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": ids, "labels": ids}
+
+
+def transformers(dropout: float, precision: str, steps: int) -> tuple[list[float], float]:
+    """Seconds of each step of its Trainer, and the loss over them."""
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+    ends: list[float] = []
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *args: Any, **settings: Any) -> None:
+            ends.append(time.perf_counter())
+
+    model = GPT2LMHeadModel(GPT2Config(resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout))
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=MICRO_BATCH,
+            max_steps=steps + 1,
+            bf16=precision == "bf16_mixed",
+            max_grad_norm=1.0,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        if precision == "bf16":
+            model.to(torch.bfloat16)
+        result = Trainer(model=model, args=arguments, train_dataset=Words(), callbacks=[Clock()]).train()
+    return [end - start for start, end in pairwise(ends)], result.training_loss
+
+
+def recipe(dropout: float, precision: str, steps: int) -> tuple[list[float], float]:
+    """The same of our model, with the core's optimizer, clipping and precision."""
+    from recipe_core.optim import adamw
+    from recipe_core.parallel import Parallel
+    from recipe_core.precision import autocast, cast
+    from recipe_core.specs import Train
+    from recipe_megatron_gpt.model import build
+
+    module, loss = build(config(dropout))
+    model = Parallel(cast(module, precision))  # type: ignore[arg-type]
+    optimizer = adamw(model.parameters(), Train(lr=5e-5, weight_decay=0.0))
+
+    def micro(module: torch.nn.Module, batch: dict[str, torch.Tensor], number: int) -> Any:
+        with autocast("cpu", precision):  # type: ignore[arg-type]
+            return loss(module(batch), batch)
+
+    words = iter(torch.utils.data.DataLoader(Words(), batch_size=MICRO_BATCH, shuffle=True))
+    ends, losses = [], []
+    for _ in range(steps + 1):
+        ids = next(words)["input_ids"]
+        batch = {"tokens": ids, "labels": ids.roll(-1, 1)}
+        losses.append(model.backward([batch], micro)["loss"].item())
+        model.clip(1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        ends.append(time.perf_counter())
+    return [end - start for start, end in pairwise(ends)], sum(losses) / len(losses)
+
+
+CONTESTANTS: dict[str, Callable[[float, str, int], tuple[list[float], float]]] = {
+    "transformers": transformers,
+    "recipe": recipe,
+}
+
+
+def config(dropout: float = 0.0) -> Any:
+    """GPT-2 124M with its vocabulary padded to a multiple of 128."""
+    from recipe_megatron_gpt.config import Gpt
+
+    return Gpt(
+        layers=12,
+        hidden=768,
+        heads=12,
+        positions=1024,
+        vocabulary=50304,
+        dropout=dropout,
+        attention_dropout=dropout,
+    )
+
+
+def run(contestant: str, case: str, steps: int) -> dict[str, Any]:
+    """Train in this process."""
+    torch.manual_seed(1)
+    seconds, loss = CONTESTANTS[contestant](*CASES[case], UNCOUNTED + steps)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": seconds[UNCOUNTED:], "loss": loss, "peak": peak}
+
+
+def in_new_process(contestant: str, case: str, steps: int) -> dict[str, Any]:
+    """``run`` in a process of its own."""
+    line = [sys.executable, __file__, "--run", contestant, case, str(steps)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{contestant}, {case}: {done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def matmul_peak(dtype: torch.dtype) -> float:
+    """The best FLOP/s of any product of the model's shapes, or of two square matrices."""
+    best = 0.0
+    for rows, inner, columns in [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768), (2048, 2048, 2048)]:
+        a, b = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
+        for _ in range(20):
+            start = time.perf_counter()
+            torch.nn.functional.linear(a, b)
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+    return best
+
+
+def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians, and the median of how much faster each run was than its peer's of the same round."""
+    seconds = [median(r["seconds"]) for r in runs]
+    pairs = [median(peer["seconds"]) / own for peer, own in zip(peers, seconds, strict=True)]
+    return {
+        "seconds_per_step": round(median(seconds), 4),
+        "lowest": round(min(seconds), 4),
+        "highest": round(max(seconds), 4),
+        "tokens_per_second": round(TOKENS / median(seconds), 1),
+        "times_faster": round(median(pairs), 2),
+        "lowest_times_faster": round(min(pairs), 2),
+        "peak_megabytes": round(median(r["peak"] for r in runs) / 1e6),
+        "loss": round(median(r["loss"] for r in runs), 3),
+    }
+
+
+def floor() -> dict[str, Any]:
+    """What the model's matrix products need at this machine's best speed."""
+    from recipe_megatron_gpt.model_facts import facts
+
+    flops = facts(config(), SEQUENCE).flops_per_sample * MICRO_BATCH
+    peak = matmul_peak(torch.bfloat16)
+    return {
+        "bf16_matmul_peak_gflops": round(peak / 1e9),
+        "fp32_matmul_peak_gflops": round(matmul_peak(torch.float32) / 1e9),
+        "gflop_per_step": round(flops / 1e9, 1),
+        "seconds_per_step": round(flops / peak, 4),
+        "tokens_per_second": round(TOKENS * peak / flops, 1),
+    }
+
+
+def report(written: dict[str, Any]) -> None:
+    """Print a table."""
+    least = written["floor"]
+    print(
+        f"floor: {least['gflop_per_step']} GFLOP a step at {least['bf16_matmul_peak_gflops']} GFLOP/s (bf16) are "
+        f"{least['seconds_per_step']:.2f} s, {least['tokens_per_second']:.0f} tokens/s"
+    )
+    print(f"{'':24}{'s/step':>10}{'tokens/s':>10}{'of floor':>10}{'times faster':>14}{'lowest':>8}{'peak MB':>9}")
+    for case, results in written["results"].items():
+        for name, result in results.items():
+            share = result["tokens_per_second"] / least["tokens_per_second"]
+            print(
+                f"{case + ', ' + name:24}{result['seconds_per_step']:10.2f}{result['tokens_per_second']:10.0f}"
+                f"{share:10.0%}{result['times_faster']:14.2f}{result['lowest_times_faster']:8.2f}"
+                f"{result['peak_megabytes']:9}"
+            )
+
+
+def processor() -> str:
+    """Its model."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Both in turn, as many rounds as asked for, in each case."""
+    load = os.getloadavg()[0]
+    least = floor()
+    results = {}
+    for case in options.cases:
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
+        for number in range(options.rounds):
+            print(f"{case}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+            for name, done in runs.items():
+                done.append(in_new_process(name, case, options.steps))
+        results[case] = {name: summary(done, runs["transformers"]) for name, done in runs.items()}
+    written = {
+        "what": "GPT-2 124M, sequence 512, micro batch 2; medians over processes of their own, in turn",
+        "cases": {name: {"dropout": CASES[name][0], "precision": CASES[name][1]} for name in options.cases},
+        "rounds": options.rounds,
+        "steps": options.steps,
+        "floor": least,
+        "results": results,
+        "load_before": round(load, 1),
+        "threads": torch.get_num_threads(),
+        "processor": f"{processor()}, {os.cpu_count()} cores",
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "transformers", "accelerate")},
+        },
+    }
+    report(written)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(written, indent=2) + "\n")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run:
+        contestant, case, steps = options.run
+        print(json.dumps(run(contestant, case, int(steps))))
+    else:
+        compare(options)
+
+
+if __name__ == "__main__":
+    main()
