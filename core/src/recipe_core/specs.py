@@ -129,8 +129,8 @@ class Dataset(Spec):
     facts: str = ""
     """``package.module:function(config) -> DataFacts``, without torch."""
     prepare: str = ""
-    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files; it gives back
-    the manifest."""
+    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files. It gives
+    back the manifest."""
     prepare_config: type = NoSettings
     """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
     files: str = ""
@@ -149,7 +149,7 @@ class Layout(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(Spec):
-    """``build(config)`` gives ``name: str``, ``save(path, state)``, ``load(path, state)`` and ``detect(path) -> bool``."""
+    """``build(config)`` gives a ``name``, ``save(path, state)``, ``load(path, state)`` and ``detect(path) -> bool``."""
 
 
 @dataclass(frozen=True, init=False)
