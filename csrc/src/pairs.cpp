@@ -14,6 +14,15 @@ struct Segment {
     std::int64_t start, length;
 };
 
+// The sentences of a document: from `first` to below `last`.
+struct Sentences {
+    std::int64_t first, last;
+};
+
+[[noreturn]] void refuse(const char* name, const char* what, std::int64_t index) {
+    throw std::invalid_argument(std::string(name) + ": expected " + what + " at index " + std::to_string(index));
+}
+
 std::uint32_t below(KeyedRandom& random, std::int64_t end) { return random.below(static_cast<std::uint32_t>(end)); }
 
 // Drops tokens of the longer segment, at its start or its end as a coin decides, until both fit together.
@@ -43,9 +52,8 @@ public:
         if (random.chance(short_probability_)) {
             target = 2 + below(random, most_ - 1);
         }
-        const std::int64_t document = documents_.pool[place];
-        const std::int64_t end = documents_.starts[document + 1];
-        std::int64_t first = documents_.starts[document];
+        const std::int64_t end = sentences(place).last;
+        std::int64_t first = sentences(place).first;
         for (std::int64_t next = first + 1; next <= end; ++next) {
             if (next < end && tokens(first, next).length < target) {
                 continue;
@@ -64,19 +72,34 @@ public:
     }
 
 private:
+    Sentences sentences(std::int64_t place) const {
+        const std::int64_t document = documents_.pool[place];
+        if (document < 0 || document >= documents_.starts.size() - 1) {
+            refuse("pool", "a document", place);
+        }
+        const Sentences found{documents_.starts[document], documents_.starts[document + 1]};
+        if (found.first < 0 || found.last <= found.first || found.last >= documents_.sentences.size()) {
+            refuse("documents", "rising indices of sentences", document);
+        }
+        return found;
+    }
+
+    // Of sentences of one document.
     Segment tokens(std::int64_t first, std::int64_t last) const {
-        const std::int64_t start = documents_.sentences[first];
-        return {start, documents_.sentences[last] - start};
+        const std::int64_t start = documents_.sentences[first], end = documents_.sentences[last];
+        if (start < 0 || end <= start) {
+            refuse("sentences", "rising indices of tokens", first);
+        }
+        return {start, end - start};
     }
 
     // Sentences of another document, from a random one on, until they have the target length.
     Segment elsewhere(std::int64_t place, std::int64_t target, KeyedRandom& random) const {
-        std::int64_t other = below(random, documents_.pool.size() - 1);
-        other = documents_.pool[other + (other >= place)];
-        const std::int64_t start = documents_.starts[other], end = documents_.starts[other + 1];
-        const std::int64_t first = start + below(random, end - start);
+        const std::int64_t other = below(random, documents_.pool.size() - 1);
+        const Sentences among = sentences(other + (other >= place));
+        const std::int64_t first = among.first + below(random, among.last - among.first);
         std::int64_t last = first + 1;
-        while (last < end && tokens(first, last).length < target) {
+        while (last < among.last && tokens(first, last).length < target) {
             ++last;
         }
         return tokens(first, last);
@@ -88,30 +111,7 @@ private:
     std::vector<Pair>& out_;
 };
 
-[[noreturn]] void refuse(const char* name, const char* what, std::int64_t index) {
-    throw std::invalid_argument(std::string(name) + ": " + what + " at index " + std::to_string(index));
-}
-
 }  // namespace
-
-void check_documents(const Documents& documents) {
-    const Span<std::int64_t>&sentences = documents.sentences, &starts = documents.starts, &pool = documents.pool;
-    for (std::int64_t i = 1; i < sentences.size(); ++i) {
-        if (sentences[i] <= sentences[i - 1]) {
-            refuse("sentences", "expected rising starts, found none that is larger", i);
-        }
-    }
-    for (std::int64_t i = 0; i < starts.size(); ++i) {
-        if (starts[i] < 0 || starts[i] >= sentences.size() || (i > 0 && starts[i] <= starts[i - 1])) {
-            refuse("documents", "expected rising indices of sentences, found another", i);
-        }
-    }
-    for (std::int64_t i = 0; i < pool.size(); ++i) {
-        if (pool[i] < 0 || pool[i] >= starts.size() - 1) {
-            refuse("pool", "expected the index of a document, found another", i);
-        }
-    }
-}
 
 void make_pairs(const Documents& documents, std::int64_t first, std::int64_t last, std::int64_t sequence,
                 double short_probability, std::uint64_t key, std::vector<Pair>& out) {

@@ -25,10 +25,8 @@ struct Documents {
     Span<std::int64_t> pool;       // the documents in use, at least two
 };
 
-// Throws std::invalid_argument where a document or sentence is empty or out of order, which would be read beyond.
-void check_documents(const Documents& documents);
-
-// Appends the pairs of the documents `first` to below `last` of the pool.
+// Appends the pairs of the documents `first` to below `last` of the pool. Throws std::invalid_argument for a document or
+// a sentence that it comes upon and that is empty or not there.
 void make_pairs(const Documents& documents, std::int64_t first, std::int64_t last, std::int64_t sequence,
                 double short_probability, std::uint64_t key, std::vector<Pair>& out);
 

@@ -1,0 +1,16 @@
+"""What makes data for BERT's pre-training fast: WordPiece, pairs of segments, masking, and packing into rows.
+
+The functions are compiled and check every argument; :mod:`recipe_index.plain_bert` and :mod:`.plain_packing` have the
+same ones in Python, and say what they do. Bad input raises ValueError.
+"""
+
+from __future__ import annotations
+
+from recipe_index._bert import PAIR, WordPiece, fill_rows, make_pairs, pack, pack_rows
+
+CONTINUATION = 2
+"""Kind of a token id that continues the word of the token before it."""
+SPECIAL = 1
+"""Kind of a token id that is never predicted, and never drawn as a random word."""
+
+__all__ = ["CONTINUATION", "PAIR", "SPECIAL", "WordPiece", "fill_rows", "make_pairs", "pack", "pack_rows"]
