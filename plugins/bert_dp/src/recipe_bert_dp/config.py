@@ -1,0 +1,146 @@
+"""Settings of this plugin's contributions. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipe_core.text import TextInput
+
+SPECIAL_TOKENS = 3
+"""[CLS] and two [SEP] in every sample."""
+MOST_SEQUENCE = 65_535
+MOST_SEED = (1 << 31) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertHdf5:
+    """HDF5 shards of BERT's pre-training, plain or packed, as ``recipe prepare`` and NVIDIA's scripts make them."""
+
+    files: tuple[str, ...] = ()
+    """Folders, or single shards. In a folder, ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation,
+    at any depth."""
+    sequence: int = 128
+    """Tokens of a row; the shards must have been made for it."""
+    max_predictions: int = 20
+    """Masked tokens of a sample at most."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.sequence < 5:
+            problems.append(f"sequence: expected at least 5, got {self.sequence}")
+        if self.max_predictions < 1:
+            problems.append(f"max_predictions: expected at least 1, got {self.max_predictions}")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareHdf5(TextInput):
+    """Text to HDF5 shards. The defaults are those of phase 1; phase 2: ``sequence=512 max_predictions=80``."""
+
+    vocabulary: str = ""
+    """BERT's vocab.txt: one piece per line."""
+    output: str = ""
+    """Folder to make."""
+    overwrite: bool = False
+    """Replace the folder ``output`` if it exists."""
+    workers: int = 1
+    """Processes; the files do not depend on it."""
+    seed: int = 1234
+    lowercase: bool = True
+    """For an uncased vocabulary: letters become small and lose their accents."""
+    sequence: int = 128
+    """Tokens of a sample, special tokens and padding included."""
+    max_predictions: int = 20
+    """Masked tokens of a sample at most."""
+    masked_lm_prob: float = 0.15
+    """Share of a sample's tokens that are to be predicted."""
+    short_seq_prob: float = 0.1
+    """Share of the documents that are cut into samples of a random shorter length."""
+    whole_word_mask: bool = False
+    """Mask all pieces of a word, or none."""
+    dupe_factor: int = 5
+    """How often each training document is used, with other pairs and masks each time. Test documents are used once."""
+    test_share: float = 0.01
+    """Share of the documents that go to the test shards; 0 makes none."""
+    samples_per_shard: int = 65_536
+    """About how many samples a shard has; chance decides about each."""
+    gzip: bool = True
+    """Compress the shards."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            problems.append(str(error))
+        problems += _missing(self, "vocabulary", "output")
+        problems += _out_of_range(self, workers=(1, 4096), seed=(0, MOST_SEED), sequence=(5, MOST_SEQUENCE))
+        problems += _out_of_range(self, dupe_factor=(1, 10_000), samples_per_shard=(1, 1 << 30))
+        problems += _out_of_range(self, short_seq_prob=(0, 1), test_share=(0, 0.5))
+        if not 0 < self.masked_lm_prob < 1:
+            problems.append(f"masked_lm_prob: expected more than 0 and less than 1, got {self.masked_lm_prob}")
+        else:
+            problems += self._predictions()
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def _predictions(self) -> list[str]:
+        wanted = int(self.sequence * self.masked_lm_prob)
+        if self.max_predictions < max(1, wanted):
+            return [
+                f"max_predictions: {self.max_predictions} contradicts sequence={self.sequence}, of which "
+                f"masked_lm_prob={self.masked_lm_prob} is {wanted} predictions; raise it (20 is usual at 128, 80 at "
+                "512), or lower masked_lm_prob"
+            ]
+        if self.max_predictions > self.sequence - SPECIAL_TOKENS:
+            return [
+                f"max_predictions: expected at most sequence - {SPECIAL_TOKENS} = {self.sequence - SPECIAL_TOKENS}, "
+                f"got {self.max_predictions}"
+            ]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparePacked:
+    """HDF5 shards to packed HDF5 shards, from any shards in the layout of ``bert_hdf5``."""
+
+    inputs: tuple[str, ...] = ()
+    """Folders with shards, or single shards."""
+    output: str = ""
+    """Folder to make."""
+    overwrite: bool = False
+    """Replace the folder ``output`` if it exists."""
+    workers: int = 1
+    """Processes; the files do not depend on it."""
+    seed: int = 1234
+    """Of the order of the rows in a shard."""
+    sequence: int = 0
+    """Tokens of a row; 0: as many as the rows of the inputs have."""
+    max_samples: int = 3
+    """Samples in a row at most; 0: as many as fit."""
+    samples_per_shard: int = 65_536
+    """Samples that are packed together, into one shard."""
+    gzip: bool = True
+    """Compress the shards."""
+
+    def __post_init__(self) -> None:
+        problems = [] if self.inputs else ["inputs: expected at least one folder or shard"]
+        problems += _missing(self, "output")
+        problems += _out_of_range(self, workers=(1, 4096), seed=(0, MOST_SEED), max_samples=(0, MOST_SEQUENCE))
+        problems += _out_of_range(self, sequence=(0, MOST_SEQUENCE), samples_per_shard=(1, 1 << 24))
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+def _missing(settings: object, *names: str) -> list[str]:
+    return [f"{name}: expected a path, got nothing" for name in names if not getattr(settings, name)]
+
+
+def _out_of_range(settings: object, **ranges: tuple[float, float]) -> list[str]:
+    found = {name: getattr(settings, name) for name in ranges}
+    return [
+        f"{name}: expected from {low} to {high}, got {found[name]}"
+        for name, (low, high) in ranges.items()
+        if not low <= found[name] <= high
+    ]

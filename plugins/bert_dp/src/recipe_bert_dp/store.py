@@ -1,0 +1,98 @@
+"""The tokens of a corpus on the disk, with where its sentences and documents start: what pairs are made from."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
+LARGE = 48 << 20
+"""Bytes of a file of which a process may keep all pages that it has read."""
+
+
+class StoreWriter:
+    """Appends documents; a context manager. ``state`` and ``at`` let an interrupted run go on where it stood.
+
+    Args:
+        folder: where the three files are.
+        dtype: of the token ids.
+        at: a ``state()`` to return to, what was written after it is dropped; None to start anew.
+    """
+
+    def __init__(self, folder: Path, dtype: type[np.generic], at: Mapping[str, int] | None = None) -> None:
+        self.dtype = np.dtype(dtype)
+        self.tokens, self.sentences, self.documents = (at[k] if at else 0 for k in ("tokens", "sentences", "documents"))
+        self._stack = ExitStack()
+        sizes = {TOKENS: self.tokens * self.dtype.itemsize, SENTENCES: 8 * (self.sentences + 1)}
+        sizes[DOCUMENTS] = 8 * (self.documents + 1)
+        self._files: dict[str, BinaryIO] = {}
+        for name, size in sizes.items():
+            file = self._stack.enter_context((folder / name).open("r+b" if at else "w+b"))
+            if not at and name != TOKENS:
+                file.write(bytes(8))
+            file.truncate(size)
+            file.seek(size)
+            self._files[name] = file
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, ids: NDArray[Any], sentences: NDArray[np.int32], documents: NDArray[np.int32]) -> None:
+        """Append documents: token ids, tokens of each sentence, sentences of each document; none of them empty."""
+        self._files[TOKENS].write(np.ascontiguousarray(ids, self.dtype).tobytes())
+        self._files[SENTENCES].write((self.tokens + np.cumsum(sentences, dtype=np.int64)).tobytes())
+        self._files[DOCUMENTS].write((self.sentences + np.cumsum(documents, dtype=np.int64)).tobytes())
+        self.tokens += int(ids.size)
+        self.sentences += int(sentences.size)
+        self.documents += int(documents.size)
+
+    def state(self) -> dict[str, int]:
+        """Bring everything to the disk, and say how much there is."""
+        import os
+
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {"tokens": self.tokens, "sentences": self.sentences, "documents": self.documents}
+
+
+class Store:
+    """The files mapped into memory.
+
+    Pages of a mapped file count as memory of the process once they were read, and pairs read everywhere: ``forget``
+    gives them back, so that the memory does not grow with the corpus.
+    """
+
+    def __init__(self, folder: Path, dtype: type[np.generic], stack: ExitStack) -> None:
+        self._maps: list[mmap.mmap] = []
+        self.tokens: NDArray[Any] = self._map(folder / TOKENS, dtype, stack)
+        self.sentences: NDArray[np.int64] = self._map(folder / SENTENCES, np.int64, stack)
+        self.documents: NDArray[np.int64] = self._map(folder / DOCUMENTS, np.int64, stack)
+
+    def _map(self, path: Path, dtype: type[np.generic], stack: ExitStack) -> NDArray[Any]:
+        file = stack.enter_context(path.open("rb"))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._maps.append(mapped)
+        return np.frombuffer(mapped, dtype)
+
+    def forget(self) -> None:
+        """Give back the pages of large files; they are read again, mostly from the system's cache, where needed."""
+        for mapped in self._maps:
+            if len(mapped) > LARGE and hasattr(mmap, "MADV_DONTNEED"):
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+@contextmanager
+def opened(folder: Path, dtype: type[np.generic]) -> Iterator[Store]:
+    """A :class:`Store` of the files in ``folder``, as long as the block lasts."""
+    with ExitStack() as stack:
+        yield Store(folder, dtype, stack)

@@ -1,0 +1,125 @@
+"""First stage: documents to sentences to token ids, in a store on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_bert_dp.config import PrepareHdf5
+from recipe_bert_dp.store import StoreWriter
+from recipe_bert_dp.vocabulary import Vocabulary
+from recipe_core.prepare import Output, Progress, ordered_map
+from recipe_core.text import Counts, Record, clean, records, sentences, total_bytes
+from recipe_index import bert
+
+BATCH = 1_000_000
+"""Characters of documents that a worker gets at a time."""
+EVERY = 64_000_000
+"""Characters after which the journal says how far the work is: what an interrupted run does again at most."""
+
+
+@dataclass(frozen=True)
+class Tokenised:
+    """Some documents as token ids; documents and sentences without any are left out."""
+
+    ids: NDArray[Any]
+    sentences: NDArray[np.int32]
+    """Tokens of each sentence."""
+    documents: NDArray[np.int32]
+    """Sentences of each document."""
+    unknown: int
+    """How many of the ids are [UNK]."""
+
+
+@dataclass(frozen=True)
+class Tokenise:
+    """What a worker does with its documents."""
+
+    vocabulary: Vocabulary
+
+    def __call__(self, batch: list[Record]) -> Tokenised:
+        """Clean, split and encode the documents."""
+        found: list[list[str]] = [sentences(text) if (text := clean(record)) else [] for record in batch]
+        wordpiece = _wordpiece(self.vocabulary.path, self.vocabulary.lowercase)
+        ids, lengths = wordpiece.encode([sentence for document in found for sentence in document])
+        counts = _sums(lengths > 0, [len(document) for document in found])
+        unknown = int(np.count_nonzero(ids == self.vocabulary.ids["[UNK]"]))
+        return Tokenised(ids.astype(self.vocabulary.dtype), lengths[lengths > 0], counts[counts > 0], unknown)
+
+
+@lru_cache(maxsize=1)
+def _wordpiece(path: Path, lowercase: bool) -> bert.WordPiece:
+    """Once per process, for it remembers the words that it has met."""
+    return Vocabulary.read(path, lowercase).wordpiece()
+
+
+def _sums(values: NDArray[np.bool_], lengths: list[int]) -> NDArray[np.int32]:
+    """How many of ``values`` are true in each of the stretches of these lengths."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    totals = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    sums: NDArray[np.int64] = totals[ends] - totals[ends - np.asarray(lengths, dtype=np.int64)]
+    return sums.astype(np.int32)
+
+
+def write_store(settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, folder: Path) -> dict[str, int]:
+    """Make the store in ``folder``, from where an earlier run was interrupted on; return what was counted.
+
+    Raises:
+        DataError: an input is missing, damaged or empty, or a worker died.
+    """
+    earlier = [entry for entry in output.done if entry["stage"] == "tokens"]
+    last: dict[str, Any] = earlier[-1] if earlier else {"records": 0, "unknown": 0, "at": None}
+    if last.get("complete"):
+        return dict(last["counts"])
+    folder.mkdir(exist_ok=True)
+    counts = Counts()
+    done, unknown, characters = last["records"], last["unknown"], 0
+    source = islice(records(settings, counts), done, None)
+    progress = Progress("tokens", total_bytes(settings))
+    with StoreWriter(folder, vocabulary.dtype, last["at"]) as store, progress:
+        for batch, result in _results(settings, vocabulary, source):
+            store.add(result.ids, result.sentences, result.documents)
+            done, unknown = done + len(batch), unknown + result.unknown
+            characters += sum(len(record.text) for record in batch)
+            progress.update(batch[-1].consumed)
+            if characters >= EVERY:
+                output.note({"stage": "tokens", "records": done, "unknown": unknown, "at": store.state()})
+                characters = 0
+        found = {**counts.as_dict(), **store.state(), "documents_read": counts.documents, "unknown_tokens": unknown}
+    output.note({"stage": "tokens", "complete": True, "counts": found})
+    return found
+
+
+def _results(
+    settings: PrepareHdf5, vocabulary: Vocabulary, source: Iterable[Record]
+) -> Iterator[tuple[list[Record], Tokenised]]:
+    """Batches of documents with what became of them, in order."""
+    under_way: list[list[Record]] = []
+
+    def batches() -> Iterator[list[Record]]:
+        batch: list[Record] = []
+        size = 0
+        for record in source:
+            batch.append(record)
+            size += len(record.text)
+            if size >= BATCH:
+                under_way.append(batch)
+                yield batch
+                batch, size = [], 0
+        if batch:
+            under_way.append(batch)
+            yield batch
+
+    for result in ordered_map(Tokenise(vocabulary), batches(), settings.workers, _describe):
+        yield under_way.pop(0), result
+
+
+def _describe(batch: list[Record]) -> str:
+    return str(batch[0]) if len(batch) == 1 else f"the documents from {batch[0]} to {batch[-1]}"

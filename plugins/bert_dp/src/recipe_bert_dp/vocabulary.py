@@ -1,0 +1,90 @@
+"""BERT's vocabulary: which id is which token, and text to ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_core.errors import DataError
+from recipe_index import bert
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The pieces of a vocab.txt with their ids."""
+
+    path: Path
+    lowercase: bool
+    ids: dict[str, int]
+
+    @classmethod
+    def read(cls, path: Path, lowercase: bool) -> Vocabulary:
+        """Read a vocab.txt.
+
+        Raises:
+            DataError: the file cannot be read, is no vocabulary, or lacks a token that samples are made of.
+        """
+        try:
+            pieces = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise DataError(f"vocabulary: {path} cannot be read ({error.strerror}); name BERT's vocab.txt") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"vocabulary: {path} is no text in UTF-8 ({error}); name BERT's vocab.txt") from error
+        if path.suffix == ".json":
+            raise DataError(f"vocabulary: {path} is no vocab.txt; name the file with one piece per line")
+        if missing := [token for token in SPECIAL[1:] if token not in pieces]:
+            raise DataError(
+                f"vocabulary: {path} lacks {', '.join(missing)} among its {len(pieces):,} lines; expected BERT's "
+                "vocab.txt, one piece per line, with [UNK], [CLS], [SEP] and [MASK]"
+            )
+        return cls(path, lowercase, dict(_hugging_face(str(path), lowercase).get_vocab()))
+
+    @property
+    def size(self) -> int:
+        """Ids are below this."""
+        return max(self.ids.values()) + 1
+
+    @property
+    def dtype(self) -> type[np.uint16] | type[np.int32]:
+        """The smallest type that holds every id."""
+        return np.uint16 if self.size <= 1 << 16 else np.int32
+
+    @property
+    def pad(self) -> int:
+        """The id of padding: 0 where the vocabulary has none, as the published scripts have it."""
+        return self.ids.get("[PAD]", 0)
+
+    def kinds(self) -> NDArray[np.uint8]:
+        """What each id is: ``bert.SPECIAL``, ``bert.CONTINUATION``, or 0. [UNK] is a word like others."""
+        kinds = np.zeros(self.size, dtype=np.uint8)
+        for piece, number in self.ids.items():
+            if piece in SPECIAL and piece != "[UNK]":
+                kinds[number] = bert.SPECIAL
+            elif piece.startswith("##"):
+                kinds[number] = bert.CONTINUATION
+        return kinds
+
+    def wordpiece(self) -> bert.WordPiece:
+        """The tokenizer: the compiled one for ASCII, Hugging Face's for what is not, which knows Unicode."""
+        tokenizer = _hugging_face(str(self.path), self.lowercase)
+
+        def encode(texts: list[str]) -> list[list[int]]:
+            return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+        special = [token for token in SPECIAL if token in self.ids]
+        numbers = np.fromiter(self.ids.values(), np.int32, len(self.ids))
+        return bert.WordPiece(list(self.ids), numbers, self.lowercase, self.ids["[UNK]"], special, encode)
+
+
+@lru_cache(maxsize=2)
+def _hugging_face(path: str, lowercase: bool) -> Any:
+    from tokenizers import BertWordPieceTokenizer
+
+    return BertWordPieceTokenizer(path, lowercase=lowercase)
