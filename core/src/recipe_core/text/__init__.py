@@ -1,0 +1,22 @@
+"""Reading of text for ``recipe prepare``: files and dumps to documents, documents to clean text and to sentences."""
+
+from __future__ import annotations
+
+from recipe_core.text.inputs import find, total_bytes
+from recipe_core.text.readers import records
+from recipe_core.text.sentences import sentences
+from recipe_core.text.settings import Counts, Record, Source, TextInput
+
+__all__ = ["Counts", "Record", "Source", "TextInput", "clean", "find", "records", "sentences", "total_bytes"]
+
+
+def clean(record: Record) -> str | None:
+    """The text of a document: as it was read, or the prose of a wiki page; None where there is none.
+
+    The costly stage for wiki pages; it can run in another process than ``records``.
+    """
+    if record.title is None:
+        return record.text or None
+    from recipe_core.text.wikitext import prose
+
+    return prose(record.text, record.namespaces) or None

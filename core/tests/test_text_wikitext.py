@@ -1,0 +1,238 @@
+"""Wikitext to prose: constructed snippets, pages that break parsers, and the articles of two real dumps."""
+
+# ruff: noqa: RUF001 - dashes and quotes that look alike are part of what is tested
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from recipe_core.text import Record, TextInput, clean, records, tidy, wikitext
+from recipe_core.text.wikitext import prose
+
+mwparserfromhell = pytest.importorskip("mwparserfromhell", reason="needs the packages of recipe-core[text]")
+DATA = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+SNIPPETS = {
+    "bold and italics": (
+        "'''Bold''', ''italic'', '''''both''''', '''Bob'''{{'s}} ''''s",
+        "Bold, italic, both, Bob's 's",
+    ),
+    "links": (
+        "A [[link]], [[target|text]]s, [[Foo#Bar|sec]], [[#Below]], [[:Category:X]], [[de:Artikel]] end [[w:Foo|foo]].",
+        "A link, texts, sec, Below, Category:X, end foo.",
+    ),
+    "web links": (
+        "A [http://x.org site], [http://x.org], http://y.org/a_b and [//z.org/ rel].",
+        "A site, http://y.org/a_b and rel.",
+    ),
+    "references with pipes and links": (
+        'One.<ref>Smith {{cite|a=b|c}} [[x|y]]</ref> Two<ref name="a/b" /> three<ref name=x>{{r|1}}</ref>, four.',
+        "One. Two three, four.",
+    ),
+    "comments": ("Text <!-- a [[comment]] {{x --> more <!-- unclosed ''' ", "Text more"),
+    "a picture with links and pictures in its caption": (
+        "[[File:A.jpg|thumb|A caption with [[a link]], {{nested|[[x|y]]}} and [[Image:B.png|20px]] inside]]Text.",
+        "Text.",
+    ),
+    "pictures and categories of a German wiki": (
+        "[[Datei:A.jpg|mini|Bild]] [[Category:X|sort]]Text [[kategorie:y]].",
+        "Text.",
+    ),
+    "an infobox": (
+        "{{Infobox\n| name = X\n| born = {{birth date|1980|1|2}}\n| text = [[a|b]] {{nest|{{x}}}}\n}}\n'''X''' is.",
+        "X is.",
+    ),
+    "tables in templates in tables": (
+        '{| class="wikitable"\n! a !! b\n|-\n| {{x|1}} || [[y|z]]<ref>r|s</ref>\n|-\n|\n'
+        "{|\n| inner {{t|\n{|\n| a\n|}\n}}\n|}\n|}\nAfter.",
+        "After.",
+    ),
+    "lists": (
+        "* one\n* two [[x]]\n** {{dropped}}\n*\n# three\n; term : definition\n: indented\n*: mixed",
+        "one\ntwo x\n\nthree\nterm : definition\nindented\nmixed",
+    ),
+    "paragraphs": ("Para one\nstill one.\n\nPara two.", "Para one still one.\n\nPara two."),
+    "headings, and sections that are left empty": (
+        "Intro.\n== Empty ==\n{{Main|X}}\n=== Sub ===\n<!-- -->\n== Full ==\n=== Sub ''two'' ===\nText.\n"
+        "== See ==\n* [[File:x.png]]\n",
+        "Intro.\n\nFull\n\nSub two\n\nText.",
+    ),
+    "headings beside comments and references": (
+        "== H1 <ref>x</ref> ==\ntext\n==H2== <!-- c -->\ntext2\n= Top =\nt",
+        "H1\n\ntext\n\nH2\n\ntext2\n\nTop\n\nt",
+    ),
+    "holes in parentheses": (
+        "A ({{IPA|x}}) b ({{IPA|x}}, {{IPA|y}}; born 1950) c (Greek: {{x}}; 384–322) d ({{x}} or {{y}}) e (see {{x}}).",
+        "A b (born 1950) c (384–322) d e.",
+    ),
+    "more holes in parentheses": (
+        "A ([[File:x.ogg]] listen) b ([[:File:x.png]]) c ({{x}}[[y]]) d (a, {{x}}, b) e ({{x}}: z) f ({{x}} ; {{y}}).",
+        "A b (File:x.png) c (y) d (a, b) e (z) f.",
+    ),
+    "holes in sentences": (
+        '{{x}}, begins. Ends {{x}}. Is {{x}}, {{y}}, "{{x}}" and {{x}}{{y}} z.\n\n{{x}}: {{y}}',
+        "begins. Ends. Is, and z.",
+    ),
+    "measures": (
+        "{{convert|5|km|mi|abbr=on}}, {{convert|5|to|10|km}}, {{cvt|6|ft|2|in}}, {{Convert|30|x|40|m}}, "
+        "{{convert|20|C}}, {{convert|3.5|sqmi|km2}}, {{convert|9|/sqmi}}, "
+        "{{val|5.2|e=3|u=m}}, {{frac|3|1|2}}, {{frac|1|2}}",
+        "5 km, 5 to 10 km, 6 ft 2 in, 30 × 40 m, 20 °C, 3.5 sq mi, 9/sqmi, 5.2×10^3 m, 3 1/2, 1/2",
+    ),
+    "languages": (
+        "{{lang|fr|la ''vie''}}, {{lang-de|Haus}}, {{transl|ar|DIN|kitab}}, {{nihongo|Go|碁|igo}}, {{lang|fr|}}.",
+        "la vie, Haus, kitab, Go (碁, igo).",
+    ),
+    "dates": (
+        "{{As of|2015|3|12}}, {{as of|2010|lc=y}}, {{circa|1850}}, {{fl.|1850|1860}}, {{start date|1980|05|01}}",
+        "As of 12 March 2015, as of 2010, c. 1850, fl. 1850–1860, 1 May 1980",
+    ),
+    "small templates": (
+        "{{nowrap|a b}} {{US$|5 million}} {{HMS|Victory|1765}} 1{{ndash}}2{{snd}}3 {{abbr|Dr|Doctor}} "
+        "{{formatnum:1234}} {{chem|H|2|O}} {{!}} {{=}} {{small|1=x}} {{Template:em|y}} {{as_written|z}}",
+        "a b US$5 million HMS Victory 1–2 – 3 Dr 1234 H2O | = x y z",
+    ),
+    "quotations": (
+        "He said: {{quote|Long ''quote''.<ref>x</ref>|author=Y}} and went.",
+        "He said:\n\nLong quote.\n\nand went.",
+    ),
+    "formulas and code": (
+        "x<sup>2</sup> 10<sup>−6</sup> 19<sup>th</sup> H<sub>2</sub>O <math>n</math> of <math>\\frac{a}{b}|c</math>, "
+        "<code>x = 1</code>.\n:<math>\\sum_{i}</math>,\nwhere <math>x+1</math>.",
+        "x² 10⁻⁶ 19th H2O n of, x = 1.\n\nwhere x+1.",
+    ),
+    "nowiki and entities": (
+        "<nowiki>[[not]] '''a''' <b> {{link}}</nowiki> &amp;nbsp; &lt;br&gt; a&nbsp;b &ndash; &#8212;&#x41; &none; R&D",
+        "[[not]] '''a''' <b> {{link}} &nbsp; <br> a b – —A &none; R&D",
+    ),
+    "HTML": (
+        '<div class="x">\n* a\n* b\n</div>\n<blockquote>One\n\nTwo</blockquote>after<br>line<br />'
+        "line2 <small>s</small></span>",
+        "a\nb\n\nOne\n\nTwo\n\nafter\nline\nline2 s",
+    ),
+    "galleries, listings, poems, magic words": (
+        '<gallery>\nFile:A.jpg|cap [[x]]\n</gallery>\n<syntaxhighlight lang="c">if (a[[0]]) {{</syntaxhighlight>'
+        "<timeline>x</timeline>Text __TOC__ __NOTOC__ foo__bar__. <poem>one\ntwo</poem>",
+        "Text foo__bar__.\n\none\ntwo",
+    ),
+    "arguments and functions": (
+        "{{{1|default}}} {{{2}}} {{#if:x|y|z}} {{DEFAULTSORT:A, B}} {{PAGENAME}}end.",
+        "default end.",
+    ),
+    "white space": (
+        "Soft\u00adhyphen zero\u200bwidth  two   spaces\u00a0nb\u2009thin\u200e.",
+        "Softhyphen zerowidth two spaces nb thin.",
+    ),
+    "left open": (
+        "Open {{template|a=b\n| c = d\nText [[link|x and ''more <ref>note\n{| table\n| cell\n",
+        "Open\n\nText x and more note",
+    ),
+    "closed without being opened": ("[[]] [[ ]] a [b] c ]] d }} e |}", "a [b] c d e"),
+    "a list in a template": ("{{columns-list|colwidth=30em|\n* a\n* b\n}}", "a\nb"),
+    "nothing": ("{{stub}}\n\n----\n[[Category:X]]\n* \n", ""),
+}
+
+
+@pytest.mark.parametrize(("source", "expected"), SNIPPETS.values(), ids=SNIPPETS)
+def test_snippets(source: str, expected: str) -> None:
+    assert prose(source, ("Datei", "Kategorie")) == expected
+
+
+def test_snippets_without_the_c_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mwparserfromhell.parser.CTokenizer", None)
+    for source, expected in SNIPPETS.values():
+        assert prose(source, ("Datei", "Kategorie")) == expected
+
+
+def test_clean_gives_none_for_a_page_without_text() -> None:
+    assert clean(Record("{{stub}}", "a.xml", 1, 0, title="A")) is None
+    assert clean(Record("{{stub}}", "a.txt", 1, 0)) == "{{stub}}"  # plain text is left as it is
+
+
+HARD = {
+    "templates": "{{a|" * 30_000,
+    "nested templates": "{{a|" * 3_000 + "}}" * 3_000,
+    "links": "[[a|" * 30_000,
+    "web links": "[http://x " * 20_000,
+    "tables": "{|\n|" * 20_000,
+    "nested tables": "{|\n|\n" * 500 + "|}\n" * 500,
+    "tags": "<div>" * 30_000,
+    "references": "<ref>" * 30_000,
+    "comments": "<!--" * 30_000,
+    "quotes": "''[[a]]'''" * 20_000,
+    "parentheses": "(" * 50_000 + "{{x}}" + ")" * 50_000,
+    "holes": "({{x}} , {{y}} " * 10_000,
+    "spaces": "= " + " " * 100_000 + "{{x}}" + " " * 100_000,
+    "entities": "&nbsp" * 30_000,
+    "list markers": "*" * 50_000 + " a",
+}
+
+
+@pytest.mark.parametrize("text", HARD.values(), ids=HARD)
+def test_pages_of_vandals_take_no_hours(text: str) -> None:
+    began = time.process_time()
+    assert prose(f"Before.\n\n{text}").startswith("Before.")
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), mwparserfromhell.parser.ParserError("cannot parse")])
+def test_a_page_that_the_parser_refuses_is_read_without_it(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    class Broken:
+        def tokenize(self, *_: object) -> list[object]:
+            raise error
+
+    monkeypatch.setattr(wikitext, "_tokenizer", Broken)
+    page = (
+        "{{Infobox|a={{b|c}}}}\n'''Bold''' [[a|link]] {{x}}, [[File:x.png|thumb|a [[b]] c]] [http://x.org site]<br>"
+        "end.\n"
+        "{|\n| cell {{t}}\n|}\n== Empty ==\n== Head ==\n* item <b>two</b>\n"
+    )
+    assert prose(page) == "Bold link, site end.\n\nHead\n\nitem two"
+
+
+# Real articles
+
+DUMPS = sorted(DATA.glob("*.bz2")) if DATA.is_dir() else []
+real = pytest.mark.skipif(not DUMPS, reason=f"the real data is not in {DATA} ($RECIPE_DATA)")
+MARKUP = re.compile(
+    r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|''|<ref|</|<br|<!--|__[A-Z]{3,}__|&nbsp;|&lt;|\|thumb|^[*#:;=|!]|\(\s*[,;)]|=="
+    rf"|[{tidy.HOLE}{tidy.ITEM}{tidy.HEADING}{tidy.BREAK}]",
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def articles() -> list[tuple[Record, str]]:
+    found = records(TextInput(tuple(map(str, DUMPS))))
+    return [(record, clean(record) or "") for record in found]
+
+
+@real
+def test_no_markup_is_left_in_real_articles(articles: list[tuple[Record, str]]) -> None:
+    assert len(articles) == 111
+    left = [
+        f"{record}: {match[0]!r} in {text[max(match.start() - 40, 0) : match.end() + 40]!r}"
+        for record, text in articles
+        for match in MARKUP.finditer(text)
+    ]
+    assert left == []
+
+
+@real
+def test_no_words_of_real_articles_are_lost(articles: list[tuple[Record, str]]) -> None:
+    """Against mwparserfromhell's own tree: the words outside of all markup, as often as they stand there."""
+    total = 0
+    lost: Counter[str] = Counter()
+    for record, text in articles[::10]:
+        code = mwparserfromhell.parse(wikitext._without_opaque(record.text), skip_style_tags=True)
+        outside = re.findall(r"[A-Za-z]{6,}", " ".join(str(node) for node in code.filter_text(recursive=False)))
+        total += len(outside)
+        lost += Counter(outside) - Counter(re.findall(r"[A-Za-z]{6,}", text))
+    assert total > 10_000
+    assert sum(lost.values()) < 0.001 * total, lost.most_common(20)
