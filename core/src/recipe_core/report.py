@@ -101,15 +101,14 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
     if results.get("tokens_per_second"):
         lines.append(f"  {'speed':16} {results['tokens_per_second']:,.0f} tokens/s (median)")
     if results.get("sample"):
-        lines.append(f"  {'sample':16} {results['sample']}")
+        lines.append(f"  {'sample':16} {' '.join(results['sample'].split())}")
     lines += [f"  {'files':16} {folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)", "next"]
     job = f"{folder}/job.yaml"
     if steps < total:
         lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")
     else:
         lines.append(f"  recipe run {job} train.steps={2 * total}    # the same, twice as long")
-    lines += [
-        f"  recipe run {job} --processes 2    # the same on two processes",
-        f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)",
-    ]
+    if results["world_size"] == 1:
+        lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
+    lines.append(f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)")
     return "\n".join(lines)
