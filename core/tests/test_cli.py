@@ -305,7 +305,10 @@ def test_debug_shows_the_traceback_of_a_users_mistake(line: str, typed: Typed) -
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("shwo fake", "no command 'shwo'; did you mean 'show'? (commands: ls, show, check, run, completion)"),
+        (
+            "shwo fake",
+            "no command 'shwo'; did you mean 'show'? (commands: ls, show, check, run, prepare, inspect, verify, completion)",
+        ),
         ("show", "name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote"),
         ("run fake steps", "expected one recipe, got 'fake' and 'steps'; a setting is written section.setting=value"),
         ("run fake --processes 0", "Invalid value for '--processes': 0 is not in the range x>=1."),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from recipe_core.cli_data import add_data_commands
 from recipe_core.errors import RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -233,6 +234,9 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
         return launch.supervise(command, processes, folder / "logs")
     load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
     return 0
+
+
+add_data_commands(cli, _debug, lambda: _registry())
 
 
 @cli.command()

@@ -6,11 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from recipe_core.prepare.manifest import file_facts, file_problems, read_manifest
 from recipe_core.prepare.output import Output, input_facts, sha256
-from recipe_core.prepare.pool import ordered_map
+from recipe_core.prepare.pool import WorkerDiedError, ordered_map, working_on
 from recipe_core.prepare.progress import Progress
 
-__all__ = ["DataFiles", "Inspection", "Output", "Progress", "input_facts", "ordered_map", "sha256"]
+__all__ = [
+    "DataFiles",
+    "Inspection",
+    "Output",
+    "Progress",
+    "WorkerDiedError",
+    "file_facts",
+    "file_problems",
+    "input_facts",
+    "ordered_map",
+    "read_manifest",
+    "sha256",
+    "working_on",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,5 +57,5 @@ class DataFiles(Protocol):
         ...
 
     def verify(self, path: Path) -> list[str]:
-        """Everything wrong with the files, one message each: headers, sizes, ids, and hashes where a manifest has them."""
+        """Everything wrong with the files, one message each; hashes are compared where a manifest has them."""
         ...

@@ -2,52 +2,133 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-import shutil
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from recipe_core.errors import ConfigError, DataError
-from recipe_core.files import sync, write_text
+from recipe_core.errors import ConfigError, DataError, DiskError, RecipeError
+from recipe_core.files import digest, remove, sync, write_text
+from recipe_core.prepare.manifest import NAME
+from recipe_core.prepare.pool import WorkerDiedError
+
+_LOCK = "lock"
+_JOURNAL = "journal.jsonl"
 
 
 class Output:
     """A folder ``final`` that appears when it is complete.
 
+    .. code-block:: python
+
+        with Output(Path("data/wiki"), {"inputs": [...], "vocabulary": 30522}, overwrite=False) as output:
+            for entry in output.done: ...       # what an earlier run has finished
+            ...                                 # write files into output.folder
+            output.note({"shard": 1})           # as often as a part is complete, its files synced
+            output.finish({"kind": ...})
+
     Until then its files stand in ``.NAME.part`` beside it, with a journal of what is done. A run with the same
-    ``settings`` (plain data; inputs with their sizes and times among them) continues there; one with others starts anew.
+    ``settings`` (plain data; inputs with their sizes and times among them) continues there; one with others starts
+    anew. Left by a mistake of the user, the block leaves no side folder behind.
 
     Raises:
-        ConfigError: ``final`` exists and ``overwrite`` is false.
+        ConfigError: ``final`` exists and ``overwrite`` is false, or it is not for us to replace; or another process
+            makes the same output.
+        DiskError: the folder cannot be written.
     """
 
     def __init__(self, final: Path, settings: Mapping[str, Any], *, overwrite: bool) -> None:
-        self.final, self.overwrite = final, overwrite
-        if final.exists() and not overwrite:
-            raise ConfigError(f"output: {final} exists; name another folder, or set overwrite=true to replace it")
-        self.folder = final.with_name(f".{final.name}.part")
+        # Not only the last name: "." and ".." have none, and a link is to stay one.
+        self.final, self.overwrite = Path(os.path.abspath(final)), overwrite  # noqa: PTH100
+        self.shown = final
+        self.folder = self.final.with_name(f".{self.final.name}.part")
+        self._old = self.final.with_name(f".{self.final.name}.old")
+        if self._old.exists() and not self.final.exists():
+            self._old.rename(self.final)  # the power failed between two renames of `finish`
+        self._check_final()
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-        self._journal = self.folder / "journal.jsonl"
-        self.entries: list[dict[str, Any]] = self._read()
-        if not self.entries:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True)
-            self.note({"key": self.key})
+        self._journal = self.folder / _JOURNAL
+        with self.writing():
+            self._lock = self._take()
+            self.entries: list[dict[str, Any]] = self._read()
+            if not self.entries:
+                self._clear()
+                self.note({"key": self.key})
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.close()
+        mistake = isinstance(error, RecipeError) and not isinstance(error, (DiskError, WorkerDiedError))
+        if error is not None and (mistake or not self.done):
+            remove(self.folder)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Word what goes wrong on the disk: for everything that writes into :attr:`folder`.
+
+        Raises:
+            DiskError: the disk is full or cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise DiskError(
+                f"{self.shown}: cannot be written ({error.strerror or error}); free some space and give the same "
+                "command again (it continues where it was), or choose another folder"
+            ) from error
+
+    def _check_final(self) -> None:
+        if not os.path.lexists(self.final):
+            return
+        if not self.overwrite:
+            raise ConfigError(f"output: {self.shown} exists; name another folder, or set overwrite=true to replace it")
+        if not (self.final / NAME).is_file() or self.final.is_symlink():
+            # A mistyped name must not cost somebody a folder of other things.
+            raise ConfigError(
+                f"output: {self.shown} exists and was not made by `recipe prepare` (it has no {NAME}), so "
+                "overwrite=true does not replace it; remove it yourself, or name another folder"
+            )
+
+    def _take(self) -> Any:
+        """Make the side folder and lock it: two runs that write it at once would give neither's data set."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = (self.folder / _LOCK).open("w")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            lock.close()
+            raise ConfigError(
+                f"output: another process makes {self.shown} at the moment; wait for it, or name another folder"
+            ) from error
+        return lock
+
+    def _clear(self) -> None:
+        for path in self.folder.iterdir():
+            if path.name != _LOCK:
+                remove(path)
 
     def _read(self) -> list[dict[str, Any]]:
         """Entries of an earlier run of the same settings, the unfinished last line dropped."""
         entries = []
-        for line in self._journal.read_text().splitlines() if self._journal.exists() else ():
+        text = self._journal.read_text(encoding="utf-8", errors="replace") if self._journal.exists() else ""
+        for line in text.splitlines():
             try:
                 entries.append(json.loads(line))
             except json.JSONDecodeError:
                 break
-        if not entries or entries[0].get("key") != self.key:
+        if not entries or entries[0] != {"key": self.key}:
             return []
-        # what follows a torn line must not be appended to it
-        write_text(self._journal, "".join(json.dumps(e) + "\n" for e in entries))
+        # What follows a torn line must not be appended to it.
+        write_text(self._journal, "".join(json.dumps(entry) + "\n" for entry in entries))
         return entries
 
     @property
@@ -60,26 +141,27 @@ class Output:
         with self._journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         sync(self._journal)
-        if entry not in self.entries[-1:]:
-            self.entries.append(entry)
+        self.entries.append(entry)
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write ``manifest.json`` and give the folder its final name."""
-        write_text(self.folder / "manifest.json", json.dumps(manifest, indent=2) + "\n")
-        self._journal.unlink()
+        with self.writing():
+            self._finish(manifest)
+
+    def _finish(self, manifest: Mapping[str, Any]) -> None:
+        write_text(self.folder / NAME, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         for path in self.folder.rglob("*"):
             sync(path)
+        self._check_final()  # it may have appeared meanwhile
         if self.final.exists():
-            if not self.overwrite:
-                raise ConfigError(f"output: {self.final} appeared meanwhile; name another folder")
-            old = self.final.with_name(f".{self.final.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            self.final.rename(old)
-            self.folder.rename(self.final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            self.folder.rename(self.final)
+            remove(self._old)
+            self.final.rename(self._old)
+        (self.folder / _LOCK).unlink()
+        self.folder.rename(self.final)
+        # Last, so that whatever happens before, the next run finds what this one has done.
+        (self.final / _JOURNAL).unlink()
         sync(self.final.parent)
+        remove(self._old)
 
 
 def input_facts(paths: list[Path]) -> list[dict[str, Any]]:
@@ -93,11 +175,7 @@ def sha256(path: Path) -> str:
     Raises:
         DataError: it cannot be read.
     """
-    total = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                total.update(piece)
+        return digest(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    return total.hexdigest()

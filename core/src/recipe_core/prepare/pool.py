@@ -1,12 +1,15 @@
-"""An ordered map over worker processes that says which item killed a worker."""
+"""An ordered map over worker processes that says which item, and which document in it, killed a worker."""
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing import sharedctypes
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -18,6 +21,22 @@ Result = TypeVar("Result")
 
 AHEAD = 3
 """Items per worker that may be under way or waiting for an earlier one: what bounds the memory."""
+_NOTE_BYTES = 500
+_note: Any = ctypes.create_string_buffer(_NOTE_BYTES)
+"""What this process works on; in a worker, memory that the parent still reads when the worker is gone."""
+
+
+class WorkerDiedError(DataError):
+    """A worker process was killed, or ended by itself. What was done before is good; the same run may go on there."""
+
+
+def working_on(part: object) -> None:
+    """Say, from inside the function of :func:`ordered_map`, which part of its item is next: a document, say.
+
+    An error names that part then, instead of the whole item, even where the process is killed.
+    """
+    # The end may fall into the middle of a character; whoever reads it drops the rest of that one.
+    _note.value = str(part).encode(errors="replace")[: _NOTE_BYTES - 1]
 
 
 def ordered_map(
@@ -26,21 +45,38 @@ def ordered_map(
     """Yield ``function(item)`` of each item, in the order of the items, computed by ``workers`` processes.
 
     With fewer than two workers everything happens in this process. Function, items and results must be picklable; the
-    function may hold what it needs once per worker (it is sent once).
+    function may hold what it needs once per worker (it is sent once). Items are taken as they are needed: at most
+    :data:`AHEAD` per worker are held at a time.
 
     Raises:
-        DataError: a worker died, or the function raised; the message says on which item (``describe(item)``).
+        WorkerDiedError: a worker died; the message says on which item (``describe(item)``, or what the function told
+            :func:`working_on`).
+        DataError: the function raised something else than a RecipeError; the message names the item, too.
         RecipeError: as the function raised it.
     """
     if workers < 2:
         for item in items:
-            yield _call(function, item, describe)
+            yield _alone(function, item, describe)
         return
     pool = _Pool(function, workers, describe)
     try:
         yield from pool.run(iter(items))
     finally:
         pool.close()
+
+
+def _alone(function: Callable[[Item], Result], item: Item, describe: Callable[[Item], str]) -> Result:
+    _note.value = b""
+    try:
+        return function(item)
+    except RecipeError:
+        raise
+    except Exception as error:
+        raise DataError(f"{_noted(_note) or describe(item)}: {type(error).__name__}: {error}") from error
+
+
+def _noted(note: Any) -> str:
+    return bytes(note.value).decode(errors="ignore")
 
 
 @dataclass
@@ -56,74 +92,95 @@ class _Job(Generic[Item]):
 class _Worker:
     process: BaseProcess
     pipe: Connection
+    note: Any
+    """What it works on; memory that it shares with this process."""
     job: _Job[Any] | None = field(default=None)
+
+
+@dataclass
+class _Failure:
+    """What a worker sends instead of a result."""
+
+    error: RecipeError | None
+    message: str
+    trace: str
+
+
+class _RemoteTraceback(Exception):
+    """Where in a worker it happened: the cause of the error that is raised here."""
 
 
 class _Pool:
     """Worker processes that each hold one item at a time; a pipe each, so that a death is seen at once."""
 
     def __init__(self, function: Callable[[Any], Any], workers: int, describe: Callable[[Any], str]) -> None:
+        # Forking is no way: the libraries that tokenise start threads, and a forked child hangs on their locks.
         context = multiprocessing.get_context("spawn")
         self.describe = describe
         self.workers: list[_Worker] = []
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(function, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            self.workers.append(_Worker(process, ours))
+        try:
+            for _ in range(workers):
+                ours, theirs = context.Pipe()
+                note = sharedctypes.RawArray(ctypes.c_char, _NOTE_BYTES)
+                process = context.Process(target=_serve, args=(function, theirs, note), daemon=True)
+                process.start()
+                theirs.close()
+                self.workers.append(_Worker(process, ours, note))
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Hand the items out and yield their results in order."""
         queue: deque[_Job[Any]] = deque()
         exhausted = False
-        while True:
-            idle = [w for w in self.workers if w.job is None]
-            while idle and not exhausted and len(queue) < AHEAD * len(self.workers):
+        while queue or not exhausted:
+            for worker in self.workers:
+                if exhausted or worker.job is not None or len(queue) >= AHEAD * len(self.workers):
+                    continue
                 try:
-                    job = _Job(next(items))
+                    queue.append(_Job(next(items)))
                 except StopIteration:
                     exhausted = True
-                    break
-                queue.append(job)
-                self._send(idle.pop(), job)
-            while queue and queue[0].done:
-                yield queue.popleft().result
-            if exhausted and not queue:
-                return
-            if not exhausted and any(w.job is None for w in self.workers) and len(queue) < AHEAD * len(self.workers):
-                continue
-            self._receive()
+                    continue
+                self._send(worker, queue[-1])
+            if queue and queue[0].done:
+                yield queue.popleft().result  # and see to idle workers before the next one
+            else:
+                self._receive()
 
     def _send(self, worker: _Worker, job: _Job[Any]) -> None:
         worker.job = job
+        worker.note.value = b""
         try:
             worker.pipe.send(job.item)
-        except (BrokenPipeError, ConnectionResetError):
-            self._died(worker)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._died(worker) from error
 
     def _receive(self) -> None:
-        """Wait for at least one result."""
-        busy = {w.pipe: w for w in self.workers if w.job is not None}
-        for pipe in wait(list(busy)):
-            worker = busy[pipe]  # type: ignore[index]
+        """Wait for at least one result, if any is under way."""
+        busy = {id(worker.pipe): worker for worker in self.workers if worker.job is not None}
+        for pipe in wait([worker.pipe for worker in busy.values()]) if busy else ():
+            worker = busy[id(pipe)]
             assert worker.job is not None
             try:
-                error, result = worker.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                self._died(worker)
-            if isinstance(error, RecipeError):
-                raise error
-            if error is not None:
-                raise DataError(f"{self.describe(worker.job.item)}: {error}")
+                result = worker.pipe.recv()
+            except (EOFError, ConnectionResetError) as error:
+                raise self._died(worker) from error
+            if isinstance(result, _Failure):
+                what = _noted(worker.note) or self.describe(worker.job.item)
+                raise (result.error or DataError(f"{what}: {result.message}")) from _RemoteTraceback(result.trace)
             worker.job.result, worker.job.done, worker.job = result, True, None
 
-    def _died(self, worker: _Worker) -> None:
+    def _died(self, worker: _Worker) -> WorkerDiedError:
         worker.process.join(5)
         code = worker.process.exitcode
-        what = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        hint = "; out of memory is the usual cause: use fewer workers" if code == -9 else ""
+        killed = code is not None and code < 0
+        how = f"was killed by signal {-code}" if killed and code else f"ended with exit code {code}"
+        hint = "; out of memory is the usual cause: use fewer workers" if code == -signal.SIGKILL else ""
         assert worker.job is not None
-        raise DataError(f"a worker {what} while it worked on {self.describe(worker.job.item)}{hint}")
+        what = _noted(worker.note) or self.describe(worker.job.item)
+        return WorkerDiedError(f"a worker {how} while it worked on {what}{hint}")
 
     def close(self) -> None:
         """End the workers: politely when they wait for work, else at once."""
@@ -136,33 +193,26 @@ class _Pool:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+            worker.process.close()
 
 
-def _serve(function: Callable[[Any], Any], pipe: Connection) -> None:
+def _serve(function: Callable[[Any], Any], pipe: Connection, note: Any) -> None:
     """In a worker: answer every item until the pipe is closed."""
-    import signal
-
+    global _note
+    _note = note
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
     while True:
         try:
             item = pipe.recv()
-        except EOFError:
+            pipe.send(_answer(function, item))
+        except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent wants no more, or is gone
             return
-        error: RecipeError | str | None = None
-        result = None
-        try:
-            result = function(item)
-        except RecipeError as mistake:
-            error = mistake
-        except Exception:
-            error = traceback.format_exc()
-        pipe.send((error, result))
 
 
-def _call(function: Callable[[Item], Result], item: Item, describe: Callable[[Item], str]) -> Result:
+def _answer(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
-    except RecipeError:
-        raise
+    except RecipeError as mistake:
+        return _Failure(mistake, "", traceback.format_exc())
     except Exception as error:
-        raise DataError(f"{describe(item)}: {type(error).__name__}: {error}") from error
+        return _Failure(None, f"{type(error).__name__}: {error}", traceback.format_exc())

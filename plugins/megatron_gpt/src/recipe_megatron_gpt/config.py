@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recipe_core.text.settings import TextInput
 from recipe_megatron_gpt.sources import parse
+
+TRAIN = "train"
+"""As ``tokenizer``: make one from the input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +49,8 @@ class GptIndexed:
     """Token files of Megatron (.bin and .idx), or the embedded corpus where no file is named."""
 
     files: tuple[str, ...] = ()
-    """Paths without their ending; several are blended, by their sizes or each as ``weight:path``. None: the English
-    text that CPython carries."""
+    """Paths without their ending, or folders that ``recipe prepare gpt_indexed`` made; several are blended, by their
+    sizes or each as ``weight:path``. None: the English text that CPython carries."""
     split: tuple[float, ...] = (969, 30, 1)
     """Shares of the documents for training, validation and test."""
     sequence: int = 256
@@ -72,5 +76,63 @@ class GptIndexed:
             parse(self.files)
         except ValueError as error:
             problems.append(str(error))
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptPrepare(TextInput):
+    """Text to token files of Megatron (.bin and .idx)."""
+
+    output: str = ""
+    """Folder to make."""
+    overwrite: bool = False
+    """Replace the folder ``output``, if it is an earlier data set."""
+    tokenizer: str = ""
+    """A tokenizer.json; GPT-2's vocab.json and merges.txt (one of them, or their folder); BERT's vocab.txt; or
+    ``train``, to train a byte-level BPE on the input."""
+    vocab_size: int | None = None
+    """Entries of the vocabulary that ``tokenizer=train`` makes."""
+    train_characters: int = 200_000_000
+    """Characters of the input, spread over all of it, that ``tokenizer=train`` reads; it bounds the memory."""
+    append_eod: bool = True
+    """End each document with the token ``eod``."""
+    eod: str = "<|endoftext|>"
+    """The token that ends a document; the vocabulary must have it."""
+    add_special_tokens: bool = False
+    """Have the tokenizer add what it adds to a text by itself, such as [CLS] or <s>."""
+    split_sentences: bool = False
+    """Make each sentence a sequence of its own; otherwise each document is one."""
+    workers: int = 0
+    """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
+    engine: Literal["auto", "tokenizers", "gigatoken"] = "auto"
+    """``auto``: gigatoken, if it is installed and gives the same ids, else tokenizers."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            problems.append(str(error))
+        if not self.output:
+            problems.append("output: expected the path of the folder to make, got nothing")
+        if not self.tokenizer:
+            problems.append(
+                "tokenizer: expected a tokenizer.json, GPT-2's vocab.json, BERT's vocab.txt, or `train`, got nothing"
+            )
+        if self.tokenizer == TRAIN and self.vocab_size is None:
+            problems.append("vocab_size: tokenizer=train needs it, for example vocab_size=32000")
+        if self.tokenizer != TRAIN and self.vocab_size is not None:
+            problems.append("vocab_size: only tokenizer=train takes it; other tokenizers have theirs")
+        if self.vocab_size is not None and self.vocab_size < 257:
+            problems.append(
+                f"vocab_size: expected at least 257 (256 bytes and the end of a document), got {self.vocab_size}"
+            )
+        if self.train_characters < 1:
+            problems.append(f"train_characters: expected at least 1, got {self.train_characters}")
+        if self.append_eod and not self.eod:
+            problems.append("eod: expected a token, got nothing; set append_eod=false to add none")
+        if not 0 <= self.workers <= 4096:
+            problems.append(f"workers: expected 0 to 4096, got {self.workers}")
         if problems:
             raise ValueError("\n".join(problems))

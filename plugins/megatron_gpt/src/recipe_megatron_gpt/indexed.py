@@ -10,6 +10,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -163,10 +164,30 @@ class IndexedWriter:
     def _write_idx(self) -> None:
         sizes = np.frombuffer(self._sizes, dtype=np.int32)
         boundaries = np.frombuffer(self._boundaries, dtype=np.int64)
-        pointers = np.zeros(sizes.size, dtype=np.int64)
-        np.cumsum(sizes[:-1] * np.int64(self.dtype.itemsize), out=pointers[1:])
-        code = next(code for code, name in DTYPES.items() if name == self.dtype.name)
         with self._idx.open("wb") as file:
-            file.write(LAYOUT.pack(MAGIC, VERSION, code, sizes.size, boundaries.size))
-            for part in (sizes, pointers, boundaries):
-                file.write(part.data)
+            write_idx(file, self.dtype, sizes, boundaries)
+
+
+def write_idx(
+    file: BinaryIO, dtype: np.dtype[Any], sizes: NDArray[np.int32], boundaries: NDArray[np.int64], block: int = 1 << 20
+) -> None:
+    """Write a whole .idx file; the two arrays may be memory maps, for they are read in blocks.
+
+    Args:
+        dtype: type of the tokens.
+        sizes: tokens of each sequence, ``[sequences]``.
+        boundaries: first sequence of each document, and the number of sequences, ``[documents + 1]``.
+        block: entries that are held in memory at a time.
+    """
+    code = next(code for code, name in DTYPES.items() if name == dtype.name)
+    file.write(LAYOUT.pack(MAGIC, VERSION, code, sizes.size, boundaries.size))
+    blocks = [slice(at, at + block) for at in range(0, sizes.size, block)]
+    for part in blocks:
+        file.write(np.ascontiguousarray(sizes[part]).data)
+    start = 0
+    for part in blocks:
+        ends = start + np.cumsum(sizes[part], dtype=np.int64) * dtype.itemsize
+        file.write(np.concatenate(([start], ends[:-1])).astype(np.int64).data)
+        start = int(ends[-1])
+    for at in range(0, boundaries.size, block):
+        file.write(np.ascontiguousarray(boundaries[at : at + block]).data)

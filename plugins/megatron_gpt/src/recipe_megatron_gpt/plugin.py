@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from recipe_core import Dataset, Model, Recipe, Train, Use, hookimpl
 from recipe_core.variants import variants_of
-from recipe_megatron_gpt.config import Gpt, GptIndexed
+from recipe_megatron_gpt.config import Gpt, GptIndexed, GptPrepare
 
 
 @hookimpl
@@ -30,6 +30,9 @@ def register_datasets() -> Iterable[Dataset]:
         build="recipe_megatron_gpt.data:build",
         facts="recipe_megatron_gpt.data_facts:facts",
         config=GptIndexed,
+        prepare="recipe_megatron_gpt.prepare:prepare",
+        prepare_config=GptPrepare,
+        files="recipe_megatron_gpt.token_data:TokenData",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
     )
 

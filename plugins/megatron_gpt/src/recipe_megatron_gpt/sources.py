@@ -46,9 +46,23 @@ def _parse_one(text: str) -> Source:
             tail = text
     else:
         tail = text
-    path = Path(tail).expanduser()
+    return Source(prefix_of(Path(tail).expanduser()), weight)
+
+
+def prefix_of(path: Path) -> Path:
+    """What ``path`` means as a pair of token files: itself, one of the two, or a folder that holds one such pair.
+
+    Raises:
+        ValueError: it is a folder with several pairs.
+    """
+    if path.is_dir():
+        found = sorted(path.glob("*.idx"))
+        if len(found) > 1:
+            names = ", ".join(one.stem for one in found[:5])
+            raise ValueError(f"files: {path} holds {len(found)} pairs of token files ({names}); name them one by one")
+        return found[0].with_suffix("") if found else path
     # Whoever completes the name in a shell ends up with one of the two files.
-    return Source(path.with_suffix("") if path.suffix in (".bin", ".idx") else path, weight)
+    return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
 def split_ranges(sequences: int, shares: Sequence[float]) -> dict[str, range]:

@@ -1,0 +1,298 @@
+"""``recipe prepare gpt_indexed``: texts or dumps to Megatron's token files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recipe_core.config import plain
+from recipe_core.errors import DataError
+from recipe_core.files import require_space, write_text
+from recipe_core.prepare import Output, Progress, file_facts, input_facts, ordered_map, sha256, working_on
+from recipe_core.text import Counts, Record, Source, clean, find, records, sentences
+from recipe_megatron_gpt.config import TRAIN, GptPrepare
+from recipe_megatron_gpt.corpus import TOKENIZER, train_tokenizer
+from recipe_megatron_gpt.encoders import Encode, Way, choose, encoder
+from recipe_megatron_gpt.indexed import best_dtype
+from recipe_megatron_gpt.token_store import NAME, Encoded, TokenStore
+from recipe_megatron_gpt.vocabulary import end_of_document, read_vocabulary, size
+
+CHUNK = 1_000_000
+"""Characters of documents that a worker gets at a time."""
+_SAMPLE = 50_000
+"""Characters of the input by which the ways to encode are compared."""
+_NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
+"""Settings that change nothing about the bytes of the files."""
+_PER_WORKER = {"mediawiki": 500_000, "jsonl": 4_000_000, "text": 4_000_000}
+"""Bytes of input that are worth starting another process for."""
+
+
+def prepare(settings: GptPrepare) -> dict[str, Any]:
+    """Make ``tokens.bin``, ``tokens.idx``, ``tokenizer.json`` and ``manifest.json`` in the folder ``settings.output``.
+
+    The token files are those that Megatron-LM's preprocess_data makes of the same documents, byte for byte. An
+    interrupted run is continued by the next one with the same settings, and gives the same bytes.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError: the output exists, the vocabulary has no end of a document, or gigatoken cannot be used.
+        DataError: an input or the tokenizer is missing, damaged or not what it should be; or a worker died.
+        DiskError: there is no space left, or the output cannot be written.
+    """
+    sources = find(settings)
+    paths = [source.path for source in sources]
+    facts = input_facts(paths)
+    given = None if settings.tokenizer == TRAIN else _given_tokenizer(settings)
+    plain_settings = {name: value for name, value in plain(settings).items() if name not in _NOT_IN_FILES}
+    key = {"kind": "gpt_indexed", **plain_settings, "inputs": facts, "tokenizer": _hash(given or TRAIN)}
+    with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+        tokenizer = given or _trained_tokenizer(settings, sources, output)
+        with output.writing():
+            write_text(output.folder / TOKENIZER, tokenizer)
+        store, counts = _write_tokens(settings, sources, output, tokenizer)
+        if input_facts(paths) != facts:
+            raise DataError(f"{', '.join(settings.inputs)}: changed while it was read; prepare it again")
+        with output.writing():
+            store.remove_parts()
+            files = file_facts(output.folder, [f"{NAME}.bin", f"{NAME}.idx", TOKENIZER])
+        manifest = {
+            "kind": "gpt_indexed",
+            "dtype": store.dtype.name,
+            "vocabulary": _size(tokenizer),
+            "counts": counts,
+            "settings": plain_settings,
+            "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths],
+            "files": files,
+            "versions": {name: version(name) for name in ("recipe-megatron-gpt", "tokenizers")},
+        }
+        output.finish(manifest)
+    return manifest
+
+
+def _given_tokenizer(settings: GptPrepare) -> str:
+    """The content of a tokenizer.json, for the tokenizer that the settings name."""
+    tokenizer = read_vocabulary(Path(settings.tokenizer).expanduser())
+    if settings.append_eod:
+        end_of_document(tokenizer, settings.eod)
+    content: str = tokenizer.to_str()
+    return content
+
+
+def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
+    """The same, trained on the input, unless an earlier run has done so."""
+    path = output.folder / TOKENIZER
+    if any("trained" in entry for entry in output.done):
+        return path.read_text(encoding="utf-8")
+    assert settings.vocab_size is not None  # the settings class sees to it
+    total = sum(source.size for source in sources)
+    with Progress("tokenizer", total) as progress:
+        tokenizer = train_tokenizer(_spread(settings, sources, total, progress), settings.vocab_size)
+    if settings.append_eod:
+        end_of_document(tokenizer, settings.eod)
+    content: str = tokenizer.to_str(pretty=True)
+    with output.writing():
+        write_text(path, content)
+        output.note({"trained": True})
+    return content
+
+
+def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progress: Progress) -> Iterator[str]:
+    """Documents with ``train_characters`` characters in all, spread over the whole input."""
+    taken = 0
+
+    def wanted() -> Iterator[list[Record]]:
+        nonlocal taken
+        for record in records(settings):
+            if taken <= settings.train_characters * record.consumed / total:
+                taken += len(record.text)
+                yield [record]
+            progress.update(record.consumed)
+
+    workers = _workers(settings, sources, "plain") if _has_dumps(sources) else 1
+    for texts in ordered_map(_clean_all, wanted(), workers, _describe):
+        yield from texts
+
+
+def _clean_all(chunk: list[Record]) -> list[str]:
+    return [text for record in chunk if (text := clean(record))]
+
+
+def _write_tokens(
+    settings: GptPrepare, sources: Sequence[Source], output: Output, tokenizer: str
+) -> tuple[TokenStore, dict[str, int]]:
+    """Write the two token files, or what an earlier run has left to be written; returns what was counted."""
+    dtype = best_dtype(_size(tokenizer))
+    store = TokenStore(output, dtype)
+    complete = [entry["complete"] for entry in output.done if "complete" in entry]
+    if complete:
+        return store, complete[0]
+    needed = _expected_bytes(sources, dtype.itemsize) - store.state.bytes
+    require_space(output.final.parent, needed, "the token file, as far as it can be told before,")
+    counts, total = Counts(), sum(source.size for source in sources)
+    with store, Progress("tokens", total) as progress:
+        progress.start_at(store.state.consumed)
+        rest = islice(records(settings, counts), store.state.read, None)
+        first = list(_first(rest))
+        way, note = choose(
+            settings.engine, tokenizer, settings.add_special_tokens, [clean(record) or "" for record in first]
+        )
+        if note:
+            print(f"recipe prepare: {note}", file=sys.stderr)
+        tokenise = Tokenise(
+            way, tokenizer, dtype.char, settings.add_special_tokens, _end(settings, tokenizer), settings.split_sentences
+        )
+        chunks = _chunks(chain(first, rest))
+        for part in ordered_map(tokenise, chunks, _workers(settings, sources, way), _describe):
+            store.add(part)
+            progress.update(part.consumed)
+        state = store.state
+        found = {
+            "documents": state.documents,
+            "sequences": state.sequences,
+            "tokens": state.bytes // dtype.itemsize,
+            **{name: count for name, count in counts.as_dict().items() if name != "documents"},
+            "empty": counts.empty + state.without_text,
+        }
+        if not state.bytes:
+            raise DataError(f"{', '.join(settings.inputs)}: there is no text in any document; name other inputs")
+        store.finish(found)
+    return store, found
+
+
+def _first(rest: Iterator[Record]) -> Iterator[Record]:
+    """Records with some :data:`_SAMPLE` characters."""
+    length = 0
+    for record in rest:
+        length += len(record.text)
+        yield record
+        if length >= _SAMPLE:
+            return
+
+
+def _chunks(found: Iterable[Record]) -> Iterator[list[Record]]:
+    chunk: list[Record] = []
+    length = 0
+    for record in found:
+        chunk.append(record)
+        length += len(record.text)
+        if length >= CHUNK:
+            yield chunk
+            chunk, length = [], 0
+    if chunk:
+        yield chunk
+
+
+def _describe(chunk: list[Record]) -> str:
+    return str(chunk[0]) if len(chunk) == 1 else f"{chunk[0]} to {chunk[-1]}"
+
+
+@dataclass(frozen=True)
+class Tokenise:
+    """What a worker does with its documents."""
+
+    way: Way
+    tokenizer: str
+    """Content of a tokenizer.json."""
+    typecode: str
+    """Of the ids in the file, as the module array names it."""
+    add_special_tokens: bool
+    eod: bytes
+    """The id that ends a document, as it stands in the file; or nothing."""
+    split_sentences: bool
+
+    def __call__(self, chunk: list[Record]) -> Encoded:
+        """Clean, split and encode the documents, as Megatron-LM's preprocess_data does.
+
+        There, too, a sentence without any token is no sequence, and a document without any keeps its place, without a
+        sequence and without an end.
+        """
+        encode = _encoder(self.way, self.tokenizer, self.typecode, self.add_special_tokens)
+        width = np.dtype(self.typecode).itemsize
+        tokens: list[bytes] = []
+        sizes: list[int] = []
+        sequences: list[int] = []
+        for record in chunk:
+            working_on(record)
+            text = clean(record)
+            if not text:
+                continue
+            found = [ids for part in (sentences(text) if self.split_sentences else (text,)) if (ids := encode(part))]
+            if found:
+                found[-1] += self.eod
+            tokens += found
+            sizes += [len(ids) // width for ids in found]
+            sequences.append(len(found))
+        return Encoded(
+            tokens=b"".join(tokens),
+            sizes=np.array(sizes, dtype=np.int32),
+            sequences=np.array(sequences, dtype=np.int32),
+            read=len(chunk),
+            without_text=len(chunk) - len(sequences),
+            consumed=chunk[-1].consumed,
+        )
+
+
+@lru_cache(maxsize=1)
+def _encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
+    """Made once per process."""
+    return encoder(way, tokenizer, typecode, add_special_tokens)
+
+
+def _end(settings: GptPrepare, tokenizer: str) -> bytes:
+    """What ends a document, as it stands in the file."""
+    if not settings.append_eod:
+        return b""
+    number = end_of_document(_parsed(tokenizer), settings.eod)
+    return np.array([number], dtype=best_dtype(_size(tokenizer))).tobytes()
+
+
+@lru_cache(maxsize=1)
+def _parsed(tokenizer: str) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(tokenizer)
+
+
+def _size(tokenizer: str) -> int:
+    return size(_parsed(tokenizer))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _has_dumps(sources: Sequence[Source]) -> bool:
+    return any(source.format == "mediawiki" for source in sources)
+
+
+def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
+    """Processes to use: where the setting leaves it open, as many as bring more than their start costs."""
+    if settings.workers:
+        return settings.workers
+    if way == "gigatoken" and not _has_dumps(sources) and not settings.split_sentences:
+        return 1  # it is faster than the documents could be handed to other processes
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, int(sum(source.size / _PER_WORKER[source.format] for source in sources))))
+
+
+def _expected_bytes(sources: Sequence[Source], width: int) -> int:
+    """Bytes of the .bin file, roughly and rather too few: a token for five bytes of text, as in English.
+
+    Packed text is taken for three times as large as it is, a dump for three times as large as its prose.
+    """
+    text = sum(
+        source.size * (3 if source.packing else 1) / (3 if source.format == "mediawiki" else 1) for source in sources
+    )
+    return int(text * width / 5)

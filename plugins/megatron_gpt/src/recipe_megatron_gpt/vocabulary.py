@@ -1,0 +1,119 @@
+"""Tokenizers in the forms that people have them in, as tokenizers of Hugging Face's library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recipe_core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<|im_end|>")
+"""What ends a document in vocabularies that are in use."""
+_IN_FOLDER = ("tokenizer.json", "vocab.json", "vocab.txt")
+
+
+def read_vocabulary(path: Path) -> Tokenizer:
+    """The tokenizer in ``path``: a tokenizer.json, vocab.json or merges.txt, a vocab.txt, or a folder with one.
+
+    Truncation and padding, which some tokenizer.json files ask for, are switched off: no document is to be cut.
+
+    Raises:
+        DataError: a file is missing, damaged, or no tokenizer.
+    """
+    if path.is_dir():
+        inside = [path / name for name in _IN_FOLDER if (path / name).is_file()]
+        if not inside:
+            raise DataError(f"{path}: the folder has none of {', '.join(_IN_FOLDER)}; name the tokenizer's file")
+        path = inside[0]
+    if not path.is_file():
+        raise DataError(f"{path}: not found; tokenizer takes a file, a folder, or `train`")
+    try:
+        tokenizer = _read(path)
+    except DataError:
+        raise
+    except Exception as error:  # the library raises Exception itself
+        raise DataError(f"{path}: is no tokenizer that the library tokenizers reads ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _read(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    if path.suffix == ".txt" and path.name != "merges.txt":
+        return _bert(path)
+    if path.name in ("vocab.json", "merges.txt"):
+        return _gpt2(path.with_name("vocab.json"), path.with_name("merges.txt"))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or "model" not in content:
+        raise DataError(f"{path}: is no tokenizer.json (it has no key 'model'); GPT-2's files are named vocab.json")
+    if content["model"].get("dropout"):
+        raise DataError(f"{path}: its ids are random (model.dropout is {content['model']['dropout']}); set it to null")
+    return Tokenizer.from_file(str(path))
+
+
+def _gpt2(vocabulary: Path, merges: Path) -> Tokenizer:
+    """As transformers' GPT2TokenizerFast reads the two files."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    for path, other in ((vocabulary, merges), (merges, vocabulary)):
+        if not path.is_file():
+            raise DataError(f"{path}: not found, though {other.name} is there; a byte-level BPE needs both")
+    tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    _mark_special(tokenizer, ("<|endoftext|>",))
+    return tokenizer
+
+
+def _bert(path: Path) -> Tokenizer:
+    """As transformers' BertTokenizerFast reads a vocab.txt; one without a capital letter is for small letters."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    pieces = path.read_text(encoding="utf-8").splitlines()
+    if "[UNK]" not in pieces:
+        raise DataError(f"{path}: has no line [UNK], so it is no vocabulary of BERT")
+    uncased = not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    tokenizer = Tokenizer(models.WordPiece.from_file(str(path), unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=uncased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    _mark_special(tokenizer, _BERT_SPECIAL)
+    return tokenizer
+
+
+def _mark_special(tokenizer: Tokenizer, names: tuple[str, ...]) -> None:
+    """Have ``names``, where the vocabulary has them, recognised in a text, as transformers does."""
+    tokenizer.add_special_tokens([name for name in names if tokenizer.token_to_id(name) is not None])
+
+
+def size(tokenizer: Tokenizer) -> int:
+    """Ids are below this."""
+    return max(tokenizer.get_vocab_size(), *(number + 1 for number in tokenizer.get_vocab().values()))
+
+
+def end_of_document(tokenizer: Tokenizer, token: str) -> int:
+    """The id of ``token``.
+
+    Raises:
+        ConfigError: the vocabulary has no such token.
+    """
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        has = list(_known_ends(tokenizer))
+        instead = f"set eod={has[0]}, which it has" if has else "set eod=... to one that it has"
+        raise ConfigError(
+            f"eod: the vocabulary has no token {token!r}, which is to end each document; {instead}, or append_eod=false"
+        )
+    return number
+
+
+def _known_ends(tokenizer: Tokenizer) -> Iterator[str]:
+    return (token for token in _ENDS if tokenizer.token_to_id(token) is not None)
