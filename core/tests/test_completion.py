@@ -118,7 +118,7 @@ def bash(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "replies"),
     [
-        ("recipe ", ["ls", "show", "check", "run", "completion"]),
+        ("recipe ", ["ls", "show", "check", "run", "prepare", "inspect", "verify", "completion"]),
         ("recipe sh", ["show"]),
         ("recipe completion ", ["bash", "zsh", "fish"]),
         ("recipe run --pro", ["--processes"]),

@@ -60,9 +60,10 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
     @click.argument("path", type=click.Path(path_type=Path))
     @debug
     def verify(path: Path) -> int:
-        """Check the files of a prepared data set, and their hashes where it has a manifest.
+        """Check the files of a prepared data set.
 
-        Ends with 1 when something is wrong.
+        All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
+        when something is wrong.
         """
         problems = [problem for files in _files(registry(), path) for problem in files.verify(path)]
         for problem in problems:

@@ -1,0 +1,207 @@
+"""The output of a preparation: continued, never half there, never somebody else's folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipe_core.errors import ConfigError, DataError, DiskError
+from recipe_core.prepare import (
+    Output,
+    WorkerDiedError,
+    file_facts,
+    file_problems,
+    input_facts,
+    read_manifest,
+    sha256,
+)
+
+SETTINGS = {"inputs": ["a.txt"], "vocabulary": 300}
+
+
+def opened(final: Path, settings: dict[str, Any] | None = None, *, overwrite: bool = False) -> Output:
+    return Output(final, SETTINGS if settings is None else settings, overwrite=overwrite)
+
+
+def made(final: Path, text: str, *, overwrite: bool = False) -> None:
+    with opened(final, {"text": text}, overwrite=overwrite) as output:
+        (output.folder / "data").write_text(text)
+        output.finish({"kind": "text", "files": file_facts(output.folder, ["data"])})
+
+
+def test_it_appears_when_it_is_complete_and_holds_nothing_else(tmp_path: Path) -> None:
+    final = tmp_path / "deep" / "data"
+    with opened(final) as output:
+        (output.folder / "shard").write_bytes(b"12")
+        output.note({"shard": 1})
+        assert not final.exists()
+        output.finish({"kind": "x"})
+    assert sorted(p.name for p in final.iterdir()) == ["manifest.json", "shard"]
+    assert os.listdir(tmp_path / "deep") == ["data"]
+    assert read_manifest(final) == {"kind": "x"}
+
+
+def interrupted(final: Path, error: BaseException, entries: int = 2) -> None:
+    with pytest.raises(type(error)), opened(final) as output:
+        for number in range(entries):
+            (output.folder / f"shard{number}").touch()
+            output.note({"shard": number})
+        raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DiskError("full"), WorkerDiedError("killed"), RuntimeError()])
+def test_an_interrupted_run_is_continued(tmp_path: Path, error: BaseException) -> None:
+    interrupted(tmp_path / "data", error)
+    with opened(tmp_path / "data") as output:
+        assert output.done == [{"shard": 0}, {"shard": 1}]
+        assert (output.folder / "shard1").exists()
+        output.note({"shard": 1})  # equal entries are two entries
+        assert len(output.done) == 3
+        output.finish({})
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["manifest.json", "shard0", "shard1"]
+
+
+@pytest.mark.parametrize("error", [DataError("broken line"), ConfigError("no such token")])
+def test_a_mistake_of_the_user_leaves_nothing(tmp_path: Path, error: Exception) -> None:
+    interrupted(tmp_path / "data", error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_done_leaves_nothing(tmp_path: Path) -> None:
+    interrupted(tmp_path / "data", KeyboardInterrupt(), entries=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_settings_start_anew(tmp_path: Path) -> None:
+    interrupted(tmp_path / "data", KeyboardInterrupt())
+    with opened(tmp_path / "data", {**SETTINGS, "vocabulary": 301}) as output:
+        assert output.done == []
+        assert [p.name for p in output.folder.iterdir() if p.name.startswith("shard")] == []
+
+
+@pytest.mark.parametrize("torn", [b'{"shard": 2', b"\0\0\0\0", b"\xff\xfe", b'{"shard": 2}'])
+def test_the_torn_last_line_of_a_journal_is_dropped(tmp_path: Path, torn: bytes) -> None:
+    interrupted(tmp_path / "data", KeyboardInterrupt())
+    journal = tmp_path / ".data.part" / "journal.jsonl"
+    with journal.open("ab") as file:
+        file.write(torn)
+    whole = [{"shard": 2}] if torn.endswith(b"}") else []
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), opened(tmp_path / "data") as output:
+            assert output.done == [{"shard": 0}, {"shard": 1}, *whole]
+            output.note({"shard": 3})
+            whole.append({"shard": 3})
+            raise KeyboardInterrupt
+    assert [json.loads(line) for line in journal.read_text().splitlines()][1:] == [{"shard": 0}, {"shard": 1}, *whole]
+
+
+def test_an_output_that_exists_stays(tmp_path: Path) -> None:
+    made(tmp_path / "data", "first")
+    with pytest.raises(ConfigError, match=r"output: .*data exists; name another folder, or set overwrite=true"):
+        opened(tmp_path / "data")
+    assert (tmp_path / "data" / "data").read_text() == "first"
+
+
+def test_overwriting_replaces_it_at_the_end(tmp_path: Path) -> None:
+    made(tmp_path / "data", "first")
+    with opened(tmp_path / "data", overwrite=True):
+        assert (tmp_path / "data" / "data").read_text() == "first"
+    made(tmp_path / "data", "second", overwrite=True)
+    assert (tmp_path / "data" / "data").read_text() == "second"
+    assert os.listdir(tmp_path) == ["data"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_was_not_prepared_is_never_overwritten(tmp_path: Path, kind: str) -> None:
+    if kind == "folder":
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "thesis.txt").touch()
+    elif kind == "file":
+        (tmp_path / "data").touch()
+    else:
+        made(tmp_path / "real", "x")
+        (tmp_path / "data").symlink_to(tmp_path / "real")
+    with pytest.raises(ConfigError, match=r"data exists and was not made by `recipe prepare`"):
+        opened(tmp_path / "data", overwrite=True)
+
+
+def test_an_output_that_appears_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="data exists"), opened(tmp_path / "data") as output:
+        (tmp_path / "data").mkdir()
+        output.finish({})
+
+
+def test_power_lost_between_the_two_renames_of_overwriting(tmp_path: Path) -> None:
+    made(tmp_path / "data", "first")
+    (tmp_path / "data").rename(tmp_path / ".data.old")
+    with pytest.raises(ConfigError, match="data exists"):
+        opened(tmp_path / "data")
+    assert (tmp_path / "data" / "data").read_text() == "first"
+
+
+def test_another_process_that_makes_the_same_output_is_noticed(tmp_path: Path) -> None:
+    other = (
+        "import sys, pathlib; from recipe_core.prepare import Output\n"
+        "try:\n    Output(pathlib.Path(sys.argv[1]), {}, overwrite=False)\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    with pytest.raises(KeyboardInterrupt), opened(tmp_path / "data") as output:
+        output.note({"shard": 0})
+        done = subprocess.run(
+            [sys.executable, "-c", other, tmp_path / "data"], capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.startswith("ConfigError output: another process makes ")
+        assert output.done == [{"shard": 0}]
+        raise KeyboardInterrupt
+    with opened(tmp_path / "data") as output:
+        assert output.done == [{"shard": 0}]
+
+
+def test_a_disk_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DiskError, match=r"cannot be written \(Not a directory\); free some space and give the same comm"
+    ):
+        opened(tmp_path / "file" / "data")
+    with pytest.raises(DiskError, match="No space left"), opened(tmp_path / "data") as output, output.writing():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
+    made(tmp_path / "data", "first")
+    manifest = read_manifest(tmp_path / "data")
+    assert file_problems(tmp_path / "data", manifest) == []
+    file = tmp_path / "data" / "data"
+    file.write_text("First")
+    assert file_problems(tmp_path / "data", manifest) == [
+        f"{file}: does not hold the bytes that were written (SHA-256 differs)"
+    ]
+    file.write_text("firs")
+    assert file_problems(tmp_path / "data", manifest) == [f"{file}: has 4 bytes, the manifest says 5"]
+    file.unlink()
+    assert file_problems(tmp_path / "data", manifest) == [f"{file}: is missing; the manifest lists it"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"files": []}'])
+def test_a_damaged_manifest_is_an_error(tmp_path: Path, text: str) -> None:
+    assert read_manifest(tmp_path) == {}
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=r"manifest.json: is damaged"):
+        read_manifest(tmp_path)
+
+
+def test_facts_and_hashes_of_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    os.utime(path, ns=(0, 5))
+    assert input_facts([path]) == [{"path": str(path), "bytes": 3, "changed": 5}]
+    assert sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    with pytest.raises(DataError, match=r"b: cannot be read \(No such file"):
+        sha256(tmp_path / "b")
