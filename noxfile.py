@@ -48,8 +48,10 @@ def needed(folder: Path) -> list[Path]:
 
 
 def foreign(folders: list[Path], without: Collection[str] = ()) -> list[str]:
-    """What ``folders`` declare and this workspace does not hold."""
+    """What ``folders`` declare and this workspace does not hold, their extras' needs too."""
     declared = {line for folder in folders for line in PROJECTS[folder]["dependencies"]}
+    for folder in folders:
+        declared.update(*PROJECTS[folder].get("optional-dependencies", {}).values())
     return sorted(line for line in declared if normal(line) not in {*LOCAL, *without})
 
 
@@ -99,7 +101,7 @@ def imports(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """The tests of the core, with no plugin installed."""
-    install(session, *needed(ROOT / "core"), *TESTING)
+    install(session, f"{ROOT / 'core'}[text]", *TESTING)
     test(session, *tests_of(ROOT / "core"))
 
 
