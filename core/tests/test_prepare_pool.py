@@ -72,16 +72,10 @@ def test_one_worker_is_this_process(functions: Any) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_items_are_taken_as_they_are_needed(workers: int) -> None:
-    taken = 0
-
-    def items() -> Iterator[int]:
-        nonlocal taken
-        for taken in range(1, 1001):
-            yield taken
-
-    found = ordered_map(operator.neg, items(), workers, str)
-    assert [next(found) for _ in range(10)] == list(range(-1, -11, -1))
-    assert taken <= 10 + AHEAD * workers
+    items = iter(range(1000))
+    found = ordered_map(operator.neg, items, workers, str)
+    assert [next(found) for _ in range(10)] == list(range(0, -10, -1))
+    assert next(items) <= 10 + AHEAD * workers
     found.close()  # type: ignore[attr-defined]  # it is a generator; the workers end with it
 
 
@@ -98,10 +92,9 @@ def test_the_document_that_ended_a_worker_is_named(
     functions: Any, chunk: list[str], kind: type[Exception], message: str
 ) -> None:
     chunks = [["x"] * 3, ["y"], chunk, ["z"]]
-    results = []
+    results: list[int] = []
     with pytest.raises(kind) as caught:
-        for result in ordered_map(functions.documents, chunks, 2, str):
-            results.append(result)
+        results.extend(ordered_map(functions.documents, chunks, 2, str))
     assert message in str(caught.value)
     assert type(caught.value) is kind
     assert results in ([], [3], [3, 1])
