@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipe_core.text import TextInput
+from recipe_core.text.settings import TextInput
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP] in every sample."""
@@ -43,9 +43,9 @@ class PrepareHdf5(TextInput):
     output: str = ""
     """Folder to make."""
     overwrite: bool = False
-    """Replace the folder ``output`` if it exists."""
-    workers: int = 1
-    """Processes; the files do not depend on it."""
+    """Replace the folder ``output``, if it is an earlier data set."""
+    workers: int = 0
+    """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     seed: int = 1234
     lowercase: bool = True
     """For an uncased vocabulary: letters become small and lose their accents."""
@@ -75,7 +75,7 @@ class PrepareHdf5(TextInput):
         except ValueError as error:
             problems.append(str(error))
         problems += _missing(self, "vocabulary", "output")
-        problems += _out_of_range(self, workers=(1, 4096), seed=(0, MOST_SEED), sequence=(5, MOST_SEQUENCE))
+        problems += _out_of_range(self, workers=(0, 4096), seed=(0, MOST_SEED), sequence=(5, MOST_SEQUENCE))
         problems += _out_of_range(self, dupe_factor=(1, 10_000), samples_per_shard=(1, 1 << 30))
         problems += _out_of_range(self, short_seq_prob=(0, 1), test_share=(0, 0.5))
         if not 0 < self.masked_lm_prob < 1:
@@ -110,9 +110,9 @@ class PreparePacked:
     output: str = ""
     """Folder to make."""
     overwrite: bool = False
-    """Replace the folder ``output`` if it exists."""
-    workers: int = 1
-    """Processes; the files do not depend on it."""
+    """Replace the folder ``output``, if it is an earlier data set."""
+    workers: int = 0
+    """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     seed: int = 1234
     """Of the order of the rows in a shard."""
     sequence: int = 0
@@ -127,7 +127,7 @@ class PreparePacked:
     def __post_init__(self) -> None:
         problems = [] if self.inputs else ["inputs: expected at least one folder or shard"]
         problems += _missing(self, "output")
-        problems += _out_of_range(self, workers=(1, 4096), seed=(0, MOST_SEED), max_samples=(0, MOST_SEQUENCE))
+        problems += _out_of_range(self, workers=(0, 4096), seed=(0, MOST_SEED), max_samples=(0, MOST_SEQUENCE))
         problems += _out_of_range(self, sequence=(0, MOST_SEQUENCE), samples_per_shard=(1, 1 << 24))
         if problems:
             raise ValueError("\n".join(problems))

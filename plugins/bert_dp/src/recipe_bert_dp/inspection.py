@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_bert_dp import shards
-from recipe_bert_dp.manifest import hash_problems, read_manifest
 from recipe_bert_dp.pieces import Pieces
 from recipe_bert_dp.shards import Arrays, Shape
 from recipe_bert_dp.verify import problems_of
 from recipe_core.errors import DataError
-from recipe_core.prepare import Inspection
+from recipe_core.prepare import Inspection, file_problems, read_manifest
 
 MOST_ROWS = 200_000
 """Rows that ``inspect`` reads, evenly from all shards: enough for a histogram of any data set."""
@@ -67,7 +66,7 @@ class BertFiles:
         except DataError as error:
             return [str(error)]
         pieces = Pieces.find(None, paths)
-        found = hash_problems(path, read_manifest(path)) if path.is_dir() else []
+        found = file_problems(path, read_manifest(path)) if path.is_dir() else []
         shapes: dict[Path, Shape] = {}
         for shard in paths:
             if len(found) >= MOST_PROBLEMS:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from recipe_bert_dp import shards
 from recipe_bert_dp.config import MOST_SEED, PreparePacked
 from recipe_bert_dp.shards import Arrays, Shape
+from recipe_bert_dp.workers import fitting
 from recipe_core.errors import ConfigError, DataError
-from recipe_core.files import write_text
+from recipe_core.files import atomic_file, write_text
 from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256
 from recipe_index import bert
 
@@ -76,34 +77,34 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
     if capacity < shape.sequence:
         raise ConfigError(f"sequence: expected 0 or at least {shape.sequence}, as the inputs have, got {capacity}")
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
-    final = Path(settings.output).expanduser()
     key = {"kind": "bert_packed", **plain, "inputs": input_facts(paths)}
-    output = Output(final, key, overwrite=settings.overwrite)
     groups = [g for kind in ("training", "test") for g in _groups(kind, shapes, settings.samples_per_shard)]
-    with shards.disk_errors(final):
-        for folder in {WORK, *(group.kind for group in groups)}:
-            (output.folder / folder).mkdir(exist_ok=True)
-    plans = _run("plan", Plan(settings, capacity, output.folder), groups, settings.workers, output)
-    slots = settings.max_samples or max(plan["most_samples"] for plan in plans.values())
-    # Habana's width, which rounding up of every sample's predictions cannot pass; other masks may
-    predictions = max(shape.predictions + slots, *(plan["most_predictions"] for plan in plans.values()))
-    write = Write(settings.gzip, capacity, predictions, slots, output.folder)
-    files = _run("shards", write, groups, settings.workers, output)
-    metadata = {kind: _metadata(kind, groups, plans, capacity, shape.sequence) for kind in {g.kind for g in groups}}
-    manifest = {
-        "kind": "bert_packed",
-        "settings": plain,
-        "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths],
-        "counts": {kind: _counts(kind, groups, plans) for kind in sorted(metadata)},
-        "files": files,
-    }
-    with shards.disk_errors(final):
-        for kind, found in metadata.items():
-            # Habana's scripts look for it beside the folder with the shards
-            write_text(output.folder / f"{kind}_metadata.json", json.dumps(found, indent=2, sort_keys=True) + "\n")
-        if vocabulary := shards.vocabulary_beside(paths):
-            shutil.copyfile(vocabulary, output.folder / "vocab.txt")
-        shutil.rmtree(output.folder / WORK, ignore_errors=True)
+    with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+        with output.writing():
+            for folder in {WORK, *(group.kind for group in groups)}:
+                (output.folder / folder).mkdir(exist_ok=True)
+        plans = _run("plan", Plan(settings, capacity, output.folder), groups, settings.workers, output)
+        slots = settings.max_samples or max(plan["most_samples"] for plan in plans.values())
+        # Habana's width, which rounding up of every sample's predictions cannot pass; other masks may
+        predictions = max(shape.predictions + slots, *(plan["most_predictions"] for plan in plans.values()))
+        write = Write(settings.gzip, capacity, predictions, slots, output.folder)
+        files = _run("shards", write, groups, settings.workers, output)
+        kinds = sorted({group.kind for group in groups})
+        manifest = {
+            "kind": "bert_packed",
+            "settings": plain,
+            "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths],
+            "counts": {kind: _counts(kind, groups, plans) for kind in kinds},
+            "files": files,
+        }
+        with output.writing():
+            for kind in kinds:
+                # Habana's scripts look for it beside the folder with the shards
+                found = _metadata(kind, groups, plans, capacity, shape.sequence)
+                write_text(output.folder / f"{kind}_metadata.json", json.dumps(found, indent=2, sort_keys=True) + "\n")
+            if vocabulary := shards.vocabulary_beside(paths):
+                shutil.copyfile(vocabulary, output.folder / "vocab.txt")
+            shutil.rmtree(output.folder / WORK, ignore_errors=True)
         output.finish(manifest)
     return manifest
 
@@ -152,10 +153,13 @@ def _run(stage: str, work: Any, groups: list[Group], workers: int, output: Outpu
     found = {entry["name"]: entry["facts"] for entry in output.done if entry["stage"] == stage}
     todo = [group for group in groups if group.name not in found]
     size = {group.name: sum(part.stop - part.start for part in group.slices) for group in todo}
-    with Progress(stage, sum(size.values()) * work.row_bytes) as progress:
+    total = sum(size.values()) * work.row_bytes
+    results = ordered_map(work, todo, fitting(workers, total // 8, len(todo)), str)
+    with Progress(stage, total) as progress:
         done = 0
-        for group, facts in zip(todo, ordered_map(work, todo, workers, str), strict=True):
-            output.note({"stage": stage, "name": group.name, "facts": facts})
+        for group, facts in zip(todo, results, strict=True):
+            with output.writing():
+                output.note({"stage": stage, "name": group.name, "facts": facts})
             found[group.name] = facts
             done += size[group.name] * work.row_bytes
             progress.update(done)
@@ -184,7 +188,7 @@ class Plan:
         sizes, used = np.concatenate(lengths), np.concatenate(predictions)
         seed = (self.settings.seed + group.number) % MOST_SEED
         order, rows = bert.pack(sizes, self.capacity, self.settings.max_samples, seed)
-        with shards.disk_errors(group.plan(self.folder)), group.plan(self.folder).open("wb") as file:
+        with atomic_file(group.plan(self.folder)) as part, part.open("wb") as file:
             np.savez(file, lengths=sizes, order=order, rows=rows)
         patterns = Counter(_patterns(sizes[order], rows))
         return {

@@ -17,6 +17,7 @@ from recipe_bert_dp.shards import Arrays
 from recipe_bert_dp.store import Store, opened
 from recipe_bert_dp.tokens import write_store
 from recipe_bert_dp.vocabulary import Vocabulary
+from recipe_bert_dp.workers import fitting
 from recipe_core.files import require_space, sync
 from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256
 from recipe_core.text import find as find_inputs
@@ -42,30 +43,26 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
     inputs = [source.path for source in find_inputs(settings)]
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
     key = {"kind": "bert_hdf5", **plain, "vocabulary": sha256(vocabulary.path), "inputs": input_facts(inputs)}
-    final = Path(settings.output).expanduser()
-    output = Output(final, key, overwrite=settings.overwrite)
-    work = output.folder / WORK
-    with shards.disk_errors(final):
-        counts = write_store(settings, vocabulary, output, work)
-        dealt = [(split, _deal(split, settings, vocabulary, output, work)) for split in _splits(settings, counts)]
-    files = _write_shards(settings, vocabulary, output, dealt)
-    manifest = {
-        "kind": "bert_hdf5",
-        "settings": {**plain, "vocabulary": vocabulary.path.name},
-        "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": key["vocabulary"]},
-        "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in inputs],
-        "counts": {**counts, **{split.name: found for split, found in dealt}},
-        "files": files,
-    }
-    with shards.disk_errors(final):
-        shutil.copyfile(vocabulary.path, output.folder / "vocab.txt")
-        shutil.rmtree(work, ignore_errors=True)
+    with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+        work = output.folder / WORK
+        workers = fitting(settings.workers, sum(path.stat().st_size for path in inputs))
+        counts = write_store(settings, vocabulary, output, work, workers)
+        parts = splits(counts["documents"], settings)
+        dealt = [(split, _deal(split, settings, vocabulary, output, work)) for split in parts]
+        files = _write_shards(settings, vocabulary, output, dealt)
+        manifest = {
+            "kind": "bert_hdf5",
+            "settings": {**plain, "vocabulary": vocabulary.path.name},
+            "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": key["vocabulary"]},
+            "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in inputs],
+            "counts": {**counts, **{split.name: found for split, found in dealt}},
+            "files": files,
+        }
+        with output.writing():
+            shutil.copyfile(vocabulary.path, output.folder / "vocab.txt")
+            shutil.rmtree(work, ignore_errors=True)
         output.finish(manifest)
     return manifest
-
-
-def _splits(settings: PrepareHdf5, counts: dict[str, int]) -> list[Split]:
-    return splits(counts["documents"], settings)
 
 
 def _deal(split: Split, settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, work: Path) -> dict[str, Any]:
@@ -73,11 +70,12 @@ def _deal(split: Split, settings: PrepareHdf5, vocabulary: Vocabulary, output: O
     for entry in output.done:
         if entry["stage"] == "pairs" and entry["split"] == split.name:
             return dict(entry["counts"])
-    with opened(work, vocabulary.dtype) as store:
-        counts = deal(split, store, settings, work)
-    for number in range(counts["shards"]):
-        sync(pairs_file(work, split, number))
-    output.note({"stage": "pairs", "split": split.name, "counts": counts})
+    with output.writing():
+        with opened(work, vocabulary.dtype) as store:
+            counts = deal(split, store, settings, work)
+        for number in range(counts["shards"]):
+            sync(pairs_file(work, split, number))
+        output.note({"stage": "pairs", "split": split.name, "counts": counts})
     return counts
 
 
@@ -88,7 +86,8 @@ def _write_shards(
     done = {entry["name"]: entry["facts"] for entry in output.done if entry["stage"] == "shard"}
     jobs = []
     for split, counts in dealt:
-        (output.folder / split.name).mkdir(exist_ok=True)
+        with output.writing():
+            (output.folder / split.name).mkdir(exist_ok=True)
         jobs += [Job(split, number) for number in range(counts["shards"]) if Job(split, number).name not in done]
     row = sum(np.dtype(kind).itemsize * _width(name, settings) for name, kind in shards.PLAIN.items())
     sizes = [
@@ -97,10 +96,12 @@ def _write_shards(
     if not settings.gzip:
         require_space(output.folder, row * sum(sizes), "the shards")
     write = WriteShard(settings, vocabulary, output.folder)
+    workers = fitting(settings.workers, row * sum(sizes) // 8, len(jobs))
     with Progress("shards", row * sum(sizes)) as progress:
         written = 0
-        for job, size, facts in zip(jobs, sizes, ordered_map(write, jobs, settings.workers, _describe), strict=True):
-            output.note({"stage": "shard", "name": job.name, "facts": facts})
+        for job, size, facts in zip(jobs, sizes, ordered_map(write, jobs, workers, _describe), strict=True):
+            with output.writing():
+                output.note({"stage": "shard", "name": job.name, "facts": facts})
             done[job.name] = facts
             written += row * size
             progress.update(written)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py  # type: ignore[import-untyped]
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_bert_dp.sink import Sink
 from recipe_core.errors import DataError, DiskError
 from recipe_core.files import sync
 
@@ -42,20 +43,10 @@ ROWS_AT_ONCE = 4096
 """Rows that are in memory at a time."""
 CHUNK = 256
 """Rows that are compressed together."""
+PACKING: Mapping[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+"""Every HDF5 library reads these filters. With the bytes of the numbers reordered first, gzip's fastest level makes the
+files a tenth smaller than its usual one without, in half the time."""
 ENDINGS = (".hdf5", ".h5")
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a failed write of the block into a DiskError about ``path``: h5py says "No space" within long messages."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        reason = "no space is left on the disk" if "No space left" in str(error) else str(error)
-        raise DiskError(
-            f"{path}: cannot be written ({reason}); free some space, then run the same command again: it goes on from "
-            "the last complete part"
-        ) from error
 
 
 def write(path: Path, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, str], *, gzip: bool) -> None:
@@ -66,34 +57,31 @@ def write(path: Path, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, 
     Raises:
         DiskError: there is no space left.
     """
-    with disk_errors(path):
-        # The file is closed by hand: after a failed write, closing fails once more, and would hide the reason.
-        file = h5py.File(path, "w", libver="earliest")
-        try:
-            _fill(file, rows, blocks, layout, gzip)
-        except BaseException:
-            _abandon(file)
-            raise
-        file.close()
+    try:
+        with Sink(path) as sink:
+            with h5py.File(sink, "w", libver="earliest") as file:
+                done = 0
+                for block in blocks:
+                    _append(file, block, done, rows, layout, gzip)
+                    done += len(block["input_ids"])
+                    sink.check()
+            sink.check()
         sync(path)
+    except OSError as error:
+        raise DiskError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space and give the same command again: "
+            "it continues where it was"
+        ) from error
 
 
-def _fill(file: h5py.File, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, str], gzip: bool) -> None:
-    done = 0
-    for block in blocks:
-        for name, dtype in layout.items():
-            values = block[name]
-            if name not in file:
-                shape = (rows, *values.shape[1:])
-                packing = {"compression": "gzip", "chunks": (min(rows, CHUNK), *shape[1:])} if gzip and rows else {}
-                file.create_dataset(name, shape, dtype, track_times=False, **packing)
-            file[name][done : done + len(values)] = values
-        done += len(values)
-
-
-def _abandon(file: h5py.File) -> None:
-    with suppress(OSError, RuntimeError):
-        file.close()
+def _append(file: h5py.File, block: Arrays, at: int, rows: int, layout: Mapping[str, str], gzip: bool) -> None:
+    for name, dtype in layout.items():
+        values = block[name]
+        if name not in file:
+            shape = (rows, *values.shape[1:])
+            packing = {**PACKING, "chunks": (min(rows, CHUNK), *shape[1:])} if gzip and rows else {}
+            file.create_dataset(name, shape, dtype, track_times=False, **packing)
+        file[name][at : at + len(values)] = values
 
 
 @dataclass(frozen=True)

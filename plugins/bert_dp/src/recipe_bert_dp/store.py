@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,17 +29,19 @@ class StoreWriter:
     def __init__(self, folder: Path, dtype: type[np.generic], at: Mapping[str, int] | None = None) -> None:
         self.dtype = np.dtype(dtype)
         self.tokens, self.sentences, self.documents = (at[k] if at else 0 for k in ("tokens", "sentences", "documents"))
-        self._stack = ExitStack()
-        sizes = {TOKENS: self.tokens * self.dtype.itemsize, SENTENCES: 8 * (self.sentences + 1)}
-        sizes[DOCUMENTS] = 8 * (self.documents + 1)
+        sizes = {
+            TOKENS: self.tokens * self.dtype.itemsize,
+            SENTENCES: 8 * (self.sentences + 1),
+            DOCUMENTS: 8 * (self.documents + 1),
+        }
         self._files: dict[str, BinaryIO] = {}
-        for name, size in sizes.items():
-            file = self._stack.enter_context((folder / name).open("r+b" if at else "w+b"))
-            if not at and name != TOKENS:
-                file.write(bytes(8))
-            file.truncate(size)
-            file.seek(size)
-            self._files[name] = file
+        with ExitStack() as stack:  # closes what is open if one of them cannot be opened
+            for name, size in sizes.items():
+                file = stack.enter_context((folder / name).open("r+b" if at else "w+b"))
+                file.truncate(size)  # a new file of starts begins with a zero
+                file.seek(size)
+                self._files[name] = file
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -57,8 +60,6 @@ class StoreWriter:
 
     def state(self) -> dict[str, int]:
         """Bring everything to the disk, and say how much there is."""
-        import os
-
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

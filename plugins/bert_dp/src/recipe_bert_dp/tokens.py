@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from recipe_bert_dp.config import PrepareHdf5
 from recipe_bert_dp.store import StoreWriter
 from recipe_bert_dp.vocabulary import Vocabulary
-from recipe_core.prepare import Output, Progress, ordered_map
+from recipe_core.prepare import Output, Progress, ordered_map, working_on
 from recipe_core.text import Counts, Record, clean, records, sentences, total_bytes
 from recipe_index import bert
 
@@ -46,7 +47,11 @@ class Tokenise:
 
     def __call__(self, batch: list[Record]) -> Tokenised:
         """Clean, split and encode the documents."""
-        found: list[list[str]] = [sentences(text) if (text := clean(record)) else [] for record in batch]
+        found: list[list[str]] = []
+        for record in batch:
+            working_on(record)
+            found.append(sentences(text) if (text := clean(record)) else [])
+        working_on(_describe(batch))
         wordpiece = _wordpiece(self.vocabulary.path, self.vocabulary.lowercase)
         ids, lengths = wordpiece.encode([sentence for document in found for sentence in document])
         counts = _sums(lengths > 0, [len(document) for document in found])
@@ -68,37 +73,46 @@ def _sums(values: NDArray[np.bool_], lengths: list[int]) -> NDArray[np.int32]:
     return sums.astype(np.int32)
 
 
-def write_store(settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, folder: Path) -> dict[str, int]:
+def write_store(
+    settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, folder: Path, workers: int
+) -> dict[str, int]:
     """Make the store in ``folder``, from where an earlier run was interrupted on; return what was counted.
 
     Raises:
         DataError: an input is missing, damaged or empty, or a worker died.
+        DiskError: there is no space left.
     """
     earlier = [entry for entry in output.done if entry["stage"] == "tokens"]
     last: dict[str, Any] = earlier[-1] if earlier else {"records": 0, "unknown": 0, "at": None}
     if last.get("complete"):
         return dict(last["counts"])
-    folder.mkdir(exist_ok=True)
     counts = Counts()
     done, unknown, characters = last["records"], last["unknown"], 0
     source = islice(records(settings, counts), done, None)
-    progress = Progress("tokens", total_bytes(settings))
-    with StoreWriter(folder, vocabulary.dtype, last["at"]) as store, progress:
-        for batch, result in _results(settings, vocabulary, source):
-            store.add(result.ids, result.sentences, result.documents)
-            done, unknown = done + len(batch), unknown + result.unknown
-            characters += sum(len(record.text) for record in batch)
+    with ExitStack() as stack:
+        with output.writing():
+            folder.mkdir(exist_ok=True)
+            store = stack.enter_context(StoreWriter(folder, vocabulary.dtype, last["at"]))
+        progress = stack.enter_context(Progress("tokens", total_bytes(settings)))
+        for batch, result in _results(vocabulary, source, workers):
+            with output.writing():
+                store.add(result.ids, result.sentences, result.documents)
+                done, unknown = done + len(batch), unknown + result.unknown
+                characters += sum(len(record.text) for record in batch)
+                if characters >= EVERY:
+                    output.note({"stage": "tokens", "records": done, "unknown": unknown, "at": store.state()})
+                    characters = 0
             progress.update(batch[-1].consumed)
-            if characters >= EVERY:
-                output.note({"stage": "tokens", "records": done, "unknown": unknown, "at": store.state()})
-                characters = 0
-        found = {**counts.as_dict(), **store.state(), "documents_read": counts.documents, "unknown_tokens": unknown}
-    output.note({"stage": "tokens", "complete": True, "counts": found})
+        with output.writing():
+            found = {
+                **counts.as_dict(), "documents_read": counts.documents, **store.state(), "unknown_tokens": unknown,
+            }  # fmt: skip
+            output.note({"stage": "tokens", "complete": True, "counts": found})
     return found
 
 
 def _results(
-    settings: PrepareHdf5, vocabulary: Vocabulary, source: Iterable[Record]
+    vocabulary: Vocabulary, source: Iterable[Record], workers: int
 ) -> Iterator[tuple[list[Record], Tokenised]]:
     """Batches of documents with what became of them, in order."""
     under_way: list[list[Record]] = []
@@ -117,7 +131,7 @@ def _results(
             under_way.append(batch)
             yield batch
 
-    for result in ordered_map(Tokenise(vocabulary), batches(), settings.workers, _describe):
+    for result in ordered_map(Tokenise(vocabulary), batches(), workers, _describe):
         yield under_way.pop(0), result
 
 

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recipe_bert_dp.config import PrepareHdf5, PreparePacked
+from recipe_bert_dp.pack import prepare as pack
+from recipe_bert_dp.prepare import prepare
+
+WORDS = ["the", "a", "house", "river", "mountain", "walks", "sings", "slowly", "bright", "1984", "old", "new", "café"]
+WORDS += ["東京", "unknownword", "of", "and", "under"]
+PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", "the", "a", "house", "river", "mount"]
+PIECES += [
+    "##ain",
+    "walk",
+    "##s",
+    "sing",
+    "slow",
+    "##ly",
+    "bright",
+    "1984",
+    "old",
+    "new",
+    "cafe",
+    "東",
+    "京",
+    "of",
+    "and",
+]
+
+
+@pytest.fixture
+def data() -> Path:
+    """The folder with real data, which is no part of the project."""
+    folder = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[4] / "shared" / "data")
+    if not (folder / "wiki-sample.jsonl.gz").is_file():
+        pytest.skip(f"no real data in {folder}; RECIPE_DATA names another folder")
+    return folder
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """60 documents of one to forty sentences."""
+    random = np.random.default_rng(5)
+    path = tmp_path / "text.jsonl"
+    lines = []
+    for _ in range(60):
+        sentences = [" ".join(random.choice(WORDS, random.integers(2, 20))) for _ in range(random.integers(1, 41))]
+        lines.append(json.dumps({"text": ". ".join(s.capitalize() for s in sentences) + "."}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def settings(text: Path, vocabulary: Path, tmp_path: Path) -> Callable[..., PrepareHdf5]:
+    """Settings of a small data set, some of them changed."""
+
+    def make(**changes: Any) -> PrepareHdf5:
+        usual = {
+            "inputs": (str(text),), "vocabulary": str(vocabulary), "output": str(tmp_path / "out"), "sequence": 64,
+            "max_predictions": 10, "samples_per_shard": 300, "dupe_factor": 3, "test_share": 0.1, "workers": 1,
+        }  # fmt: skip
+        return PrepareHdf5(**{**usual, **changes})
+
+    return make
+
+
+@pytest.fixture
+def shards(settings: Callable[..., PrepareHdf5], tmp_path: Path) -> Path:
+    """A prepared data set."""
+    prepare(settings())
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def packed(shards: Path, tmp_path: Path) -> Path:
+    """The same, packed."""
+    pack(PreparePacked(inputs=(str(shards),), output=str(tmp_path / "packed"), workers=1, samples_per_shard=400))
+    return tmp_path / "packed"
