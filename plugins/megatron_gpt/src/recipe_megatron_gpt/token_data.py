@@ -67,7 +67,7 @@ class TokenData:
             file = IndexedFile.open(_prefix(path))
         except DataError as error:
             return [str(error)]
-        problems = list(_index_problems(file))
+        problems = list(_length_problems(file))
         try:
             manifest = read_manifest(file.prefix.parent)
             limit = _vocabulary(file.prefix)
@@ -120,16 +120,9 @@ def _vocabulary(prefix: Path) -> int | None:
     return size(read_vocabulary(beside)) if beside.is_file() else None
 
 
-def _index_problems(file: IndexedFile) -> Iterator[str]:
-    """What the two files say about each other, beyond what opening them checks."""
-    ends = np.cumsum(file.sizes, dtype=np.int64)
-    wrong = np.flatnonzero(file.starts != ends - file.sizes)
-    if wrong.size:
-        yield (
-            f"{idx_path(file.prefix)}: sequence {wrong[0]:,} is said to start at token {file.starts[wrong[0]]:,}, and "
-            f"those before it end at {ends[wrong[0]] - file.sizes[wrong[0]]:,} ({wrong.size:,} sequences are so)"
-        )
-    total = int(ends[-1]) if ends.size else 0
+def _length_problems(file: IndexedFile) -> Iterator[str]:
+    """Tokens that no sequence knows; too few of them, and other mistakes of the .idx file, show when it is opened."""
+    total = int(file.sizes.sum(dtype=np.int64))
     if total < file.tokens.size:
         yield (
             f"{bin_path(file.prefix)}: holds {file.tokens.size:,} tokens, of which {idx_path(file.prefix).name} knows "

@@ -1,0 +1,207 @@
+"""Every way to encode gives the ids of the library tokenizers."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from recipe_core.errors import ConfigError
+from recipe_megatron_gpt import encoders
+from recipe_megatron_gpt.corpus import train_tokenizer
+from recipe_megatron_gpt.encoders import choose, encoder, splits_at_words
+
+TEXTS = [
+    "It's the 1st of many texts, isn't it? Well (well), they'll see: 12345 a-b \"quoted\" end.\n\nNext paragraph!\n",
+    "naïve café, Zoë's straße; ﬁne²) x½) Ελλάδα, Москва. 東京タワー。 हिन्दी 👩\u200d👧 e\u0301, a\u0301) a\u200d, ",
+    "   many   spaces \t tabs\t\n \n  \r\n a\u00a0b \u00a0 c\u2003 d \x1c e \x85 f\u2028 g\ufeff h\u3000 i  ",
+] * 40  # fmt: skip
+
+
+def bpe(pre_tokenizer: Any, normalizer: Any = None) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+def split(pattern: str) -> Any:
+    first = pre_tokenizers.Split(Regex(pattern), "isolated")
+    return pre_tokenizers.Sequence([first, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def wordpiece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=300, show_progress=False, special_tokens=["[UNK]", "[SEP]"])
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+TOKENIZERS = {
+    "gpt2": train_tokenizer(TEXTS, 600),
+    "bert": wordpiece(),
+    **{f"pattern{n}": bpe(split(pattern)) for n, pattern in enumerate(sorted(encoders._PATTERNS))},
+}
+DIFFICULT = st.text(st.sampled_from("aZ09 \n\t\r.,'s-()!\"?/:;_é\u0301\u00a0\u2003\x1c²東ǅ٣"), max_size=40)
+
+
+def ids(tokenizer: Tokenizer, text: str) -> bytes:
+    return array("i", tokenizer.encode(text, add_special_tokens=False).ids).tobytes()
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_looking_words_up_changes_no_id(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    assert splits_at_words(tokenizer.to_str())
+    encode = encoder("words", tokenizer.to_str(), "i", False)
+    token = "[SEP]" if name == "bert" else "<|endoftext|>"
+
+    @settings(max_examples=300, derandomize=True, deadline=None)
+    @given(DIFFICULT | st.text(max_size=30))
+    @example("a   b")
+    @example("\n \n  a")
+    @example("don't DON'T 's 'S x's\n's")
+    @example(f"a{token}b {token} {token}{token},c")
+    def check(text: str) -> None:
+        assert encode(text) == ids(tokenizer, text)
+
+    check()
+    for text in (*TEXTS[:3], *encoders._TRICKY):
+        assert encode(text) == ids(tokenizer, text)
+
+
+def test_cuts_put_together_are_the_text() -> None:
+    for text in (*TEXTS[:3], *encoders._TRICKY, "", " ", "a", "\n\n"):
+        assert "".join(encoders._PIECES.findall(text)) == text
+    expected = ["Two", " words", ",", " 3", " (more", ")\nhere", "."]
+    assert encoders._PIECES.findall("".join(expected)) == expected
+
+
+REFUSED = {
+    "space before the text": bpe(pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "a pattern that nobody has looked at": bpe(split(r"\w+ \w+|.")),
+    "a normalizer": bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFKC()),
+    "other words": bpe(pre_tokenizers.Metaspace()),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_tokenizers_that_may_join_words_are_left_alone(why: str) -> None:
+    content = REFUSED[why].to_str()
+    assert not splits_at_words(content)
+    assert choose("tokenizers", content, False, TEXTS[:3]) == ("plain", "")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        AddedToken("<s>", rstrip=True),
+        AddedToken("<s>", lstrip=True),
+        AddedToken("x", single_word=True),
+        "a b",
+        "<im-end>",
+    ],
+)
+def test_added_tokens_that_a_cut_would_change_are_noticed(token: Any) -> None:
+    tokenizer = train_tokenizer(TEXTS, 300)
+    tokenizer.add_special_tokens([token])
+    assert not splits_at_words(tokenizer.to_str())
+
+
+def test_special_tokens_are_added_on_demand() -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = wordpiece()
+    number = tokenizer.token_to_id("[SEP]")
+    tokenizer.post_processor = TemplateProcessing(single="$0 [SEP]", special_tokens=[("[SEP]", number)])
+    content = tokenizer.to_str()
+    assert choose("tokenizers", content, True, []) == ("plain", "")
+    with_end = array("i", encoder("plain", content, "i", True)("many texts"))
+    without = array("i", encoder("plain", content, "i", False)("many texts"))
+    assert with_end == without + array("i", [number])
+
+
+def test_forgetting_words_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders._Words, "MOST", 3)
+    monkeypatch.setattr(encoders._Words, "LONGEST", 4)
+    encode = encoder("words", TOKENIZERS["gpt2"].to_str(), "i", False)
+    for text in TEXTS[:3] * 2:
+        assert encode(text) == ids(TOKENIZERS["gpt2"], text)
+    assert len(encode.__self__) < 40  # type: ignore[attr-defined]
+
+
+class Giga:
+    """A stand-in that gives the ids of the library tokenizers, or wrong ones."""
+
+    wrong = ""
+
+    def __init__(self, content: str) -> None:
+        self.tokenizer = Tokenizer.from_str(content)
+
+    @classmethod
+    def from_json(cls, content: str) -> Giga:
+        if cls.wrong == "refuses":
+            raise ValueError("unsupported model\nWordPiece")
+        return cls(content)
+
+    def encode(self, text: str) -> Any:
+        found = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return np.array(found[::-1] if self.wrong == "differs" and "many" in text else found, dtype=np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ("", ""),
+        ("differs", "gives other ids than tokenizers for 2 of 12 texts"),
+        ("refuses", "does not take this tokenizer (unsupported model)"),
+        ("missing", "is not installed (pip install 'recipe-megatron-gpt[gigatoken]')"),
+    ],
+)
+def test_gigatoken_is_used_when_it_gives_the_same_ids(
+    wrong: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = None if wrong == "missing" else SimpleNamespace(Tokenizer=Giga)  # None: it cannot be imported
+    monkeypatch.setitem(sys.modules, "gigatoken", module)
+    monkeypatch.setattr(Giga, "wrong", wrong)
+    content = TOKENIZERS["gpt2"].to_str()
+    if not problem:
+        assert choose("auto", content, False, TEXTS[:3]) == ("gigatoken", "")
+        assert choose("tokenizers", content, False, TEXTS[:3]) == ("words", "")
+        return
+    note = "" if wrong == "missing" else f"gigatoken {problem}; tokenizers is used instead"
+    assert choose("auto", content, False, TEXTS[:3]) == ("words", note)
+    with pytest.raises(ConfigError) as caught:
+        choose("gigatoken", content, False, TEXTS[:3])
+    assert str(caught.value) == f"engine: gigatoken {problem}; set engine=tokenizers"
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_real_gigatoken_gives_the_same_ids_or_is_not_used(name: str) -> None:
+    pytest.importorskip("gigatoken")
+    content = TOKENIZERS[name].to_str()
+    way, note = choose("auto", content, False, TEXTS[:3])
+    if name == "gpt2":
+        assert (way, note) == ("gigatoken", "")
+    encode = encoder(way, content, "i", False)
+    for text in TEXTS[:3]:
+        assert encode(text) == ids(TOKENIZERS[name], text)

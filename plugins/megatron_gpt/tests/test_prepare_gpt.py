@@ -1,0 +1,426 @@
+"""``recipe prepare gpt_indexed``, as a user types it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from recipe_core.cli import main
+from recipe_megatron_gpt import prepare, token_store
+from recipe_megatron_gpt.config import GptIndexed
+from recipe_megatron_gpt.corpus import train_tokenizer
+from recipe_megatron_gpt.data import build
+from recipe_megatron_gpt.indexed import IndexedFile
+
+DATA = Path(os.environ.get("RECIPE_DATA", "/work/shared/data"))
+END = "<|endoftext|>"
+Typed = Callable[..., tuple[int, str, str]]
+
+
+def documents(count: int) -> list[str]:
+    """Different texts, with every kind of character."""
+    chance = random.Random(5)
+    words = ["the", "data", "It's", "naïve", "東京", "end.", "\n\nNext", "(a)", "  x", END, "12,345", "🤖"]
+    return [" ".join(chance.choices(words, k=chance.randint(1, 120))) for _ in range(count)]
+
+
+@pytest.fixture
+def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main(["prepare", "gpt_indexed", *map(str, words)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with JSON lines and a tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    texts = documents(300)
+    Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    train_tokenizer(texts, 400).save("tokenizer.json")
+    return tmp_path
+
+
+LINE = ("inputs=text.jsonl", "tokenizer=tokenizer.json", "engine=tokenizers")
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def sequences(folder: str) -> list[list[int]]:
+    file = IndexedFile.open(Path(folder) / "tokens")
+    return [file.sequence(number).tolist() for number in range(file.sizes.size)]
+
+
+def test_every_document_with_its_end(site: Path, typed: Typed) -> None:
+    code, out, err = typed(*LINE, "output=out")
+    assert code == 0, err
+    tokenizer = Tokenizer.from_file("tokenizer.json")
+    expected = [[*tokenizer.encode(text).ids, tokenizer.token_to_id(END)] for text in documents(300)]
+    assert sequences("out") == expected
+    file = IndexedFile.open(Path("out/tokens"))
+    assert file.tokens.dtype == np.uint16
+    assert file.documents.tolist() == list(range(301))
+    assert sorted(files("out")) == ["manifest.json", "tokenizer.json", "tokens.bin", "tokens.idx"]
+    assert sorted(p.name for p in site.iterdir()) == ["out", "text.jsonl", "tokenizer.json"]
+    assert re.search(r"documents +300\n", out)
+    assert err.startswith("tokens: ")
+
+
+def test_the_manifest_says_what_it_was_made_from(site: Path, typed: Typed) -> None:
+    assert typed(*LINE, "output=out")[0] == 0
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    text = Path("text.jsonl").read_bytes()
+    assert manifest["inputs"] == [
+        {"path": "text.jsonl", "bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    ]
+    for name, facts in manifest["files"].items():
+        data = Path("out", name).read_bytes()
+        assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    size = Tokenizer.from_file("tokenizer.json").get_vocab_size()
+    assert (manifest["kind"], manifest["dtype"], manifest["vocabulary"]) == ("gpt_indexed", "uint16", size)
+    assert manifest["counts"]["tokens"] == len(Path("out/tokens.bin").read_bytes()) // 2
+    assert not {"output", "overwrite", "workers", "engine"} & manifest["settings"].keys()
+
+
+def test_the_bytes_do_not_depend_on_the_workers(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert typed(*LINE, "output=one", "workers=1")[0] == 0
+    monkeypatch.setattr(prepare, "CHUNK", 1000)
+    assert typed(*LINE, "output=two", "workers=2")[0] == 0
+    assert files("one") == files("two")
+
+
+INTERRUPTED = """
+import os, sys
+from recipe_core.cli import main
+from recipe_megatron_gpt import prepare, token_store
+
+prepare.CHUNK, token_store.NOTE_EVERY = 1000, 0.0
+add, added = token_store.TokenStore.add, 0
+
+def add_some(self, part):
+    global added
+    add(self, part)
+    added += 1
+    if added == int(sys.argv[1]):
+        for file in self._files:
+            file.write(b"what no entry of the journal knows")
+            file.flush()
+        os.kill(os.getpid(), 9)
+
+token_store.TokenStore.add = add_some
+main(sys.argv[2:])
+"""
+
+
+def killed(after: int, *words: str) -> None:
+    """Run the command and kill it after so many chunks."""
+    command = [sys.executable, "-c", INTERRUPTED, str(after), "prepare", "gpt_indexed", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("tokenizer", ["tokenizer.json", "train"])
+def test_a_killed_run_continues_to_the_same_bytes(
+    site: Path, typed: Typed, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ("inputs=text.jsonl", "engine=tokenizers", f"tokenizer={tokenizer}")
+    line += ("vocab_size=350",) if tokenizer == "train" else ()
+    assert typed(*line, "output=whole")[0] == 0
+    killed(30, *line, "output=out")
+    assert not Path("out").exists()
+    killed(20, *line, "output=out")
+    entries = [json.loads(text) for text in Path(".out.part/journal.jsonl").read_text().splitlines()]
+    read = entries[-1]["state"]["read"]
+    assert 0 < read < 300
+    seen: list[int] = []
+    tokenise = prepare.Tokenise.__call__
+    monkeypatch.setattr(
+        prepare.Tokenise, "__call__", lambda self, chunk: seen.append(len(chunk)) or tokenise(self, chunk)
+    )
+    monkeypatch.setattr(prepare, "train_tokenizer", lambda *_: pytest.fail("it was trained already"))
+    assert typed(*line, "output=out")[0] == 0
+    assert sum(seen) == 300 - read
+    assert files("out") == files("whole")
+    assert not Path(".out.part").exists()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_stopped_while_it_finishes(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert typed(*LINE, "output=whole")[0] == 0
+    for target, step in ((token_store.TokenStore, "remove_parts"), (prepare.Output, "finish")):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, step, interrupt)
+            assert typed(*LINE, "output=out")[0] == 130
+    assert typed(*LINE, "output=out")[0] == 0
+    assert files("out") == files("whole")
+
+
+def test_sentences_are_sequences(site: Path, typed: Typed) -> None:
+    Path("two.jsonl").write_text('{"text": "One sentence. And another one! A third."}\n{"text": "Last."}\n')
+    assert typed("inputs=two.jsonl", "tokenizer=tokenizer.json", "output=out", "split_sentences=true")[0] == 0
+    tokenizer = Tokenizer.from_file("tokenizer.json")
+    end = tokenizer.token_to_id(END)
+    parts = ["One sentence.", "And another one!", "A third.", "Last."]
+    expected = [tokenizer.encode(part).ids for part in parts]
+    assert sequences("out") == [expected[0], expected[1], [*expected[2], end], [*expected[3], end]]
+    assert IndexedFile.open(Path("out/tokens")).documents.tolist() == [0, 3, 4]
+
+
+def test_no_end_of_documents(site: Path, typed: Typed) -> None:
+    Path("two.txt").write_text("One.\n\nTwo.\n")
+    line = ("inputs=two.txt", "documents=blank_line", "tokenizer=tokenizer.json", "append_eod=false", "eod=none")
+    assert typed(*line, "output=out")[0] == 0
+    tokenizer = Tokenizer.from_file("tokenizer.json")
+    assert sequences("out") == [tokenizer.encode("One.\n").ids, tokenizer.encode("Two.\n").ids]
+
+
+def test_truncation_that_a_tokenizer_asks_for_is_not_done(site: Path, typed: Typed) -> None:
+    tokenizer = Tokenizer.from_file("tokenizer.json")
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=9)
+    tokenizer.save("cutting.json")
+    assert typed(*LINE, "output=whole")[0] == 0
+    assert typed("inputs=text.jsonl", "tokenizer=cutting.json", "engine=tokenizers", "output=out")[0] == 0
+    assert files("out")["tokens.bin"] == files("whole")["tokens.bin"]
+
+
+def test_a_large_vocabulary_takes_wider_tokens(site: Path, typed: Typed) -> None:
+    plain = json.loads(Path("tokenizer.json").read_text())
+    plain["model"]["vocab"] |= {f"unused{number}": number for number in range(400, 65_500)}
+    Path("large.json").write_text(json.dumps(plain))
+    assert typed(*LINE, "output=narrow")[0] == 0
+    assert typed("inputs=text.jsonl", "tokenizer=large.json", "engine=tokenizers", "output=wide")[0] == 0
+    wide = IndexedFile.open(Path("wide/tokens"))
+    assert wide.tokens.dtype == np.int32
+    assert np.array_equal(wide.tokens, IndexedFile.open(Path("narrow/tokens")).tokens)
+
+
+def test_the_folder_is_what_a_run_reads(site: Path, typed: Typed, run_of: Callable[..., Any]) -> None:
+    assert typed(*LINE, "output=out")[0] == 0
+    config = GptIndexed(files=("out",), sequence=16)
+    batch = build(config, run_of(steps=1, global_batch=2, micro_batch=2)).read("train", 0, 2)
+    assert batch["tokens"].shape == (2, 16)
+    assert config.files == ("out",)
+
+
+def test_training_reads_no_more_than_it_is_told(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    def train(texts: Any, size: int) -> Tokenizer:
+        taken.extend(texts)
+        return train_tokenizer(taken, size)
+
+    monkeypatch.setattr(prepare, "train_tokenizer", train)
+    line = ("inputs=text.jsonl", "tokenizer=train", "vocab_size=300", "train_characters=20000", "output=out")
+    # The reader takes the small file in one piece, so that nothing tells where in it a document stands.
+    with gzip.open("text.jsonl.gz", "wb") as file:
+        file.write(Path("text.jsonl").read_bytes())
+    assert typed(*line, "engine=tokenizers")[0] == 0
+    assert 0 < sum(map(len, taken)) <= 20000 + 1000
+    assert Tokenizer.from_file("out/tokenizer.json").get_vocab_size() == 300
+
+
+def damaged(name: str, text: str | bytes) -> Callable[[], None]:
+    return lambda: Path(name).write_bytes(text if isinstance(text, bytes) else text.encode()) and None
+
+
+def made(name: str) -> None:
+    Path(name).mkdir()
+    Path(name, "manifest.json").write_text("{}")
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
+    "no setting at all": (lambda: None, [], "inputs: expected at least one file"),
+    "a setting that is unknown": (lambda: None, [*LINE, "output=o", "tokeniser=x"], "tokeniser: no such setting; did"),
+    "a setting without a value": (lambda: None, [*LINE, "output=o", "out-put=5"], "'out-put=5': expected setting=val"),
+    "two names": (lambda: None, ["gpt", *LINE], "expected one data set"),
+    "a broken line": (
+        damaged("b.jsonl", '{"text": "a"}\n{"text": \n'),
+        ["inputs=b.jsonl", "tokenizer=tokenizer.json", "output=o"],
+        "b.jsonl:2: the line is not valid JSON",
+    ),
+    "no UTF-8": (
+        damaged("b.txt", b"a \xff b"),
+        ["inputs=b.txt", "tokenizer=tokenizer.json", "output=o", "errors=strict"],
+        "b.txt:1: byte 2 of the text is not utf-8",
+    ),
+    "nothing in it": (
+        damaged("b.txt", ""), ["inputs=b.txt", "tokenizer=tokenizer.json", "output=o"], "there is nothing in the file",
+    ),
+    "no end of a document": (
+        lambda: None, [*LINE, "output=o", "eod=</s>"],
+        "eod: the vocabulary has no token '</s>', which is to end each document; set eod=<|endoftext|>, which it has",
+    ),
+    "no tokenizer": (
+        lambda: None, ["inputs=text.jsonl", "tokenizer=no.json", "output=o"], "no.json: not found; tokenizer takes a",
+    ),
+    "a file that is no tokenizer": (
+        damaged("t.json", '{"a": 1}'), ["inputs=text.jsonl", "tokenizer=t.json", "output=o"],
+        "t.json: is no tokenizer.json (it has no key 'model')",
+    ),
+    "random ids": (
+        damaged("t.json", '{"model": {"dropout": 0.1}}'), ["inputs=text.jsonl", "tokenizer=t.json", "output=o"],
+        "t.json: its ids are random (model.dropout is 0.1)",
+    ),
+    "half of GPT-2's files": (
+        damaged("vocab.json", "{}"), ["inputs=text.jsonl", "tokenizer=vocab.json", "output=o"],
+        "merges.txt: not found, though vocab.json is there",
+    ),
+    "an output that exists": (lambda: made("o"), [*LINE, "output=o"], "output: o exists; name another folder"),
+    "train without a size": (
+        lambda: None, ["inputs=text.jsonl", "tokenizer=train", "output=o"], "vocab_size: tokenizer=train needs it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_one_message_and_leaves_nothing(site: Path, typed: Typed, what: str) -> None:
+    damage, words, message = MISTAKES[what]
+    damage()
+    before = sorted(site.rglob("*"))
+    code, out, err = typed(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert sorted(site.rglob("*")) == before
+
+
+def test_broken_lines_are_left_out_and_counted_on_demand(site: Path, typed: Typed) -> None:
+    Path("b.jsonl").write_text('{"text": "a"}\n{"text": \n{"text": "b"}\n{"text": ""}\n')
+    assert typed("inputs=b.jsonl", "tokenizer=tokenizer.json", "output=out", "on_error=skip")[0] == 0
+    counts = json.loads(Path("out/manifest.json").read_text())["counts"]
+    assert (counts["documents"], counts["skipped"], counts["empty"]) == (2, 1, 1)
+
+
+def test_no_space_is_told_before(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    code, _, err = typed(*LINE, "output=out")
+    assert code == 2
+    assert re.search(r"the token file, as far as .* needs 0\.1 MB and 0\.0 MB are free", err)
+    assert not Path("out").exists()
+
+
+def test_a_disk_that_gets_full_is_told_and_the_run_continues(
+    site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert typed(*LINE, "output=whole")[0] == 0
+    monkeypatch.setattr(prepare, "CHUNK", 1000)
+    monkeypatch.setattr(token_store, "NOTE_EVERY", 0.0)
+    with monkeypatch.context() as patch:
+        calls: list[Path] = []
+
+        def full(path: Path) -> None:
+            calls.append(path)
+            if len(calls) > 30:
+                raise OSError(28, os.strerror(28))
+
+        patch.setattr(token_store, "sync", full)
+        code, _, err = typed(*LINE, "output=out")
+    assert code == 2
+    assert "out: cannot be written (No space left on device); free some space and give the same command again" in err
+    assert not Path("out").exists()
+    assert typed(*LINE, "output=out")[0] == 0
+    assert files("out") == files("whole")
+
+
+def test_an_input_that_changes_meanwhile_is_noticed(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = token_store.TokenStore.finish
+
+    def touched(self: Any, counts: Any) -> None:
+        finish(self, counts)
+        os.utime("text.jsonl", ns=(0, 0))
+
+    monkeypatch.setattr(token_store.TokenStore, "finish", touched)
+    code, _, err = typed(*LINE, "output=out")
+    assert code == 2
+    assert "text.jsonl: changed while it was read" in err
+    assert not Path("out").exists()
+
+
+def test_a_list_of_what_can_be_prepared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare"]) == 0
+    out = capsys.readouterr().out
+    assert "gpt_indexed" in out
+    assert "settings: inputs, format, documents" in out
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Path:
+    if not (DATA / "gpt2" / "vocab.json").is_file():
+        pytest.skip(f"{DATA} (RECIPE_DATA) has no gpt2/vocab.json")
+    return DATA / "gpt2"
+
+
+@pytest.fixture(scope="module")
+def peers_tokenizer(gpt2: Path) -> Any:
+    return pytest.importorskip("transformers").GPT2TokenizerFast.from_pretrained(str(gpt2))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory, peers_tokenizer: Any) -> Path:
+    """As Megatron's preprocess_data makes them: per document tokenise, append the end, add_document."""
+    peer = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    prefix = tmp_path_factory.mktemp("peer") / "theirs"
+    builder = peer.IndexedDatasetBuilder(f"{prefix}.bin", dtype=peer.DType.optimal_dtype(len(peers_tokenizer)))
+    with gzip.open(DATA / "wiki-sample.jsonl.gz", "rt", encoding="utf-8") as file:
+        for line in file:
+            ids = [*peers_tokenizer(json.loads(line)["text"]).input_ids, peers_tokenizer.eos_token_id]
+            builder.add_document(ids, [len(ids)])
+    builder.finalize(f"{prefix}.idx")
+    return prefix
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("engine", ["tokenizers", "gigatoken"])
+def test_wikipedia_in_the_bytes_of_megatron(
+    tmp_path: Path, typed: Typed, gpt2: Path, theirs: Path, engine: str
+) -> None:
+    if engine == "gigatoken":
+        pytest.importorskip("gigatoken")
+    peer = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    source = DATA / "wiki-sample.jsonl.gz"
+    code, _, err = typed(f"inputs={source}", f"tokenizer={gpt2}", f"output={tmp_path / 'ours'}", f"engine={engine}")
+    assert code == 0, err
+    for ending in (".bin", ".idx"):
+        ours = (tmp_path / "ours" / f"tokens{ending}").read_bytes()
+        assert ours == theirs.with_suffix(ending).read_bytes()
+    assert len(peer.IndexedDataset(str(tmp_path / "ours" / "tokens"))) == 693
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("folder", ["gpt2", "bert"])
+def test_ids_of_transformers(folder: str) -> None:
+    """Special tokens in the text, capitals, accents: as the peer reads the same files."""
+    transformers = pytest.importorskip("transformers")
+    if not (DATA / folder).is_dir():
+        pytest.skip(f"{DATA} (RECIPE_DATA) has no {folder}")
+    from recipe_megatron_gpt.vocabulary import read_vocabulary
+
+    kind = transformers.GPT2TokenizerFast if folder == "gpt2" else transformers.BertTokenizerFast
+    peer = kind.from_pretrained(str(DATA / folder))
+    ours = read_vocabulary(DATA / folder)
+    texts = [*documents(50), "Zoë said [MASK] to [SEP] THE <|endoftext|> [sep] x\u0301 ﬁ 北京"]
+    for text in texts:
+        assert ours.encode(text, add_special_tokens=False).ids == peer(text, add_special_tokens=False).input_ids
