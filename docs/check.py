@@ -104,7 +104,8 @@ def understand(words: list[str]) -> None:
     assert command is not None
     given = command.make_context(name, rest, obj=Line()).params.get("words", ())
     targets = [word for word in given if "=" not in word]
-    if name in {"show", "check", "run"} and targets and not targets[0].endswith(".yaml"):  # a file that the page made in an earlier command
+    # A .yaml is a file that an earlier command of the page made.
+    if name in {"show", "check", "run"} and targets and not targets[0].endswith(".yaml"):
         resolve(load(), targets[0], [word for word in given if "=" in word])
 
 
