@@ -63,6 +63,11 @@ TOKENIZERS = {
 DIFFICULT = st.text(st.sampled_from("aZ09 \n\t\r.,'s-()!\"?/:;_é\u0301\u00a0\u2003\x1c²東ǅ٣"), max_size=40)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> None:
+    encoders.load_gigatoken.cache_clear()
+
+
 def ids(tokenizer: Tokenizer, text: str) -> bytes:
     return array("i", tokenizer.encode(text, add_special_tokens=False).ids).tobytes()
 

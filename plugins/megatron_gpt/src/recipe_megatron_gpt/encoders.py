@@ -8,10 +8,14 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Way = Literal["gigatoken", "words", "plain"]
 Encode = Callable[[str], bytes]
@@ -85,21 +89,20 @@ def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, samples: list[s
         return "adds no special tokens, and add_special_tokens=true asks for them"
     try:
         encode = encoder("gigatoken", tokenizer, "i", False)
+        differing = sum(encode(text) != ids for text, ids in zip(samples, expected, strict=True))
     except ImportError:
         return _NOT_INSTALLED
     except BaseException as error:  # a panic of Rust code is no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
             raise
         return f"does not take this tokenizer ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-    differing = sum(encode(text) != ids for text, ids in zip(samples, expected, strict=True))
     return f"gives other ids than tokenizers for {differing} of {len(samples)} texts" if differing else ""
 
 
 def _gigatoken(tokenizer: str, typecode: str) -> Encode:
     import numpy as np
 
-    giga: Any = import_module("gigatoken").Tokenizer.from_json(tokenizer)
-    dtype = np.dtype(typecode)
+    giga, dtype = load_gigatoken(tokenizer), np.dtype(typecode)
 
     def encode(text: str) -> bytes:
         ids: bytes = giga.encode(text).astype(dtype).tobytes()
@@ -109,15 +112,27 @@ def _gigatoken(tokenizer: str, typecode: str) -> Encode:
 
 
 def _plain(tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
-    from tokenizers import Tokenizer
-
-    found = Tokenizer.from_str(tokenizer)
+    found = load_tokenizer(tokenizer)
 
     def encode(text: str) -> bytes:
         (encoding,) = found.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return array(typecode, encoding.ids).tobytes()
 
     return encode
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(content: str) -> Tokenizer:
+    """The tokenizer in the content of a tokenizer.json; reading one again would take a tenth of a second."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(content)
+
+
+@lru_cache(maxsize=1)
+def load_gigatoken(content: str) -> Any:
+    """The same, of gigatoken."""
+    return import_module("gigatoken").Tokenizer.from_json(content)
 
 
 # Cuts that no token of the tokenizers below ever lies across, so that the pieces can be encoded one by one:

@@ -22,7 +22,7 @@ from recipe_core.prepare import Output, Progress, file_facts, input_facts, order
 from recipe_core.text import Counts, Record, Source, clean, find, records, sentences
 from recipe_megatron_gpt.config import TRAIN, GptPrepare
 from recipe_megatron_gpt.corpus import TOKENIZER, train_tokenizer
-from recipe_megatron_gpt.encoders import Encode, Way, choose, encoder
+from recipe_megatron_gpt.encoders import Encode, Way, choose, encoder, load_tokenizer
 from recipe_megatron_gpt.indexed import best_dtype
 from recipe_megatron_gpt.token_store import NAME, Encoded, TokenStore
 from recipe_megatron_gpt.vocabulary import end_of_document, read_vocabulary, size
@@ -33,8 +33,8 @@ _SAMPLE = 50_000
 """Characters of the input by which the ways to encode are compared."""
 _NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
 """Settings that change nothing about the bytes of the files."""
-_PER_WORKER = {"mediawiki": 500_000, "jsonl": 4_000_000, "text": 4_000_000}
-"""Bytes of input that are worth starting another process for."""
+_SLOW, _FAST = 1_000_000, 100_000_000
+"""Bytes of input that are worth starting another process for: gigatoken alone is about as fast as the reading."""
 
 
 def prepare(settings: GptPrepare) -> dict[str, Any]:
@@ -254,19 +254,13 @@ def _end(settings: GptPrepare, tokenizer: str) -> bytes:
     """What ends a document, as it stands in the file."""
     if not settings.append_eod:
         return b""
-    number = end_of_document(_parsed(tokenizer), settings.eod)
+    number = end_of_document(load_tokenizer(tokenizer), settings.eod)
     return np.array([number], dtype=best_dtype(_size(tokenizer))).tobytes()
 
 
 @lru_cache(maxsize=1)
-def _parsed(tokenizer: str) -> Any:
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(tokenizer)
-
-
 def _size(tokenizer: str) -> int:
-    return size(_parsed(tokenizer))
+    return size(load_tokenizer(tokenizer))
 
 
 def _hash(text: str) -> str:
@@ -281,10 +275,10 @@ def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
     """Processes to use: where the setting leaves it open, as many as bring more than their start costs."""
     if settings.workers:
         return settings.workers
-    if way == "gigatoken" and not _has_dumps(sources) and not settings.split_sentences:
-        return 1  # it is faster than the documents could be handed to other processes
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, int(sum(source.size / _PER_WORKER[source.format] for source in sources))))
+    fast = way == "gigatoken" and not settings.split_sentences
+    worth = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
+    return max(1, min(cores, int(worth)))
 
 
 def _expected_bytes(sources: Sequence[Source], width: int) -> int:
