@@ -3,9 +3,9 @@
 Both sides make phase 1 (128 tokens, 20 predictions, every document used 5 times) of the same documents in one process.
 The baseline is what the published create_pretraining_data scripts do: token lists of one tokenizer call per line
 (Hugging Face's compiled BertWordPieceTokenizer, which transformers' BertTokenizerFast wraps), Python lists per
-instance, arrays at the end, written by h5py. It gets the sentences already split, one per line as those scripts ask for, and in
-memory; our side reads the packed file, splits the sentences itself, hashes its inputs and outputs, keeps a journal and
-has every file on the disk. Both write three files of about equal size.
+instance, arrays at the end, written by h5py. It gets the sentences already split, one per line as those scripts ask
+for, and in memory; our side reads the packed file, splits the sentences itself, hashes its inputs and outputs, keeps a
+journal and has every file on the disk. Both write three files of about equal size.
 
     python benchmarks/prepare_bert.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
     python benchmarks/prepare_bert.py --text ... --vocabulary ... --memory 20 100 400

@@ -139,6 +139,36 @@ py::array make_pairs(const py::object& sentences, const py::object& documents, c
     return owned(std::move(pairs));
 }
 
+template <typename Token>
+py::array segments_of(const py::array& store, Span<std::int64_t> starts, Span<std::int64_t> lengths,
+                      std::int64_t total) {
+    py::array_t<Token> out(total);
+    Token* const to = out.mutable_data();
+    unlocked([&] { recipe_index::copy_segments(span<Token>(store), starts, lengths, to); });
+    return out;
+}
+
+py::array copy_segments(const py::object& tokens, const py::object& starts, const py::object& lengths) {
+    const py::array store = array<std::uint16_t, std::int32_t>("tokens", tokens);
+    const py::array from = array<std::int64_t>("starts", starts);
+    const py::array sizes = array<std::int64_t>("lengths", lengths);
+    const Span<std::int64_t> places = span<std::int64_t>(from), counts = span<std::int64_t>(sizes);
+    if (places.size() != counts.size()) {
+        throw py::value_error("lengths: expected " + std::to_string(places.size()) +
+                              " entries, as many as starts has, got " + std::to_string(counts.size()));
+    }
+    std::int64_t total = 0;
+    for (std::int64_t i = 0; i < counts.size(); ++i) {
+        if (counts[i] < 0 || counts[i] > kMostIds) {
+            throw py::value_error("lengths: expected from 0 to " + std::to_string(kMostIds) + ", got " +
+                                  std::to_string(counts[i]) + " at index " + std::to_string(i));
+        }
+        total += counts[i];
+    }
+    return has_dtype<std::uint16_t>(store) ? segments_of<std::uint16_t>(store, places, counts, total)
+                                           : segments_of<std::int32_t>(store, places, counts, total);
+}
+
 py::tuple fill_rows(const py::object& tokens, const py::object& pairs, const py::object& kinds, const py::object& cls,
                     const py::object& sep, const py::object& mask, const py::object& pad, const py::object& sequence,
                     const py::object& most, const py::object& masked, bool whole_words) {
@@ -258,6 +288,8 @@ PYBIND11_MODULE(_bert, module) {
     module.def("make_pairs", &make_pairs, arg("sentences"), arg("documents"), arg("pool"), arg("first"), arg("last"),
                arg("sequence"), arg("short_probability"), arg("seed"), arg("round"),
                "See recipe_index.plain_bert.make_pairs.");
+    module.def("copy_segments", &copy_segments, arg("tokens"), arg("starts"), arg("lengths"),
+               "See recipe_index.plain_bert.copy_segments.");
     module.def("fill_rows", &fill_rows, arg("tokens"), arg("pairs"), arg("kinds"), arg("cls"), arg("sep"), arg("mask"),
                arg("pad"), arg("sequence"), arg("most"), arg("probability"), arg("whole_words"),
                "See recipe_index.plain_bert.fill_rows.");

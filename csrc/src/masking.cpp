@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -113,6 +114,21 @@ std::int32_t* copy(Span<Token> tokens, std::int64_t start, std::int64_t length, 
 }
 
 }  // namespace
+
+template <typename Token>
+void copy_segments(Span<Token> tokens, Span<std::int64_t> starts, Span<std::int64_t> lengths, Token* out) {
+    for (std::int64_t i = 0; i < starts.size(); ++i) {
+        const std::int64_t start = starts[i], length = lengths[i];
+        if (start < 0 || length < 0 || start > tokens.size() - length) {
+            throw std::invalid_argument("starts: segment " + std::to_string(i) + " lies outside of the tokens");
+        }
+        std::memcpy(out, tokens.at(start), static_cast<std::size_t>(length) * sizeof(Token));
+        out += length;
+    }
+}
+
+template void copy_segments(Span<std::uint16_t>, Span<std::int64_t>, Span<std::int64_t>, std::uint16_t*);
+template void copy_segments(Span<std::int32_t>, Span<std::int64_t>, Span<std::int64_t>, std::int32_t*);
 
 template <typename Token>
 void fill_rows(Span<Token> tokens, Span<Pair> pairs, const Masking& masking, const Rows& rows) {

@@ -140,6 +140,24 @@ def test_make_pairs_refuses() -> None:
         bert.make_pairs(np.array([0, 3, 4, 5]), documents, np.array([0]), 0, 1, 16, 0.0, 1, 0)
 
 
+@given(data=st.data(), tokens=arrays(st.sampled_from([np.uint16, np.int32]), st.integers(0, 30)))
+def test_copy_segments(data: st.DataObject, tokens: NDArray[Any]) -> None:
+    ends = np.sort(data.draw(arrays(np.int64, (5, 2), elements=st.integers(0, tokens.size))), axis=1)
+    arguments = tokens, ends[:, 0].copy(), ends[:, 1] - ends[:, 0]
+    equal((bert.copy_segments(*arguments),), (plain_bert.copy_segments(*arguments),))
+
+
+def test_copy_segments_refuses() -> None:
+    tokens = np.arange(5, dtype=np.int32)
+    for start, length in ((-1, 1), (4, 2), (6, 0), (2**62, 3)):
+        with pytest.raises(ValueError, match="segment 1 lies outside of the tokens"):
+            bert.copy_segments(tokens, np.array([0, start]), np.array([5, length]))
+    with pytest.raises(ValueError, match="lengths: expected from 0"):
+        bert.copy_segments(tokens, np.array([0]), np.array([-1]))
+    with pytest.raises(ValueError, match="as many as starts has, got 1"):
+        bert.copy_segments(tokens, np.array([0, 1]), np.array([1]))
+
+
 @given(
     data=st.data(), store=stores(), whole_words=st.booleans(), probability=st.sampled_from([0.0, 0.15, 0.5, 1.0]),
     kind=st.sampled_from([np.uint16, np.int32]), most=st.integers(1, 20), seed=SEEDS,

@@ -31,6 +31,11 @@ struct Rows {
     std::int8_t* next_sentence;
 };
 
+// Copies `lengths[i]` tokens from `starts[i]` on, for each i, one behind the other. Throws std::invalid_argument for what
+// lies outside of the tokens.
+template <typename Token>
+void copy_segments(Span<Token> tokens, Span<std::int64_t> starts, Span<std::int64_t> lengths, Token* out);
+
 // Throws std::invalid_argument for a pair that is longer than a row or lies outside of the store, and for a token that
 // is not in the vocabulary.
 template <typename Token>

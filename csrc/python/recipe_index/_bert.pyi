@@ -28,6 +28,9 @@ def make_pairs(
     seed: int,
     round: int,
 ) -> NDArray[np.void]: ...
+def copy_segments(
+    tokens: NDArray[np.uint16] | NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint16] | NDArray[np.int32]: ...
 def fill_rows(
     tokens: NDArray[np.uint16] | NDArray[np.int32],
     pairs: NDArray[np.void],

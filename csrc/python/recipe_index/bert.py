@@ -6,11 +6,21 @@ same ones in Python, and say what they do. Bad input raises ValueError.
 
 from __future__ import annotations
 
-from recipe_index._bert import PAIR, WordPiece, fill_rows, make_pairs, pack, pack_rows
+from recipe_index._bert import PAIR, WordPiece, copy_segments, fill_rows, make_pairs, pack, pack_rows
 
 CONTINUATION = 2
 """Kind of a token id that continues the word of the token before it."""
 SPECIAL = 1
 """Kind of a token id that is never predicted, and never drawn as a random word."""
 
-__all__ = ["CONTINUATION", "PAIR", "SPECIAL", "WordPiece", "fill_rows", "make_pairs", "pack", "pack_rows"]
+__all__ = [
+    "CONTINUATION",
+    "PAIR",
+    "SPECIAL",
+    "WordPiece",
+    "copy_segments",
+    "fill_rows",
+    "make_pairs",
+    "pack",
+    "pack_rows",
+]

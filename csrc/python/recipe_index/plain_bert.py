@@ -151,6 +151,18 @@ def _truncated(
     return a, b
 
 
+def copy_segments(tokens: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """``lengths[i]`` tokens from ``starts[i]`` on, for each i, one behind the other.
+
+    Args:
+        tokens: uint16 or int32, may be a memory map.
+        starts: ``[segments]``.
+        lengths: ``[segments]``.
+    """
+    parts = [tokens[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    return np.concatenate([tokens[:0], *parts])
+
+
 def fill_rows(
     tokens: NDArray[Any], pairs: NDArray[np.void], kinds: NDArray[np.uint8], cls: int, sep: int, mask: int, pad: int,
     sequence: int, most: int, probability: float, whole_words: bool,

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recipe_bert_dp import shards
 from recipe_bert_dp.config import PrepareHdf5
 from recipe_bert_dp.pairs import Split, deal, pairs_file, read_pairs, splits
 from recipe_bert_dp.shards import Arrays
-from recipe_bert_dp.store import Store, opened
+from recipe_bert_dp.store import opened
 from recipe_bert_dp.tokens import write_store
 from recipe_bert_dp.vocabulary import Vocabulary
 from recipe_bert_dp.workers import fitting
@@ -145,22 +146,21 @@ class WriteShard:
         pairs = read_pairs(pairs_file(self.folder / WORK, job.split, job.number))
         counts = {"samples": int(pairs.size), "tokens": 0, "predictions": 0}
         with opened(self.folder / WORK, self.vocabulary.dtype) as store:
-            blocks = self._blocks(pairs, store, counts)
-            shards.write(path, pairs.size, blocks, shards.PLAIN, gzip=self.settings.gzip)
+            tokens = store.take(pairs)
+        shards.write(path, pairs.size, self._blocks(pairs, tokens, counts), shards.PLAIN, gzip=self.settings.gzip)
         return {"bytes": path.stat().st_size, "sha256": sha256(path), **counts}
 
-    def _blocks(self, pairs: Any, store: Store, counts: dict[str, int]) -> Iterator[Arrays]:
+    def _blocks(self, pairs: NDArray[np.void], tokens: NDArray[Any], counts: dict[str, int]) -> Iterator[Arrays]:
         settings, vocabulary = self.settings, self.vocabulary
         ids = vocabulary.ids
         kinds = vocabulary.kinds()
         for start in range(0, max(1, pairs.size), shards.ROWS_AT_ONCE):
             rows = bert.fill_rows(
-                store.tokens, pairs[start : start + shards.ROWS_AT_ONCE], kinds, ids["[CLS]"], ids["[SEP]"],
-                ids["[MASK]"], vocabulary.pad, settings.sequence, settings.max_predictions, settings.masked_lm_prob,
+                tokens, pairs[start : start + shards.ROWS_AT_ONCE], kinds, ids["[CLS]"], ids["[SEP]"], ids["[MASK]"],
+                vocabulary.pad, settings.sequence, settings.max_predictions, settings.masked_lm_prob,
                 settings.whole_word_mask,
             )  # fmt: skip
             block: Arrays = dict(zip(shards.PLAIN, rows, strict=True))
             counts["tokens"] += int(block["input_mask"].sum(dtype=np.int64))
             counts["predictions"] += int(np.count_nonzero(block["masked_lm_positions"]))
             yield block
-            store.forget()

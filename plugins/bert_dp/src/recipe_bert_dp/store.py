@@ -12,9 +12,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_index import bert
+
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
-LARGE = 48 << 20
+LARGE = 16 << 20
 """Bytes of a file of which a process may keep all pages that it has read."""
+SEGMENTS = 512
+"""Segments that are read between two times of giving pages back: the system brings in 64 KB around each."""
 
 
 class StoreWriter:
@@ -84,6 +88,25 @@ class Store:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._maps.append(mapped)
         return np.frombuffer(mapped, dtype)
+
+    def take(self, pairs: NDArray[np.void]) -> NDArray[Any]:
+        """The tokens of ``pairs``, whose starts become places in what is returned.
+
+        They are read in the order in which they lie in the file, so that each page is read once.
+        """
+        starts = np.concatenate([pairs["a_start"], pairs["b_start"]])
+        lengths = np.concatenate([pairs["a_length"], pairs["b_length"]]).astype(np.int64)
+        order = np.argsort(starts, kind="stable")
+        starts, sizes = starts[order], lengths[order]
+        parts = []
+        for first in range(0, order.size, SEGMENTS):
+            last = first + SEGMENTS
+            parts.append(bert.copy_segments(self.tokens, starts[first:last], sizes[first:last]))
+            self.forget()
+        places = np.empty_like(starts)
+        places[order] = np.cumsum(sizes) - sizes
+        pairs["a_start"], pairs["b_start"] = np.split(places, 2)
+        return np.concatenate([self.tokens[:0], *parts])
 
     def forget(self) -> None:
         """Give back the pages of large files; they are read again, mostly from the system's cache, where needed."""
