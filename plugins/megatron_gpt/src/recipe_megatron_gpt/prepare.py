@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import chain, islice
@@ -18,18 +17,19 @@ import numpy as np
 from recipe_core.config import plain
 from recipe_core.errors import DataError
 from recipe_core.files import require_space, write_text
-from recipe_core.prepare import Output, Progress, file_facts, input_facts, ordered_map, sha256, working_on
-from recipe_core.text import Counts, Record, Source, clean, find, records, sentences
+from recipe_core.prepare import Output, Progress, file_facts, input_facts, ordered_map, sha256
+from recipe_core.text import Counts, Record, Source, clean, find, records
 from recipe_megatron_gpt.config import TRAIN, GptPrepare
 from recipe_megatron_gpt.corpus import TOKENIZER, train_tokenizer
-from recipe_megatron_gpt.encoders import Encode, Way, choose, encoder, load_tokenizer
+from recipe_megatron_gpt.encoders import Way, choose, content_of, load_tokenizer
 from recipe_megatron_gpt.indexed import best_dtype
-from recipe_megatron_gpt.token_store import NAME, Encoded, TokenStore
+from recipe_megatron_gpt.token_store import NAME, TokenStore
+from recipe_megatron_gpt.tokenise import Tokenise
 from recipe_megatron_gpt.vocabulary import end_of_document, read_vocabulary, size
 
-CHUNK = 1_000_000
+CHUNK = 500_000
 """Characters of documents that a worker gets at a time."""
-_SAMPLE = 50_000
+_SAMPLE = 20_000
 """Characters of the input by which the ways to encode are compared."""
 _NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
 """Settings that change nothing about the bytes of the files."""
@@ -86,8 +86,7 @@ def _given_tokenizer(settings: GptPrepare) -> str:
     tokenizer = read_vocabulary(Path(settings.tokenizer).expanduser())
     if settings.append_eod:
         end_of_document(tokenizer, settings.eod)
-    content: str = tokenizer.to_str()
-    return content
+    return content_of(tokenizer)
 
 
 def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
@@ -196,58 +195,6 @@ def _chunks(found: Iterable[Record]) -> Iterator[list[Record]]:
 
 def _describe(chunk: list[Record]) -> str:
     return str(chunk[0]) if len(chunk) == 1 else f"{chunk[0]} to {chunk[-1]}"
-
-
-@dataclass(frozen=True)
-class Tokenise:
-    """What a worker does with its documents."""
-
-    way: Way
-    tokenizer: str
-    """Content of a tokenizer.json."""
-    typecode: str
-    """Of the ids in the file, as the module array names it."""
-    add_special_tokens: bool
-    eod: bytes
-    """The id that ends a document, as it stands in the file; or nothing."""
-    split_sentences: bool
-
-    def __call__(self, chunk: list[Record]) -> Encoded:
-        """Clean, split and encode the documents, as Megatron-LM's preprocess_data does.
-
-        There, too, a sentence without any token is no sequence, and a document without any keeps its place, without a
-        sequence and without an end.
-        """
-        encode = _encoder(self.way, self.tokenizer, self.typecode, self.add_special_tokens)
-        width = np.dtype(self.typecode).itemsize
-        tokens: list[bytes] = []
-        sizes: list[int] = []
-        sequences: list[int] = []
-        for record in chunk:
-            working_on(record)
-            text = clean(record)
-            if not text:
-                continue
-            found = [ids for part in (sentences(text) if self.split_sentences else (text,)) if (ids := encode(part))]
-            if found:
-                found[-1] += self.eod
-            tokens += found
-            sizes += [len(ids) // width for ids in found]
-            sequences.append(len(found))
-        return Encoded(
-            tokens=b"".join(tokens),
-            sizes=np.array(sizes, dtype=np.int32),
-            sequences=np.array(sequences, dtype=np.int32),
-            read=len(chunk),
-            without_text=len(chunk) - len(sequences),
-            consumed=chunk[-1].consumed,
-        )
-
-
-@lru_cache(maxsize=1)
-def _encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
-    """Made once per process."""
-    return encoder(way, tokenizer, typecode, add_special_tokens)
 
 
 def _end(settings: GptPrepare, tokenizer: str) -> bytes:

@@ -16,29 +16,12 @@ from recipe_core.files import sync
 from recipe_core.prepare import Output
 from recipe_megatron_gpt.header import bin_path, idx_path
 from recipe_megatron_gpt.indexed import write_idx
+from recipe_megatron_gpt.tokenise import Encoded
 
 NAME = "tokens"
 """Name of the two files without their ending."""
 NOTE_EVERY = 2.0
 """Seconds between two entries of the journal: what an interrupted run does again at most."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Some documents as token ids."""
-
-    tokens: bytes
-    """Their ids one behind the other, as they stand in the .bin file."""
-    sizes: NDArray[np.int32]
-    """Tokens of each sequence."""
-    sequences: NDArray[np.int32]
-    """Sequences of each document."""
-    read: int
-    """Documents that were read for it."""
-    without_text: int
-    """How many of them had no text once they were clean; they are left out."""
-    consumed: int
-    """Bytes of the inputs that were read up to here."""
 
 
 @dataclass(frozen=True)
