@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -65,18 +65,24 @@ class Checkpoints:
         format: moves the bytes.
         engine: this process's place among the ranks.
         keep: so many checkpoints stay, the newest; 0 keeps all.
+        keep_best: the one of the lowest validation loss stays too.
+        notes: further files of each checkpoint: name and text.
         warn: takes a message for the user (called on rank 0 alone).
     """
 
     def __init__(
-        self, folder: Path, format: Format, engine: Ranks, keep: int, warn: Callable[[str], None] | None = None
-    ) -> None:
+        self, folder: Path, format: Format, engine: Ranks, keep: int, warn: Callable[[str], None] | None = None,
+        *, keep_best: bool = False, notes: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.folder, self.format, self.engine, self.keep = folder, format, engine, keep
+        self.keep_best, self.notes = keep_best, notes or {}
         self.warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr, flush=True))
         self._damaged: set[str] = set()
 
-    def save(self, step: int, state: dict[str, Any]) -> Path:
+    def save(self, step: int, state: dict[str, Any], val_loss: float | None = None) -> Path:
         """Write ``state`` as ``step-N`` (in place of one of that step), then remove what is beyond ``keep``.
+
+        ``val_loss`` is the validation loss at this step, where the run evaluated then.
 
         Raises:
             DiskError: too little space, or the folder cannot be written.
@@ -86,7 +92,7 @@ class Checkpoints:
         try:
             part = self._prepare(final, size)
             self._write(part, state)
-            self._publish(part, final, self._seal(part, step))
+            self._publish(part, final, self._seal(part, step, val_loss))
         except Exception as error:
             if part is not None and self.engine.rank == 0:
                 remove(part)  # ranks fail together, so that none is still writing into it
@@ -170,14 +176,20 @@ class Checkpoints:
 
         self._together(require_shared)
         self._together(lambda: self.format.save(part, state))
+        self._on_rank_0(lambda: self._write_notes(part))
 
-    def _seal(self, part: Path, step: int) -> Manifest:
+    def _write_notes(self, part: Path) -> None:
+        for name, text in self.notes.items():
+            (part / name).write_text(text, encoding="utf-8")
+
+    def _seal(self, part: Path, step: int, val_loss: float | None) -> Manifest:
         """The manifest of what was written, once all of it is on the disk."""
         names = self._on_rank_0(lambda: manifests.names(part))
         shares = self._together(lambda: {name: manifests.measure(part / name) for name in self._share(names)})
         files: dict[str, Entry] = {name: entry for share in shares for name, entry in share.items()}
         return Manifest(
-            format=self.format.name, step=step, world_size=self.engine.world_size, torch=torch.__version__,
+            format=self.format.name, step=step, val_loss=val_loss, world_size=self.engine.world_size,
+            torch=torch.__version__,
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"), files=dict(sorted(files.items())),
         )  # fmt: skip
 
@@ -208,10 +220,22 @@ class Checkpoints:
             return
         older = [name for name in self._names() if int(name.removeprefix("step-")) <= saved]
         whole = [name for name in older if name not in self._damaged]
-        for name in set(older) - set(whole[: self.keep]):
+        best = {self._best(whole)} if self.keep_best else set()
+        for name in set(older) - set(whole[: self.keep]) - best:
             hidden = aside(self.folder / name)
             (self.folder / name).replace(hidden)  # so that it is never seen half removed
             remove(hidden)
+
+    def _best(self, names: list[str]) -> str | None:
+        """Of these checkpoints, that of the lowest validation loss; None where none was saved at an evaluation."""
+        losses = {}
+        for name in names:
+            try:
+                losses[name] = Manifest.read(self.folder / name).val_loss
+            except CheckpointError:
+                continue
+        known = {name: loss for name, loss in losses.items() if loss is not None}
+        return min(known, key=known.__getitem__, default=None)
 
     def _tidy(self) -> None:
         """Remove what a killed save left; put back a checkpoint that it was about to replace."""

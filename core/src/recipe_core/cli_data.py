@@ -49,9 +49,10 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
     )
     @debug
     def inspect(path: Path, tokenizer: Path | None) -> None:
-        """Show what a prepared data set holds.
+        """Show what a prepared data set or a checkpoint holds.
 
-        PATH is its folder, one of its files, or their common path without the ending.
+        PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
+        a run folder, for its newest one.
         """
         found = _files(registry(), path)
         click.echo("\n\n".join(_shown(path, files.inspect(path, tokenizer)) for files in found))
@@ -60,7 +61,7 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
     @click.argument("path", type=click.Path(path_type=Path))
     @debug
     def verify(path: Path) -> int:
-        """Check the files of a prepared data set.
+        """Check the files of a prepared data set, or of checkpoints.
 
         All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
         when something is wrong.
@@ -161,8 +162,11 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     Raises:
         DataError: there is nothing, or nothing that any plugin knows.
     """
+    from recipe_core.manifest import NAME
     from recipe_core.specs import load
 
+    if _holds_checkpoints(path, NAME):
+        return [load("recipe_core.checkpoint_files:CheckpointFiles", "the core")()]
     known = {name: spec for name, spec in _datasets(registry).items() if spec.files}
     # Several datasets may share a reader.
     readers = {spec.files: load(spec.files, f"dataset {name!r}") for name, spec in known.items()}
@@ -174,6 +178,13 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder, nor files that start with this name")
     raise DataError(f"{path}: holds no data set that an installed plugin knows (they know: {kinds})")
+
+
+def _holds_checkpoints(path: Path, manifest: str) -> bool:
+    """Whether it is a checkpoint, whole or not, a folder of them, or a run folder."""
+    if (path / manifest).is_file() or (path.is_dir() and path.name.startswith("step-")):
+        return True
+    return any(folder.is_dir() and any(folder.glob("step-*")) for folder in (path, path / "checkpoints"))
 
 
 def _shown(path: Path, inspection: Inspection) -> str:

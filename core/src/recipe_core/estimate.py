@@ -89,4 +89,5 @@ def _checkpoints(train: Train) -> int:
     """Most checkpoints that exist at once; the last step is saved even where ``save_every`` does not fall on it."""
     steps = min(train.steps, train.stop_after or train.steps)
     saved = -(-steps // train.save_every) if train.save_every else 1
-    return min(saved, train.keep + 1) if train.keep else saved
+    best = int(train.keep_best and train.eval_every > 0)
+    return min(saved, train.keep + best + 1) if train.keep else saved

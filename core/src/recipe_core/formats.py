@@ -44,6 +44,8 @@ class Dcp:
     """
 
     name = "dcp"
+    group: dist.ProcessGroup | None = None
+    """What the ranks meet in; None: the default group. Whoever saves in another thread sets one of its own."""
 
     def __init__(self, config: NoSettings | None = None) -> None:
         """It has no settings."""
@@ -56,7 +58,10 @@ class Dcp:
             CheckpointError: ``state`` holds what could not be read again.
         """
         with _one_error(path, writing=True):
-            dcp.save(state, storage_writer=_Writer(path), planner=_SavePlanner(), no_dist=not dist.is_initialized())
+            dcp.save(
+                state, storage_writer=_Writer(path), planner=_SavePlanner(), process_group=self.group,
+                no_dist=not dist.is_initialized(),
+            )  # fmt: skip
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
         """Fill ``state`` from the folder ``path``: tensors in place, plain values replaced; all ranks call it.
@@ -67,11 +72,22 @@ class Dcp:
             CheckpointError: ``path`` is damaged, names a forbidden global, or holds other names, shapes or dtypes.
         """
         with _one_error(path, writing=False):
-            dcp.load(state, storage_reader=_Reader(path), planner=_LoadPlanner(path), no_dist=not dist.is_initialized())
+            dcp.load(
+                state, storage_reader=_Reader(path), planner=_LoadPlanner(path), process_group=self.group,
+                no_dist=not dist.is_initialized(),
+            )  # fmt: skip
 
     def detect(self, path: Path) -> bool:
         """Whether ``path`` looks like a checkpoint of this format."""
         return (path / METADATA).is_file()
+
+    def contents(self, path: Path) -> dict[str, TensorStorageMetadata | BytesStorageMetadata]:
+        """What it holds, by flat name (``"model.blocks.0.bias"``).
+
+        Raises:
+            CheckpointError: ``path`` is damaged, or names a forbidden global.
+        """
+        return dict(_read_metadata(path).state_dict_metadata)
 
 
 class _Writer(dcp.FileSystemWriter):

@@ -35,6 +35,8 @@ class Manifest:
     """Ranks that wrote it."""
     torch: str
     """PyTorch's version."""
+    val_loss: float | None = None
+    """Validation loss at this step, where the run evaluated then."""
     time: str
     """When it was written (ISO 8601, UTC)."""
     files: Mapping[str, Entry]
@@ -59,6 +61,7 @@ class Manifest:
             return cls(
                 format=str(plain["format"]), step=int(plain["step"]), world_size=int(plain["world_size"]),
                 torch=str(plain["torch"]), time=str(plain["time"]), files=files,
+                val_loss=None if plain.get("val_loss") is None else float(plain["val_loss"]),
             )  # fmt: skip
         except FileNotFoundError as error:
             raise CheckpointError(f"no {NAME} in it, so it was not written to its end") from error

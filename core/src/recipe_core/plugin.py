@@ -55,3 +55,8 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         build="recipe_core.formats:Dcp",
         summary="torch.distributed.checkpoint: sharded, loads into any layout",
     )
+    yield CheckpointFormat(
+        name="single",
+        build="recipe_core.single:Single",
+        summary="one file that torch.load(weights_only=True) reads; written by rank 0",
+    )

@@ -17,8 +17,9 @@ import torch
 
 from recipe_core import engine as engines
 from recipe_core import folder as folders
+from recipe_core.background import Saver
 from recipe_core.checkpoint import Checkpoints
-from recipe_core.errors import ConfigError
+from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.feed import Feed
 from recipe_core.files import home, write_text
 from recipe_core.job import Job
@@ -46,10 +47,11 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
     optimizer = adamw(model.parameters(), job.train)
     samples = job.data.build(job.data.config, run)
     folders.claim(out, job, engine)
-    progress, checkpoints = Progress(), _checkpoints(job, out, engine)
-    _resume(checkpoints, model, optimizer, progress)
+    progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine)
+    _resume(job, checkpoints, model, optimizer, progress)
 
     with ExitStack() as stack:
+        saver = stack.enter_context(Saver(checkpoints, background=background))
         report = stack.enter_context(Report(engine.rank == 0, job.train.steps, _line(job)))
         feed = stack.enter_context(Feed(samples, run))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
@@ -58,11 +60,12 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
         report.say(_opening(job, out, run, model, progress))
         parts = Parts(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
-            advance=report.advance, save=partial(_save, checkpoints, model, optimizer, progress),
+            advance=report.advance, save=partial(_save, saver, model, optimizer, progress),
             stop_signal=lambda: stop.signal, tokens_per_sample=job.tokens_per_sample(),
             flops_per_sample=facts.flops_per_sample if facts else None,
         )  # fmt: skip
         stopped = train(parts, progress)
+        saver.wait()
     return _close(job, out, engine, run, model, progress, stop.signal if stopped else None)
 
 
@@ -94,27 +97,56 @@ def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
     return job.layout.build(module, job.layout.config, run), loss
 
 
-def _checkpoints(job: Job, out: Path, engine: engines.Engine) -> Checkpoints:
-    return Checkpoints(out / "checkpoints", job.checkpoint.build(job.checkpoint.config), engine, job.train.keep)
+def _checkpoints(job: Job, out: Path, engine: engines.Engine) -> tuple[Checkpoints, bool]:
+    """The checkpoints of the run folder, and whether their format can save in another thread."""
+    form, ranks = job.checkpoint.build(job.checkpoint.config), engine.side()
+    background = hasattr(form, "group")
+    if background:
+        form.group = ranks.group
+    found = Checkpoints(
+        out / "checkpoints",
+        form,
+        ranks,
+        job.train.keep,
+        keep_best=job.train.keep_best,
+        notes={"job.yaml": job.as_yaml()},
+    )
+    return found, background
 
 
 def _state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
     return {**gather_state(model.module, optimizer), "progress": progress.state()}
 
 
-def _save(checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    checkpoints.save(progress.step, _state(model, optimizer, progress))
+def _save(
+    saver: Saver, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress, val_loss: float | None
+) -> None:
+    saver.save(progress.step, _state(model, optimizer, progress), val_loss)
 
 
-def _resume(checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    """Go on from the newest whole checkpoint of the run folder, if it has one."""
+def _resume(
+    job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress
+) -> None:
+    """Go on from a checkpoint, as ``train.resume`` says.
+
+    Raises:
+        ConfigError: the run is to begin anew in a folder that has checkpoints.
+        CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
+    """
     path = checkpoints.newest()
-    if path is not None:
-        state = _state(model, optimizer, progress)
-        checkpoints.load(path, state)
-        with keeping_settings(optimizer):
-            apply_state(model.module, optimizer, state)
-        progress.restore(state["progress"])
+    if job.train.resume == "none" and path is not None:
+        raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
+    if path is None and job.train.resume not in ("auto", "none"):
+        path = Path(job.train.resume)
+        if problems := checkpoints.problems(path):
+            raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
+    if path is None:
+        return
+    state = _state(model, optimizer, progress)
+    checkpoints.load(path, state)
+    with keeping_settings(optimizer):
+        apply_state(model.module, optimizer, state)
+    progress.restore(state["progress"])
 
 
 def _line(job: Job) -> Callable[[Row], str]:

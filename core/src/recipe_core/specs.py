@@ -212,8 +212,15 @@ class Train:
     """Samples per evaluation: the first so many of the validation split, the same each time."""
     save_every: int = 0
     """Steps between checkpoints; 0 saves only at the end."""
+    save_minutes: float = 0.0
+    """Minutes between checkpoints, beside ``save_every``; 0 does not look at the clock."""
     keep: int = 2
     """Checkpoints to keep, newest first; 0 keeps all."""
+    keep_best: bool = True
+    """Keep the one of the lowest validation loss too, among those that were saved where the run evaluated."""
+    resume: str = "auto"
+    """``auto``: from the newest whole checkpoint of the run folder, if there is one; ``none``: from the beginning;
+    a path: where the folder has no checkpoint yet, from this one of another run."""
     timeout: float = 600.0
     """Seconds that one collective may take before the run is called dead."""
 
@@ -222,7 +229,17 @@ class Train:
         for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_samples"):
             if getattr(self, name) < 1:
                 problems.append(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("warmup_steps", "eval_every", "save_every", "keep", "weight_decay", "clip", "lr", "min_lr"):
+        for name in (
+            "warmup_steps",
+            "eval_every",
+            "save_every",
+            "save_minutes",
+            "keep",
+            "weight_decay",
+            "clip",
+            "lr",
+            "min_lr",
+        ):
             if not getattr(self, name) >= 0:
                 problems.append(f"{name}: expected at least 0, got {getattr(self, name)}")
         if not 0 <= self.warmup_ratio <= 1:

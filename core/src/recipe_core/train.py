@@ -60,7 +60,8 @@ class Parts:
     """Takes each row of metrics; does nothing on ranks other than 0."""
     advance: Callable[[int], None]
     """Told the step after each one (a progress bar)."""
-    save: Callable[[], None]
+    save: Callable[[float | None], None]
+    """Saves the state, with the validation loss of the step where there is one."""
     stop_signal: Callable[[], str | None]
     """Name of the signal that asked this process to stop."""
     tokens_per_sample: int | None
@@ -77,7 +78,7 @@ def train(parts: Parts, progress: Progress) -> bool:
     """
     cfg, began = parts.run.train, progress.step
     end = cfg.steps if cfg.stop_after is None else min(cfg.steps, began + cfg.stop_after)
-    window, stopped = Window(), _asked_to_stop(parts)
+    window, stopped, saved_at = Window(), _asked_to_stop(parts), time.monotonic()
     if began == 0 and cfg.eval_every and not stopped:
         values = _evaluate(parts)
         stopped = values is None
@@ -88,6 +89,8 @@ def train(parts: Parts, progress: Progress) -> bool:
         final = stopped or progress.step == end
         log, save = (final or _due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
         evaluate = _due(progress.step, cfg.eval_every) or bool(cfg.eval_every and progress.step == cfg.steps)
+        if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
+            save = parts.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
         if log or evaluate or save:
             row, window = _row(parts, progress, window, result), Window()
             if evaluate and not stopped:
@@ -96,7 +99,8 @@ def train(parts: Parts, progress: Progress) -> bool:
                 row |= values or {}
             parts.record(row)
         if save or stopped:
-            parts.save()
+            parts.save(row.get("val_loss"))
+            saved_at = time.monotonic()
         parts.advance(progress.step)
     return stopped
 

@@ -14,9 +14,22 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Engine", "explain", "start"]
+__all__ = ["Engine", "SideRanks", "explain", "start"]
 
 Value = TypeVar("Value")
+
+
+class SideRanks(Protocol):
+    """The ranks as a second thread meets them, without meeting the first one's collectives."""
+
+    rank: int
+    world_size: int
+    group: ProcessGroup | None
+    """gloo, for what lives on the CPU; None where a run has one process."""
+
+    def gather(self, value: Value) -> list[Value]:
+        """Each rank's ``value`` (small, picklable), in rank order. All ranks call it."""
+        ...
 
 
 class Engine(Protocol):
@@ -82,6 +95,10 @@ class Engine(Protocol):
 
     def broadcast(self, value: Value) -> Value:
         """Rank 0's ``value`` (small, picklable). All ranks call it."""
+        ...
+
+    def side(self) -> SideRanks:
+        """The same ranks with a process group of their own, for one other thread of each. All ranks call it."""
         ...
 
     def seed(self, number: int) -> None:

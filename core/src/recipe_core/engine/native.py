@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -157,11 +158,13 @@ class NativeEngine:
         return bool(flags.item())
 
     def gather(self, value: Value) -> list[Value]:
-        if self.world_size == 1:
-            return [value]
-        values: list[Value | None] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values  # type: ignore[return-value]  # each slot is filled now
+        return _gather(value, self.world_size, None)
+
+    def side(self) -> NativeSide:
+        group = None
+        if self.world_size > 1:
+            group = dist.new_group(backend="gloo", timeout=self._timeout)
+        return NativeSide(self.rank, self.world_size, group)
 
     def broadcast(self, value: Value) -> Value:
         if self.world_size == 1:
@@ -172,6 +175,26 @@ class NativeEngine:
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)  # of every device that PyTorch knows
+
+
+@dataclass
+class NativeSide:
+    """The ranks of a second thread; see :class:`recipe_core.engine.SideRanks`."""
+
+    rank: int
+    world_size: int
+    group: dist.ProcessGroup | None
+
+    def gather(self, value: Value) -> list[Value]:
+        return _gather(value, self.world_size, self.group)
+
+
+def _gather(value: Value, world_size: int, group: dist.ProcessGroup | None) -> list[Value]:
+    if world_size == 1:
+        return [value]
+    values: list[Value | None] = [None] * world_size
+    dist.all_gather_object(values, value, group=group)
+    return values  # type: ignore[return-value]  # each slot is filled now
 
 
 def _device(name: str, me: Worker | None) -> torch.device:

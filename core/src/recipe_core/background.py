@@ -1,0 +1,72 @@
+"""Saving beside training: the state is copied, and a thread of every rank writes the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from recipe_core.checkpoint import Checkpoints
+from recipe_core.errors import RecipeError
+
+
+class Saver:
+    """Saves checkpoints, one at a time; a context manager that ends its thread.
+
+    Training waits for the copy, and for the save before if that is still under way. A save that failed is raised by the
+    next call. The thread's collectives need a process group of their own: ``checkpoints`` is made with
+    :meth:`recipe_core.engine.Engine.side`, whose group its format uses too.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, *, background: bool) -> None:
+        self.checkpoints, self._background = checkpoints, background
+        self._thread = ThreadPoolExecutor(1, "save")
+        self._pending: Future[Path] | None = None
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A mistake of the user's leaves the other ranks alive, and the save under way will end. After anything else it
+        # may wait for a rank that is gone: the engine ends that, not this.
+        self._thread.shutdown(wait=error is None or isinstance(error, RecipeError))
+
+    def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> None:
+        """Save ``state`` as it is now; all ranks call it.
+
+        Raises:
+            RecipeError: the save before this one, or this one where it is not in the background, failed.
+        """
+        self.wait()
+        if self._background:
+            self._pending = self._thread.submit(self.checkpoints.save, step, copied(state), val_loss)
+        else:
+            self.checkpoints.save(step, state, val_loss)
+
+    def wait(self) -> None:
+        """Until everything is on the disk.
+
+        Raises:
+            RecipeError: the save under way failed.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+
+def copied(value: Any) -> Any:
+    """A nested state with tensors of its own, on the host; shards of a DTensor stay on their device."""
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(item) for item in value)
+    if isinstance(value, DTensor):
+        return value.detach().clone()
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

@@ -1,0 +1,162 @@
+"""When a run saves, what stays, from where it goes on, and both formats; in the background and on two ranks."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recipe_core import registry
+from recipe_core.background import Saver, copied
+from recipe_core.errors import CheckpointError, ConfigError, DiskError
+from recipe_core.job import Job, resolve
+from recipe_core.manifest import Manifest
+from recipe_core.metrics import read_rows
+from recipe_core.run import run
+from recipe_core.single import Single
+from recipe_core.testing import spawn, toy
+
+
+def job(*words: str) -> Job:
+    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
+    return resolve(found, "toy", words)
+
+
+def train(out: str, *words: str) -> dict[int, float]:
+    """The losses of a run by step."""
+    run(job(*words), Path(out))
+    return {row["step"]: row["loss"] for row in read_rows(Path(out) / "metrics.jsonl") if "loss" in row}
+
+
+def steps(out: Path) -> list[int]:
+    return sorted(int(p.name.removeprefix("step-")) for p in (out / "checkpoints").iterdir())
+
+
+def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    # with this rate the validation loss rises after the first evaluations
+    train(str(out), "train.steps=10", "train.eval_every=1", "train.save_every=1", "train.keep=2", "train.lr=3.0")
+    losses = {row["step"]: row["val_loss"] for row in read_rows(out / "metrics.jsonl") if row["step"]}
+    best = min(losses, key=losses.__getitem__)
+    assert best < 9
+    assert steps(out) == [best, 9, 10]
+    assert Manifest.read(out / "checkpoints" / f"step-{best}").val_loss == losses[best]
+
+
+def test_the_best_goes_when_it_is_not_wanted(tmp_path: Path) -> None:
+    words = ("train.steps=10", "train.eval_every=1", "train.save_every=1", "train.keep=2", "train.lr=3.0")
+    train(str(tmp_path / "run"), *words, "train.keep_best=false")
+    assert steps(tmp_path / "run") == [9, 10]
+
+
+def test_saves_by_the_clock(tmp_path: Path) -> None:
+    train(str(tmp_path / "always"), "train.steps=4", "train.save_minutes=1e-9", "train.keep=0", "train.eval_every=0")
+    train(str(tmp_path / "never"), "train.steps=4", "train.save_minutes=60", "train.keep=0", "train.eval_every=0")
+    assert (steps(tmp_path / "always"), steps(tmp_path / "never")) == ([1, 2, 3, 4], [4])
+
+
+def test_a_checkpoint_holds_the_job(tmp_path: Path) -> None:
+    train(str(tmp_path / "run"), "train.steps=2")
+    text = (tmp_path / "run" / "checkpoints" / "step-2" / "job.yaml").read_text()
+    assert text == (tmp_path / "run" / "job.yaml").read_text() == job("train.steps=2").as_yaml()
+
+
+def test_goes_on_from_a_checkpoint_of_another_run(tmp_path: Path) -> None:
+    whole = train(str(tmp_path / "whole"))
+    train(str(tmp_path / "first"), "train.stop_after=3")
+    second = train(str(tmp_path / "second"), f"train.resume={tmp_path / 'first' / 'checkpoints' / 'step-3'}")
+    assert second == {step: loss for step, loss in whole.items() if step > 3}
+
+
+def test_a_start_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere is not a whole checkpoint"):
+        train(str(tmp_path / "run"), f"train.resume={tmp_path / 'nowhere'}")
+
+
+def test_does_not_begin_anew_over_checkpoints(tmp_path: Path) -> None:
+    whole = train(str(tmp_path / "run"), "train.resume=none")
+    assert len(whole) == 8
+    with pytest.raises(ConfigError, match=r"train\.resume: none, and .*step-8 is there"):
+        train(str(tmp_path / "run"), "train.resume=none")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("form", ["dcp", "single"])
+def test_each_format_resumes_exactly(tmp_path: Path, form: str, processes: int) -> None:
+    whole = train(str(tmp_path / "whole"))
+    words = (f"checkpoint={form}", "train.save_every=1")
+    if processes == 1:
+        train(str(tmp_path / "cut"), *words, "train.stop_after=3")
+    else:
+        spawn(train, processes, str(tmp_path / "cut"), *words, "train.stop_after=3")
+    assert train(str(tmp_path / "cut"), *words) == pytest.approx(whole, rel=0, abs=0 if processes == 1 else 1e-6)
+
+
+def test_single_is_one_file_of_weights(tmp_path: Path) -> None:
+    train(str(tmp_path / "run"), "checkpoint=single", "train.steps=1")
+    folder = tmp_path / "run" / "checkpoints" / "step-1"
+    found = torch.load(folder / "checkpoint.pt", weights_only=True)
+    assert found["progress"] == {"step": 1, "consumed_samples": 8}
+    assert found["model"]["layers.0.weight"].shape == (8, 6)
+    assert Single().contents(folder).keys() >= {"model.layers.0.weight", "optimizer.param_groups", "progress.step"}
+
+
+def test_single_says_what_does_not_fit(tmp_path: Path) -> None:
+    Single().save(tmp_path, {"model": {"a": torch.ones(3), "b": torch.ones(2)}})
+    with pytest.raises(CheckpointError, match=r"model.a: found float32 \[3\], expected float32 \[4\]"):
+        Single().load(tmp_path, {"model": {"a": torch.ones(4), "b": torch.ones(2)}})
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"cos\nsystem\n(S'true'\ntR."])
+def test_single_refuses_what_is_no_weights(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: refused"):
+        Single().load(tmp_path, {})
+
+
+class Slow:
+    """Stands for checkpoints: writes when it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go, self.saved = threading.Event(), []
+
+    def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> Path:
+        assert self.go.wait(20)
+        if step == 3:
+            raise DiskError("full")
+        self.saved.append((step, state["x"].tolist()))
+        return Path()
+
+
+def test_training_goes_on_while_it_saves_what_was_there() -> None:
+    slow, x = Slow(), torch.zeros(2)
+    with Saver(slow, background=True) as saver:  # type: ignore[arg-type]
+        saver.save(1, {"x": x}, None)
+        x.add_(1)  # the next step changes the weights while the save is under way
+        assert slow.saved == []
+        slow.go.set()
+        saver.save(2, {"x": x}, None)
+        saver.wait()
+    assert slow.saved == [(1, [0.0, 0.0]), (2, [1.0, 1.0])]
+
+
+def test_a_save_that_failed_is_raised_by_the_next_call() -> None:
+    slow = Slow()
+    slow.go.set()
+    with Saver(slow, background=True) as saver:  # type: ignore[arg-type]
+        saver.save(3, {"x": torch.zeros(1)}, None)
+        with pytest.raises(DiskError, match="full"):
+            saver.save(4, {"x": torch.zeros(1)}, None)
+
+
+def test_a_copy_shares_nothing() -> None:
+    state = {"a": {"b": torch.ones(2)}, "list": [{"lr": 0.1, "t": torch.ones(1)}], "n": 3}
+    found = copied(state)
+    state["a"]["b"].zero_()
+    state["list"][0]["t"].zero_()
+    assert found["a"]["b"].tolist() == [1, 1]
+    assert found["list"][0]["t"].tolist() == [1]
+    assert found["n"] == 3
