@@ -50,7 +50,7 @@ def register_recipes() -> Iterable[Recipe]:
         ),
         data=Use("gpt_indexed", sequence=256, vocabulary=8192),
         train=Train(
-            steps=800,
+            steps=900,
             global_batch=4,
             micro_batch=2,
             lr=1e-3,
@@ -61,7 +61,7 @@ def register_recipes() -> Iterable[Recipe]:
             log_every=20,
             eval_every=100,
             eval_samples=32,
-            save_every=200,
+            save_every=300,
         ),
         variants=variants_of("recipe_megatron_gpt"),
         log_line="recipe_megatron_gpt.console:line",
