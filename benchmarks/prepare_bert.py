@@ -10,7 +10,8 @@ journal and has every file on the disk. Both write three files of about equal si
     python benchmarks/prepare_bert.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
     python benchmarks/prepare_bert.py --text ... --vocabulary ... --memory 20 100 400
 
-``--memory``: the peak of our process' memory for the text repeated to so many MB, instead of the comparison.
+``--repeat 100`` compares on the text repeated to 100 MB (the baseline needs several GB of memory for it). ``--memory``:
+the peak of our process' memory for the text repeated to so many MB, instead of the comparison.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +168,12 @@ def ours(text: Path, vocabulary: Path, out: Path, packed: bool) -> int:
     return int(prepare(settings)["counts"]["training"]["pairs"])
 
 
-def compare(text: Path, vocabulary: Path, pairs: int) -> dict[str, Any]:
+def compare(text: Path, vocabulary: Path, pairs: int, packings: tuple[bool, ...]) -> dict[str, Any]:
     """Seconds of both sides, in turns, so that a slow moment of the machine meets both."""
     documents = [sentences(document) for document in texts(text)]
     megabytes = sum(len(document.encode()) for document in texts(text)) / 1e6
     found: dict[str, Any] = {"megabytes": round(megabytes, 2)}
-    for packed in (False, True):
+    for packed in packings:
         seconds: dict[str, list[float]] = {"baseline": [], "recipe": []}
         for _ in range(pairs):
             for side in seconds:
@@ -197,23 +199,28 @@ def compare(text: Path, vocabulary: Path, pairs: int) -> dict[str, Any]:
 
 def memory(text: Path, vocabulary: Path, sizes: list[int]) -> dict[str, Any]:
     """Peak memory of a process that prepares the text repeated to each size."""
-    documents = texts(text)
     found = {}
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "text.jsonl"
-            written = 0
-            with path.open("w", encoding="utf-8") as file:
-                while written < size * 1_000_000:
-                    for document in documents:
-                        if written < size * 1_000_000:
-                            written += file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+            path = repeated(text, size, Path(folder))
             command = [sys.executable, __file__, "--text", str(path), "--vocabulary", str(vocabulary), "--once"]
             begin = time.perf_counter()
             out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             found[f"{size} MB"] = {"peak MB": float(out.split()[-1]), "seconds": round(time.perf_counter() - begin, 1)}
             print(size, found[f"{size} MB"], flush=True)
     return found
+
+
+def repeated(text: Path, size: int, folder: Path) -> Path:
+    """The documents again and again, up to so many MB, as a file in ``folder``."""
+    path = folder / "text.jsonl"
+    written = 0
+    with path.open("w", encoding="utf-8") as file:
+        for document in cycle(texts(text)):
+            if written >= size * 1_000_000:
+                return path
+            written += file.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+    return path
 
 
 def once(text: Path, vocabulary: Path) -> None:
@@ -230,6 +237,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--memory", type=int, nargs="+", default=[])
+    parser.add_argument("--repeat", type=int, help="compare on the text repeated to so many MB, uncompressed, instead")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
@@ -238,8 +246,12 @@ def main() -> None:
     result = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     if options.memory:
         result["memory"] = memory(options.text, options.vocabulary, options.memory)
+    elif options.repeat:
+        with tempfile.TemporaryDirectory() as folder:
+            text = repeated(options.text, options.repeat, Path(folder))
+            result["repeated"] = compare(text, options.vocabulary, options.pairs, (False,))
     else:
-        result |= compare(options.text, options.vocabulary, options.pairs)
+        result |= compare(options.text, options.vocabulary, options.pairs, (False, True))
     names = ("h5py", "numpy", "tokenizers")
     result["versions"] = {"python": platform.python_version(), **{name: version(name) for name in names}}
     RESULTS.parent.mkdir(exist_ok=True)
