@@ -24,7 +24,7 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
 PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml")["project"] for folder in FOLDERS}
 TESTING = ("hypothesis", "pytest", "pytest-timeout")
-HEAVY = {"numpy", "tensorboardx", "tokenizers", "torch"}
+HEAVY = {"h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
@@ -47,10 +47,10 @@ def needed(folder: Path) -> list[Path]:
     return found
 
 
-def foreign(folders: list[Path], without: Collection[str] = ()) -> list[str]:
-    """What ``folders`` declare and this workspace does not hold, their extras' needs too."""
+def foreign(folders: list[Path], without: Collection[str] = (), *, extras: bool = False) -> list[str]:
+    """What ``folders`` (with ``extras``, their extras too) declare and this workspace does not hold."""
     declared = {line for folder in folders for line in PROJECTS[folder]["dependencies"]}
-    for folder in folders:
+    for folder in folders if extras else ():
         declared.update(*PROJECTS[folder].get("optional-dependencies", {}).values())
     return sorted(line for line in declared if normal(line) not in {*LOCAL, *without})
 
@@ -82,7 +82,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Types, strictly (mypy)."""
-    install(session, "mypy", "nox", "pytest", "types-PyYAML", *foreign(FOLDERS))
+    install(session, "mypy", "nox", "pytest", "types-PyYAML", *foreign(FOLDERS, extras=True))
     session.run("mypy")
 
 
