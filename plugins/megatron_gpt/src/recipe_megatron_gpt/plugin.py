@@ -58,6 +58,7 @@ def register_recipes() -> Iterable[Recipe]:
             warmup_steps=30,
             weight_decay=0.1,
             betas=(0.9, 0.95),
+            precision="bf16_mixed",
             log_every=20,
             eval_every=100,
             eval_samples=32,
