@@ -228,9 +228,12 @@ def compare(options: argparse.Namespace) -> None:
     for case in options.cases:
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
         for number in range(options.rounds):
-            print(f"{case}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
             for name, done in runs.items():
                 done.append(in_new_process(name, case, options.steps))
+                note = (
+                    f"{case}, round {number + 1} of {options.rounds}, {name}: {median(done[-1]['seconds']):.2f} s/step"
+                )
+                print(note, file=sys.stderr, flush=True)
         results[case] = {name: summary(done, runs["transformers"]) for name, done in runs.items()}
     written = {
         "what": "GPT-2 124M, sequence 512, micro batch 2; medians over processes of their own, in turn",
