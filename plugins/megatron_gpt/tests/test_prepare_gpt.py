@@ -26,7 +26,7 @@ from recipe_megatron_gpt.corpus import train_tokenizer
 from recipe_megatron_gpt.data import build
 from recipe_megatron_gpt.indexed import IndexedFile
 
-DATA = Path(os.environ.get("RECIPE_DATA", "/work/shared/data"))
+DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 END = "<|endoftext|>"
 Typed = Callable[..., tuple[int, str, str]]
 
