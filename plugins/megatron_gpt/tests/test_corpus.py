@@ -12,6 +12,7 @@ import pytest
 
 from recipe_core.errors import DataError
 from recipe_core.parallel import Run
+from recipe_core.text import library
 from recipe_megatron_gpt import corpus, text
 from recipe_megatron_gpt.config import GptIndexed
 from recipe_megatron_gpt.data import build
@@ -68,7 +69,7 @@ def test_no_document_repeats_another(cache: Path) -> None:
 
 def test_the_same_documents_and_tokenizer_in_every_process(cache: Path) -> None:
     prefix = corpus.prepare(cache, 1000)
-    texts = corpus.documents(Path(sysconfig.get_paths()["stdlib"]))
+    texts = library.documents(Path(sysconfig.get_paths()["stdlib"]))
     tokenizer = corpus.train_tokenizer(texts, 1000)
     assert tokenizer.to_str(pretty=True) == prefix.with_name("tokenizer.json").read_text()
     assert tokenizer.get_vocab_size() == 1000
@@ -93,48 +94,13 @@ def test_it_trains_without_any_file(cache: Path, run_of: Callable[..., Run]) -> 
 
 @pytest.mark.parametrize("name", ["text.bin", "text.idx", "tokenizer.json"])
 def test_a_corpus_with_a_file_missing_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(corpus, "documents", lambda library: ["one text", "another text"] * 20)
+    monkeypatch.setattr(library, "documents", lambda library: ["one text", "another text"] * 20)
     prefix = corpus.prepare(tmp_path, 300)
     before = prefix.with_name(name).read_bytes()
     prefix.with_name(name).unlink()
     assert corpus.prepare(tmp_path, 300) == prefix
     assert prefix.with_name(name).read_bytes() == before
     assert corpus.prepare(tmp_path, 301) != prefix
-
-
-def test_a_python_without_sources_is_told_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("def (:")
-    (tmp_path / "nul.py").write_bytes(b"x = '\0'")
-    (tmp_path / "small.py").write_text('"""One docstring is not enough text to learn English from."""')
-    with pytest.raises(DataError, match=r"hold 55 characters of English text, .*data\.files"):
-        corpus.documents(tmp_path)
-
-
-def test_documents_are_cleaned_and_repetitions_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "_LEAST_CHARACTERS", 1)
-    (tmp_path / "a.py").write_text(
-        '"""Heading\n=======\n\nA module that says what it is for, in eight words.\n\n>>> 1 + 1\n2\n"""\n'
-        "class A:\n"
-        '    """The class has eight words or more, and one method."""\n'
-        "    def f(self):\n"
-        '        """The method    \n        speaks   too."""\n'
-        "def short():\n"
-        '    """Too short."""\n'
-    )
-    (tmp_path / "b.py").write_text(
-        'def copy():\n    """THE class has eight words or more, and one method.\n\n    The method speaks, too!"""\n'
-    )
-    (tmp_path / "pydoc_data").mkdir()
-    (tmp_path / "pydoc_data" / "topics.py").write_text(
-        "topics = {'x': 'The topic of x\\n**************\\n\\nIt is explained here in some more words.\\n'}\n"
-    )
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "c.py").write_text('"""Tests are left out, however many words of English they hold."""')
-    assert sorted(corpus.documents(tmp_path)) == [
-        "Heading\n\nA module that says what it is for, in eight words.",
-        "The class has eight words or more, and one method.\n\nThe method\nspeaks   too.",
-        "The topic of x\n\nIt is explained here in some more words.",
-    ]
 
 
 def test_files_without_a_tokenizer_have_no_text(write_tokens: Callable[..., str], tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_core.cache import load_or_build
 from recipe_core.files import require_space
-from recipe_megatron_gpt.cache import load_or_build
 
 VERSION = 1
 """Raise it when a change here or in recipe_index changes the order of samples: old files are then left alone."""

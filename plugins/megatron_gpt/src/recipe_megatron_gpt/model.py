@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recipe_core.kernels.attention import causal_attention
+from recipe_core.kernels.cross_entropy import linear_cross_entropy
+from recipe_core.kernels.dropout import dropout
 from recipe_core.parallel import Batch, Loss
-from recipe_megatron_gpt.attention import causal_attention
 from recipe_megatron_gpt.config import Gpt
-from recipe_megatron_gpt.dropout import dropout
-from recipe_megatron_gpt.loss import linear_cross_entropy
 
 
 def build(config: Gpt) -> tuple[GptModel, Loss]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recipe_megatron_gpt.dropout import dropout, keep_mask, keep_scale
+from recipe_core.kernels.dropout import dropout, keep_mask, keep_scale
 
 COUNT = 1 << 20
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from recipe_megatron_gpt.loss import linear_cross_entropy
+from recipe_core.kernels.cross_entropy import linear_cross_entropy
 
 TOKENS, WIDTH, VOCABULARY = 400, 24, 333
 

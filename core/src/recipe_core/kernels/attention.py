@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recipe_megatron_gpt.dropout import keep_mask, keep_scale
+from recipe_core.kernels.dropout import keep_mask, keep_scale
 
 _ROWS = 128
 """Queries whose scores the CPU holds at once: few enough to stay in its cache, many enough for fast products."""

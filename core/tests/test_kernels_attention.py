@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recipe_megatron_gpt import attention
-from recipe_megatron_gpt.attention import _BlockAttention, causal_attention
-from recipe_megatron_gpt.dropout import keep_scale
+from recipe_core.kernels import attention
+from recipe_core.kernels.attention import _BlockAttention, causal_attention
+from recipe_core.kernels.dropout import keep_scale
 
 
 def qkv_of(sequence: int = 300, dtype: torch.dtype = torch.float32) -> Tensor:
