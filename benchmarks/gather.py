@@ -37,7 +37,7 @@ import torch
 from torch.utils.data import default_collate
 
 from recipe_core.parallel import Run
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_megatron_gpt.config import GptIndexed
 from recipe_megatron_gpt.data import build
 from recipe_megatron_gpt.indexed import IndexedWriter

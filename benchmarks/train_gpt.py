@@ -89,7 +89,7 @@ def recipe(dropout: float, precision: str, steps: int) -> tuple[list[float], flo
     from recipe_core.optim import adamw
     from recipe_core.parallel import Parallel
     from recipe_core.precision import autocast, cast
-    from recipe_core.specs import Train
+    from recipe_core.settings import Train
     from recipe_megatron_gpt.model import build
 
     module, loss = build(config(dropout))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recipe_core.registry import Registry, load
-from recipe_core.specs import Recipe, Train
+from recipe_core.settings import Train
+from recipe_core.specs import Recipe
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 HEAD = """\

@@ -23,7 +23,7 @@ from recipe_core.engine import Engine
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.files import digest
 from recipe_core.formats import Dcp
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_core.testing import spawn
 
 T = TypeVar("T")

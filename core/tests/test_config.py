@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recipe_core import config
 from recipe_core.reading import choices, kinds
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 
 
 class Shape(enum.Enum):

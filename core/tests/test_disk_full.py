@@ -20,7 +20,7 @@ from recipe_core.checkpoint import Checkpoints
 from recipe_core.engine import Engine
 from recipe_core.errors import DiskError
 from recipe_core.formats import Dcp
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_core.testing import spawn
 
 T = TypeVar("T")

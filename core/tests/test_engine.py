@@ -18,7 +18,7 @@ from recipe_core.engine import native, start
 from recipe_core.engine.peaks import known_peak, trainium_peak
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.launch import Worker
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 
 CPU = Train(device="cpu")
 
@@ -32,7 +32,7 @@ import torch.distributed.tensor
 from recipe_core.engine import start
 from recipe_core.failures import explain, exit_code, record_failure
 from recipe_core.launch import die_with_parent
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 die_with_parent()
 folder, timeout = Path(os.environ["TEST_FOLDER"]), float(os.environ.get("TEST_TIMEOUT", "60"))
 found = {}

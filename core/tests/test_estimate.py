@@ -11,7 +11,7 @@ import pytest
 from recipe_core import DataFacts, ModelFacts, Train, machine
 from recipe_core.estimate import WIDTHS, estimate
 from recipe_core.machine import Memory
-from recipe_core.specs import Precision
+from recipe_core.settings import Precision
 
 MODEL = ModelFacts(
     parameters=1_000_000,

@@ -20,7 +20,7 @@ from recipe_core.engine import Engine
 from recipe_core.errors import CheckpointError
 from recipe_core.formats import Dcp
 from recipe_core.safe_pickle import read_pickle
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_core.testing import spawn
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]

@@ -17,7 +17,7 @@ from recipe_core import engine as engines
 from recipe_core.engine import Engine
 from recipe_core.errors import CheckpointError
 from recipe_core.formats import Dcp
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_core.state import apply_state, gather_state, state_size
 from recipe_core.testing import spawn
 

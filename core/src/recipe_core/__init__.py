@@ -1,6 +1,7 @@
 """Compose models, datasets, layouts and checkpoint formats into training recipes."""
 
 from recipe_core.hooks import hookimpl
+from recipe_core.settings import Train
 from recipe_core.specs import (
     CheckpointFormat,
     DataFacts,
@@ -10,7 +11,6 @@ from recipe_core.specs import (
     ModelFacts,
     NoSettings,
     Recipe,
-    Train,
     Use,
 )
 

@@ -10,7 +10,8 @@ from recipe_core.errors import RecipeError
 from recipe_core.estimate import estimate
 from recipe_core.facts import Facts
 from recipe_core.machine import free_space, size_of
-from recipe_core.specs import Part, Train
+from recipe_core.settings import Train
+from recipe_core.specs import Part
 
 
 def layout_problems(layout: Part, train: Train | None, world_size: int) -> Iterator[str]:

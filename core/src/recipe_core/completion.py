@@ -22,7 +22,8 @@ from recipe_core.errors import RecipeError
 from recipe_core.job import split_name
 from recipe_core.reading import choices, kinds
 from recipe_core.registry import PARTS, Registry, load
-from recipe_core.specs import Recipe, Train
+from recipe_core.settings import Train
+from recipe_core.specs import Recipe
 
 
 def script(command: click.Command, shell: str, variable: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipe_core.specs import DataFacts, ModelFacts, Precision, Train
+from recipe_core.settings import Precision, Train
+from recipe_core.specs import DataFacts, ModelFacts
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from recipe_core import checks, config
 from recipe_core.errors import ConfigError, PluginError, did_you_mean
 from recipe_core.facts import Facts
 from recipe_core.registry import PARTS, PartKind, Registry
-from recipe_core.specs import ModelFacts, Part, Recipe, Train, Use
+from recipe_core.settings import Train
+from recipe_core.specs import ModelFacts, Part, Recipe, Use
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 
 
 def adamw(parameters: Iterable[nn.Parameter], train: Train) -> torch.optim.AdamW:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from recipe_core.specs import Precision
+from recipe_core.settings import Precision
 
 
 def cast(module: nn.Module, precision: Precision) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 
 
 def warmup_steps(train: Train) -> int:

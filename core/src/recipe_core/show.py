@@ -12,7 +12,8 @@ from recipe_core.estimate import Estimate, estimate
 from recipe_core.job import Job
 from recipe_core.machine import Memory, free_space, memory
 from recipe_core.registry import KINDS, NOUNS, Kind, Registry
-from recipe_core.specs import DataFacts, Recipe, Train
+from recipe_core.settings import Train
+from recipe_core.specs import DataFacts, Recipe
 
 Row = tuple[str, str]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from recipe_core.errors import PluginError
+from recipe_core.settings import Train
 
 
 @dataclass(frozen=True)
@@ -162,100 +163,6 @@ class Use:
     def __init__(self, name: str, /, **settings: Any) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "settings", settings)
-
-
-Precision = Literal["fp32", "bf16_mixed", "bf16"]
-Schedule = Literal["constant", "linear", "cosine"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    """How long and how hard to train; every recipe has this section."""
-
-    steps: int = 100
-    """Optimizer steps of the whole schedule."""
-    stop_after: int | None = None
-    """End this invocation after so many steps; the schedule stays as long as ``steps`` says."""
-    global_batch: int = 8
-    """Samples per optimizer step, over all ranks and micro batches."""
-    micro_batch: int = 4
-    """Samples per forward and backward of one rank."""
-    lr: float = 1e-3
-    """Peak learning rate."""
-    min_lr: float = 0.0
-    """Learning rate at the end of a linear or cosine schedule."""
-    schedule: Schedule = "cosine"
-    warmup_steps: int = 0
-    """Steps in which the learning rate rises linearly from zero."""
-    warmup_ratio: float = 0.0
-    """The same as a proportion of ``steps``; give one of the two."""
-    weight_decay: float = 0.01
-    """Not applied to biases and norms."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    clip: float = 1.0
-    """Largest global gradient norm; 0 switches clipping off."""
-    precision: Precision = "fp32"
-    """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights, gradients and optimizer states."""
-    activation_checkpointing: bool = False
-    """Recompute each block in backward instead of keeping its activations."""
-    compile: bool = False
-    """Compile the model with ``torch.compile``."""
-    seed: int = 1234
-    device: str = "auto"
-    """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
-    log_every: int = 10
-    """Steps per line of metrics.jsonl and of the console."""
-    eval_every: int = 0
-    """Steps between evaluations; 0 evaluates never."""
-    eval_samples: int = 64
-    """Samples per evaluation: the first so many of the validation split, the same each time."""
-    save_every: int = 0
-    """Steps between checkpoints; 0 saves only at the end."""
-    save_minutes: float = 0.0
-    """Minutes between checkpoints, beside ``save_every``; 0 does not look at the clock."""
-    keep: int = 2
-    """Checkpoints to keep, newest first; 0 keeps all."""
-    keep_best: bool = True
-    """Keep the one of the lowest validation loss too, among those that were saved where the run evaluated."""
-    resume: str = "auto"
-    """``auto``: from the newest whole checkpoint of the run folder, if there is one; ``none``: from the beginning;
-    a path: where the folder has no checkpoint yet, from this one of another run."""
-    timeout: float = 600.0
-    """Seconds that one collective may take before the run is called dead."""
-
-    def __post_init__(self) -> None:
-        problems = []
-        for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_samples"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in (
-            "warmup_steps",
-            "eval_every",
-            "save_every",
-            "save_minutes",
-            "keep",
-            "weight_decay",
-            "clip",
-            "lr",
-            "min_lr",
-        ):
-            if not getattr(self, name) >= 0:
-                problems.append(f"{name}: expected at least 0, got {getattr(self, name)}")
-        if not 0 <= self.warmup_ratio <= 1:
-            problems.append(f"warmup_ratio: expected 0 to 1, got {self.warmup_ratio}")
-        if self.warmup_steps and self.warmup_ratio:
-            problems.append("warmup_steps, warmup_ratio: both are set; give one of the two")
-        if self.stop_after is not None and self.stop_after < 1:
-            problems.append(f"stop_after: expected at least 1, got {self.stop_after}")
-        if not all(0 <= b < 1 for b in self.betas):
-            problems.append(f"betas: expected two numbers from 0 to below 1, got {list(self.betas)}")
-        if not self.eps > 0:
-            problems.append(f"eps: expected more than 0, got {self.eps}")
-        if not self.timeout > 0:
-            problems.append(f"timeout: expected more than 0 seconds, got {self.timeout}")
-        if problems:
-            raise ValueError("\n".join(problems))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from recipe_bert_dp.pack import prepare
 from recipe_bert_dp.shards import PACKED, PLAIN
 from recipe_core.errors import ConfigError, DataError
 from recipe_core.parallel import Run
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 
 
 def arrays(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recipe_core.parallel import Run
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_megatron_gpt.indexed import IndexedWriter
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core.parallel import Run
-from recipe_core.specs import Train
+from recipe_core.settings import Train
 from recipe_megatron_gpt import generate, text
 from recipe_megatron_gpt.config import Gpt, GptIndexed
 from recipe_megatron_gpt.generate import closing, sample

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from recipe_core.failures import explain
-from recipe_core.specs import Precision, Train
+from recipe_core.settings import Precision, Train
 
 if TYPE_CHECKING:
     import torch
