@@ -26,7 +26,7 @@ from recipe_core.job import Job
 from recipe_core.metrics import Metrics, Row, read_rows
 from recipe_core.optim import adamw, keeping_settings
 from recipe_core.parallel import Parallel, Run
-from recipe_core.precision import cast
+from recipe_core.precision import cast, described
 from recipe_core.recompute import recompute
 from recipe_core.report import Report, plain_line, summary
 from recipe_core.state import apply_state, gather_state
@@ -159,9 +159,10 @@ def _line(job: Job) -> Callable[[Row], str]:
 
 def _opening(job: Job, out: Path, run: Run, model: Parallel, progress: Progress) -> str:
     parameters = sum(p.numel() for p in model.parameters())
+    precision = described(run.device.type, job.train.precision)
     text = (
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
-        f"samples, {run.world_size} x {run.device.type}, {job.train.precision}; {out}"
+        f"samples, {run.world_size} x {run.device.type}, {precision}; {out}"
     )
     return text if not progress.step else f"{text}\ncontinuing after step {progress.step:,}"
 
