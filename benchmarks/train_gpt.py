@@ -1,12 +1,14 @@
 """Training GPT-2 124M on a CPU: our model against transformers' GPT2LMHeadModel under its Trainer.
 
-    python benchmarks/train_gpt.py [--rounds 5] [--steps 6] [--cases dropout plain pure]
+    python benchmarks/train_gpt.py [--rounds 5] [--steps 6] [--cases dropout plain pure fp32 fp32_plain]
 
 Sequence 512, micro batch 2, AdamW (fused, as is the Trainer's default), clipping at 1. Cases: ``dropout`` (0.1
 everywhere, GPT-2's) and ``plain`` (none), both with fp32 weights under bf16 autocast on both sides, which is what the
-Trainer's bf16=True means; ``pure``: weights, gradients and optimizer states in bf16 on both sides, with dropout. Every
-run has a process of its own, the contestants take turns, and the first two steps of a run are not counted. The floor is
-the time of the model's matrix products at the speed of the best one measured here. Needs recipe-megatron-gpt,
+Trainer's bf16=True means (a processor without bf16 instructions emulates them; ours multiplies in fp32 there);
+``pure``: weights, gradients and optimizer states in bf16 on both sides, with dropout; ``fp32`` and ``fp32_plain``: no
+bf16 anywhere, with and without dropout. Every run has a process of its own, the contestants take turns, and the first
+two steps of a run are not counted. The floor is the time of the model's matrix products at the speed of the best one
+measured here. Needs recipe-megatron-gpt,
 transformers and accelerate in one environment. Writes results/train_gpt.json beside this file.
 """
 
@@ -38,6 +40,8 @@ CASES: dict[str, tuple[float, str]] = {
     "dropout": (0.1, "bf16_mixed"),
     "plain": (0.0, "bf16_mixed"),
     "pure": (0.1, "bf16"),
+    "fp32": (0.1, "fp32"),
+    "fp32_plain": (0.0, "fp32"),
 }
 """Dropout and precision of each."""
 
@@ -154,10 +158,12 @@ def in_new_process(contestant: str, case: str, steps: int) -> dict[str, Any]:
 
 def matmul_peak(dtype: torch.dtype) -> float:
     """The best FLOP/s of any product of the model's shapes, or of two square matrices."""
+    from recipe_core.precision import multiplies_bf16
+
     best = 0.0
     for rows, inner, columns in [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768), (2048, 2048, 2048)]:
         a, b = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
-        for _ in range(20):
+        for _ in range(20 if dtype == torch.float32 or multiplies_bf16("cpu") else 2):
             start = time.perf_counter()
             torch.nn.functional.linear(a, b)
             best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
@@ -185,10 +191,11 @@ def floor() -> dict[str, Any]:
     from recipe_megatron_gpt.model_facts import facts
 
     flops = facts(config(), SEQUENCE).flops_per_sample * MICRO_BATCH
-    peak = matmul_peak(torch.bfloat16)
+    peaks = {name: matmul_peak(dtype) for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))}
+    peak = max(peaks.values())
     return {
-        "bf16_matmul_peak_gflops": round(peak / 1e9),
-        "fp32_matmul_peak_gflops": round(matmul_peak(torch.float32) / 1e9),
+        **{f"{name}_matmul_peak_gflops": round(value / 1e9) for name, value in peaks.items()},
+        "matmul_peak_gflops": round(peak / 1e9),
         "gflop_per_step": round(flops / 1e9, 1),
         "seconds_per_step": round(flops / peak, 4),
         "tokens_per_second": round(TOKENS * peak / flops, 1),
@@ -199,7 +206,7 @@ def report(written: dict[str, Any]) -> None:
     """Print a table."""
     least = written["floor"]
     print(
-        f"floor: {least['gflop_per_step']} GFLOP a step at {least['bf16_matmul_peak_gflops']} GFLOP/s (bf16) are "
+        f"floor: {least['gflop_per_step']} GFLOP a step at {least['matmul_peak_gflops']} GFLOP/s are "
         f"{least['seconds_per_step']:.2f} s, {least['tokens_per_second']:.0f} tokens/s"
     )
     print(f"{'':24}{'s/step':>10}{'tokens/s':>10}{'of floor':>10}{'times faster':>14}{'lowest':>8}{'peak MB':>9}")
