@@ -211,7 +211,8 @@ def report(written: dict[str, Any]) -> None:
     )
     print(f"{'':24}{'s/step':>10}{'tokens/s':>10}{'of floor':>10}{'times faster':>14}{'lowest':>8}{'peak MB':>9}")
     for case, results in written["results"].items():
-        for name, result in results.items():
+        for name in CONTESTANTS:
+            result = results[name]
             share = result["tokens_per_second"] / least["tokens_per_second"]
             print(
                 f"{case + ', ' + name:24}{result['seconds_per_step']:10.2f}{result['tokens_per_second']:10.0f}"
@@ -241,12 +242,14 @@ def compare(options: argparse.Namespace) -> None:
                     f"{case}, round {number + 1} of {options.rounds}, {name}: {median(done[-1]['seconds']):.2f} s/step"
                 )
                 print(note, file=sys.stderr, flush=True)
-        results[case] = {name: summary(done, runs["transformers"]) for name, done in runs.items()}
+        results[case] = {
+            **{name: summary(done, runs["transformers"]) for name, done in runs.items()},
+            "rounds": options.rounds,
+            "steps": options.steps,
+        }
     written = {
         "what": "GPT-2 124M, sequence 512, micro batch 2; medians over processes of their own, in turn",
         "cases": {name: {"dropout": CASES[name][0], "precision": CASES[name][1]} for name in options.cases},
-        "rounds": options.rounds,
-        "steps": options.steps,
         "floor": least,
         "results": results,
         "load_before": round(load, 1),
@@ -258,8 +261,18 @@ def compare(options: argparse.Namespace) -> None:
         },
     }
     report(written)
+    written = with_earlier(written)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(written, indent=2) + "\n")
+
+
+def with_earlier(written: dict[str, Any]) -> dict[str, Any]:
+    """``written``, with the cases that an earlier run on the same processor and versions measured."""
+    earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if any(earlier.get(name) != written[name] for name in ("what", "processor", "versions", "threads")):
+        return written
+    merged = {name: {**earlier[name], **written[name]} for name in ("cases", "results")}
+    return {**written, **merged}
 
 
 def main() -> None:
