@@ -91,7 +91,7 @@ def test_names_and_ties() -> None:
     trained = NAMES - {"frozen.weight", "frozen.bias", "seen"}
     assert state["model"].keys() == NAMES
     assert state["optimizer"]["state"].keys() == trained
-    assert {name for group in state["optimizer"]["param_groups"] for name in group["params"]} == trained
+    assert state["optimizer"].keys() == {"state"}
     assert state["model"]["embedding.weight"].data_ptr() == module.output.weight.data_ptr()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 LEAF_OVERHEAD = 4096
@@ -17,18 +17,21 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 
 
 def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """``{"model": {name: tensor}, "optimizer": {"state": {name: {...}}, "param_groups": [...]}}``, nothing copied.
+    """``{"model": {name: tensor}, "optimizer": {"state": {name: {...}}}}``, nothing copied.
 
     Names are those of the bare module: without DistributedDataParallel's ``module.`` and torch.compile's
     ``_orig_mod.``. Tied weights appear once, under their first name. Sharded parameters stay DTensors. It is what a
     checkpoint saves, and what it fills for :func:`apply_state`; call it between two steps.
+
+    The optimizer's settings (its parameter groups) are the job's and no part of the state: their names change with the
+    optimizer's implementation and with PyTorch's version, and a run that continues takes its own.
     """
     module = _bare(module)
     _complete(optimizer)
     weights, moments = get_state_dict(module, optimizer)
     for alias in _ties(module):
         del weights[alias]
-    return {"model": weights, "optimizer": moments}
+    return {"model": weights, "optimizer": {"state": moments["state"]}}
 
 
 def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -38,7 +41,9 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
     weights = dict(state["model"])
     for alias, first in _ties(module).items():
         weights[alias] = weights[first]
-    set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=state["optimizer"])
+    groups = get_optimizer_state_dict(module, optimizer)["param_groups"]
+    moments = {"state": state["optimizer"]["state"], "param_groups": groups}
+    set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
 def state_size(state: Mapping[str, Any]) -> int:
