@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["fp32", "bf16_mixed", "bf16"]
-Schedule = Literal["constant", "linear", "cosine"]
+Schedule = Literal["constant", "linear", "cosine", "polynomial"]
+OptimizerName = Literal["adamw", "lamb"]
+OptimizerStates = Literal["weights", "fp32", "master"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,25 +26,44 @@ class Train:
     lr: float = 1e-3
     """Peak learning rate."""
     min_lr: float = 0.0
-    """Learning rate at the end of a linear or cosine schedule."""
+    """Learning rate at the end of a linear, cosine or polynomial schedule."""
     schedule: Schedule = "cosine"
+    """How the learning rate goes on after the warm-up. ``linear`` and ``cosine`` fall from ``lr`` to ``min_lr``.
+    ``polynomial`` is NVIDIA's for LAMB: it falls with (1 - progress)^``schedule_power``, where progress is that of the
+    whole run, so that the warm-up's end is a step down."""
+    schedule_power: float = 0.5
+    """Power of the polynomial schedule."""
     warmup_steps: int = 0
     """Steps in which the learning rate rises linearly from zero."""
     warmup_ratio: float = 0.0
     """The same as a proportion of ``steps``; give one of the two."""
+    optimizer: OptimizerName = "adamw"
+    """``lamb``: NVIDIA's LAMB, for very large batches. The gradients are clipped to their global norm (``clip``), then
+    each weight's Adam update is scaled to the weight's own norm; biases and norms take the Adam update itself."""
+    optimizer_states: OptimizerStates = "weights"
+    """``weights``: moments as wide as the weights; ``fp32``: fp32 moments, also of bf16 weights; ``master``: fp32
+    moments and an fp32 copy of the bf16 weights, which takes the updates."""
+    stochastic_rounding: bool = False
+    """Round bf16 weights (and their bf16 moments) up or down at random in proportion, so that small updates are not
+    lost; the random numbers follow from ``seed``, whatever the device and the number of processes."""
     weight_decay: float = 0.01
     """Not applied to biases and norms."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """How much of the first and the second moment each step keeps."""
     eps: float = 1e-8
+    """Added to the root of the second moment, against a division by zero."""
+    trust_clip: float = 0.0
+    """Largest ratio of a weight's norm to its update's that LAMB scales by; 0: no limit."""
     clip: float = 1.0
-    """Largest global gradient norm; 0 switches clipping off."""
+    """Largest global gradient norm; 0 switches clipping off. It is also LAMB's first step."""
     precision: Precision = "fp32"
-    """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights, gradients and optimizer states."""
+    """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights and gradients."""
     activation_checkpointing: bool = False
     """Recompute each block in backward instead of keeping its activations."""
     compile: bool = False
     """Compile the model with ``torch.compile``."""
     seed: int = 1234
+    """What the initial weights, the order of the samples, dropout and stochastic rounding follow from."""
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
     log_every: int = 10
@@ -77,6 +98,7 @@ class Train:
             "save_minutes",
             "keep",
             "weight_decay",
+            "trust_clip",
             "clip",
             "lr",
             "min_lr",
@@ -93,7 +115,31 @@ class Train:
             problems.append(f"betas: expected two numbers from 0 to below 1, got {list(self.betas)}")
         if not self.eps > 0:
             problems.append(f"eps: expected more than 0, got {self.eps}")
+        if not self.schedule_power > 0:
+            problems.append(f"schedule_power: expected more than 0, got {self.schedule_power}")
         if not self.timeout > 0:
             problems.append(f"timeout: expected more than 0 seconds, got {self.timeout}")
+        problems += self._optimizer_problems()
         if problems:
             raise ValueError("\n".join(problems))
+
+    def _optimizer_problems(self) -> list[str]:
+        """Settings of the optimizer that exclude each other."""
+        problems = []
+        if self.optimizer_states == "master" and self.precision != "bf16":
+            problems.append(
+                f"optimizer_states: master keeps bf16 weights in fp32 too, and with precision={self.precision} they "
+                "are fp32 already; take optimizer_states=weights, or precision=bf16"
+            )
+        if self.stochastic_rounding and self.precision != "bf16":
+            problems.append(
+                f"stochastic_rounding: it rounds to bf16 weights, and with precision={self.precision} they are fp32; "
+                "switch it off, or take precision=bf16"
+            )
+        elif self.stochastic_rounding and self.optimizer_states == "master":
+            problems.append(
+                "stochastic_rounding: optimizer_states=master keeps all of each update already; take one of the two"
+            )
+        if self.trust_clip and self.optimizer != "lamb":
+            problems.append(f"trust_clip: only optimizer=lamb takes it, and this is {self.optimizer}")
+        return problems
