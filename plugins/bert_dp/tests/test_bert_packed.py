@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -12,19 +11,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 
-from recipe_bert_dp import data as reading
 from recipe_bert_dp import pack as packing
-from recipe_bert_dp.config import BertHdf5, PreparePacked
-from recipe_bert_dp.data import build
-from recipe_bert_dp.data_facts import facts
+from recipe_bert_dp.config import PreparePacked
 from recipe_bert_dp.inspection import BertFiles
 from recipe_bert_dp.pack import prepare
 from recipe_bert_dp.shards import PACKED, PLAIN
 from recipe_core.errors import ConfigError, DataError
-from recipe_core.parallel import Run
-from recipe_core.settings import Train
 
 
 def arrays(path: Path) -> dict[str, Any]:
@@ -218,82 +211,3 @@ def test_verify_finds_in_packed_rows(packed: Path, name: str, at: tuple[int, ...
 def test_verify_names_a_missing_shard(shards: Path) -> None:
     (shards / "training" / "training_00001.hdf5").unlink()
     assert any("training_00001.hdf5: is missing" in line for line in BertFiles().verify(shards))
-
-
-def run(**train: Any) -> Run:
-    return Run(
-        device=torch.device("cpu"), mesh=None, rank=0, world_size=1, local_rank=0, dp_rank=0, dp_size=1,
-        train=Train(**train), cache=Path("unused"), vocabulary=31,
-    )  # fmt: skip
-
-
-def config(folder: Path, **changes: Any) -> BertHdf5:
-    return BertHdf5(**{"files": (str(folder),), "sequence": 64, "max_predictions": 10, **changes})
-
-
-@pytest.mark.parametrize("kind", ["shards", "packed"])
-def test_order_depends_on_the_seed_alone(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """However it is read, and whoever reads which part; each epoch has every row once, in another order."""
-    folder = request.getfixturevalue(kind)
-    monkeypatch.setattr(reading, "SLICE", 50)
-    rows = sum(arrays(path)["input_ids"].shape[0] for path in folder.rglob("*training_*.hdf5"))
-    whole = build(config(folder), run()).read("train", 0, 2 * rows)
-    assert all(values.dtype == torch.int64 and len(values) == 2 * rows for values in whole.values())
-    epochs = [sorted(map(tuple, part.tolist())) for part in whole["input_ids"].split(rows)]
-    assert epochs[0] == epochs[1]
-    assert not torch.equal(*whole["input_ids"].split(rows))
-    other = build(config(folder), run())
-    for start, count in ((rows + 7, 90), (3, 1), (rows - 5, 10), (0, 64), (49, 2)):  # as a rank or a resumed run would
-        part = other.read("train", start, count)
-        assert part.keys() == whole.keys()
-        assert all(torch.equal(part[name], whole[name][start : start + count]) for name in whole)
-    assert not torch.equal(
-        build(config(folder), run(seed=2)).read("train", 0, rows)["input_ids"], whole["input_ids"][:rows]
-    )
-    tests = build(config(folder), run(eval_every=1)).read("valid", 0, 5)
-    assert tests["input_ids"].shape == (5, 64)
-
-
-def first_ids(samples: Any, pipe: Any) -> None:
-    pipe.send(samples.read("train", 0, 300)["input_ids"].numpy())
-
-
-def test_handles_are_not_shared_with_a_forked_process(shards: Path) -> None:
-    samples = build(config(shards), run())
-    expected = samples.read("train", 0, 300)["input_ids"].numpy()
-    samples._splits["train"]._slice.cache_clear()
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=first_ids, args=(samples, theirs))
-    process.start()
-    assert ours.poll(60)
-    assert np.array_equal(ours.recv(), expected)
-    process.join(60)
-    assert process.exitcode == 0
-    assert np.array_equal(samples.read("train", 0, 300)["input_ids"].numpy(), expected)
-
-
-def test_reading_refuses(shards: Path, packed: Path, tmp_path: Path) -> None:
-    def refused(message: str, config: BertHdf5, **train: Any) -> None:
-        with pytest.raises(DataError, match=message):
-            build(config, run(**train)).read("train", 0, 100_000 // 64)
-        if not train:
-            assert facts(config).problems or "vocabulary" in message
-
-    refused(
-        r"training_00000.hdf5: has 64 tokens a row, but data.sequence=128; set it to 64", config(shards, sequence=128)
-    )
-    refused("has 10 predictions a row, but data.max_predictions=9; set it to 10", config(shards, max_predictions=9))
-    refused("data.files: expected a folder with HDF5 shards", BertHdf5())
-    refused("another shard has 10 and 0", config(shards, files=(str(shards), str(packed))))
-    refused("none: there is no such file", config(tmp_path / "none"))
-    change(shards / "training" / "training_00002.hdf5", "input_ids", (1, 1), 31)
-    refused("has the token id 31, expected ids below 31, the vocabulary of the model", config(shards))
-    shutil.rmtree(shards / "test")
-    with pytest.raises(DataError, match="no test shard"):
-        build(config(shards), run(eval_every=1))
-    assert facts(config(shards)).train_samples == sum(
-        arrays(path)["input_ids"].shape[0] for path in shards.rglob("*.hdf5")
-    )

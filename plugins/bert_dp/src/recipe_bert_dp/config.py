@@ -10,24 +10,30 @@ SPECIAL_TOKENS = 3
 """[CLS] and two [SEP] in every sample."""
 MOST_SEQUENCE = 65_535
 MOST_SEED = (1 << 31) - 1
+LEAST_VOCABULARY = 500
+"""Entries that a trained vocabulary has room for: the letters of the corpus, alone and inside words, and some words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertHdf5:
-    """HDF5 shards of BERT's pre-training, plain or packed, as ``recipe prepare`` and NVIDIA's scripts make them."""
+    """HDF5 shards of BERT's pre-training, plain or packed, as ``recipe prepare`` and NVIDIA's scripts make them; or the
+    embedded corpus where no file is named."""
 
     files: tuple[str, ...] = ()
     """Folders, or single shards. In a folder, ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation,
-    at any depth."""
+    at any depth. None: the English text that CPython carries, prepared once per machine."""
+    packed: bool | None = None
+    """Whether a row holds several samples: ``true`` takes packed shards only (of the embedded corpus too), ``false``
+    plain ones only; unless given, the files decide. A sample of ``train.global_batch`` is a row."""
     sequence: int = 128
     """Tokens of a row; the shards must have been made for it."""
     max_predictions: int = 20
     """Masked tokens of a sample at most."""
+    vocabulary: int = 8192
+    """Entries of the WordPiece vocabulary that is trained for the embedded corpus."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.sequence < 5:
-            problems.append(f"sequence: expected at least 5, got {self.sequence}")
+        problems = _out_of_range(self, sequence=(5, MOST_SEQUENCE), vocabulary=(LEAST_VOCABULARY, 1 << 20))
         if self.max_predictions < 1:
             problems.append(f"max_predictions: expected at least 1, got {self.max_predictions}")
         if problems:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ class Shape:
     """Places for predictions in a row."""
     slots: int
     """Places for samples in a row; 0 in a plain shard."""
+    chunk: int = field(default=0, compare=False)
+    """Rows of the longest chunk, which can only be read as a whole; 0 where rows lie one after the other."""
 
     @property
     def packed(self) -> bool:
@@ -160,7 +163,8 @@ def shape_of(file: h5py.File, path: Path) -> Shape:
             problems.append(f"{name} holds {file[name].dtype}, expected integers")
     if problems:
         raise DataError(f"{path}: {'; '.join(problems)}")
-    return Shape(rows, sequence, predictions, slots)
+    chunk = max(file[name].chunks[0] if file[name].chunks else 0 for name in layout)
+    return Shape(rows, sequence, predictions, slots, chunk)
 
 
 def read(file: h5py.File, path: Path, shape: Shape, start: int, stop: int) -> Arrays:
@@ -175,10 +179,8 @@ def read(file: h5py.File, path: Path, shape: Shape, start: int, stop: int) -> Ar
         raise DataError(f"{path}: damaged, rows {start} to {stop} cannot be read ({error})") from error
 
 
-def find(paths: Iterable[str | Path], kind: str | None = None) -> list[Path]:
-    """Shards that ``paths`` name: files as they are; in folders, at any depth, those with ``kind`` in their name.
-
-    ``kind`` is ``training`` or ``test``; None for both. Hidden files are passed over.
+def find(paths: Iterable[str | Path]) -> list[Path]:
+    """Shards that ``paths`` name: files as they are; in folders, those at any depth. Hidden files are passed over.
 
     Raises:
         DataError: a path is missing, or there is no shard in any of them.
@@ -188,20 +190,20 @@ def find(paths: Iterable[str | Path], kind: str | None = None) -> list[Path]:
         path = path.expanduser()
         if path.is_dir():
             below = (p for p in path.rglob("*") if p.suffix in ENDINGS and not _hidden(p.relative_to(path)))
-            found += sorted(p for p in below if (kind or "") in p.name)
+            found += sorted(below)
         elif path.exists():
-            found += [path] if (kind or "") in path.name else []
+            found.append(path)
         else:
             raise DataError(f"{path}: there is no such file or folder; expected HDF5 shards or a folder of them")
     if not found:
-        names = f"*{kind}*.hdf5" if kind else "*.hdf5"
-        raise DataError(f"{', '.join(map(str, paths))}: no shard ({names}) in it; prepare some with recipe prepare")
-    return found
+        raise DataError(f"{', '.join(map(str, paths))}: no shard (*.hdf5) in it; prepare some with recipe prepare")
+    return list(dict.fromkeys(found))  # named twice, a shard counts once
 
 
 def kind_of(path: Path) -> str:
-    """``training`` or ``test``, by the name of the shard."""
-    return "test" if "test" in path.name and "training" not in path.name else "training"
+    """``training`` or ``test``, by the name of the shard. The word counts: ``latest.hdf5`` is no test."""
+    name = path.name.lower()
+    return "test" if re.search(r"(?<![a-z])test", name) and "training" not in name else "training"
 
 
 def vocabulary_beside(paths: Iterable[Path]) -> Path | None:
