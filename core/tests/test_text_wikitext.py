@@ -55,7 +55,7 @@ SNIPPETS = {
     ),
     "lists": (
         "* one\n* two [[x]]\n** {{dropped}}\n*\n# three\n; term : definition\n: indented\n*: mixed",
-        "one\ntwo x\n\nthree\nterm : definition\nindented\nmixed",
+        "one\ntwo x\nthree\nterm : definition\nindented\nmixed",
     ),
     "paragraphs": ("Para one\nstill one.\n\nPara two.", "Para one still one.\n\nPara two."),
     "headings, and sections that are left empty": (
@@ -68,7 +68,8 @@ SNIPPETS = {
         "H1\n\ntext\n\nH2\n\ntext2\n\nTop\n\nt",
     ),
     "holes in parentheses": (
-        "A ({{IPA|x}}) b ({{IPA|x}}, {{IPA|y}}; born 1950) c (Greek: {{x}}; 384–322) d ({{x}} or {{y}}) e (see {{x}}).",
+        "A ({{IPA-de|x}}) b ({{IPAc-en|x}}, {{IPA-de|y}}; born 1950) c (Greek: {{x}}; 384–322) d ({{x}} or {{y}}) "
+        "e (see {{x}}).",
         "A b (born 1950) c (384–322) d e.",
     ),
     "more holes in parentheses": (
@@ -84,6 +85,51 @@ SNIPPETS = {
         "{{convert|20|C}}, {{convert|3.5|sqmi|km2}}, {{convert|9|/sqmi}}, "
         "{{val|5.2|e=3|u=m}}, {{frac|3|1|2}}, {{frac|1|2}}",
         "5 km, 5 to 10 km, 6 ft 2 in, 30 × 40 m, 20 °C, 3.5 sq mi, 9/sqmi, 5.2×10^3 m, 3 1/2, 1/2",
+    ),
+    "large measures": (
+        "{{convert|52419|sqmi|km2}}, {{convert|22|e6acre}}, {{convert|2.1|Moilbbl/d}}, {{convert|85.4|Tcuft}}, "
+        "{{convert|100000|m3}}, {{convert|7|–|8|C-change}}, {{val|1.00794|(7)}}, {{RailGauge|1435mm}}, "
+        "{{Pop density|3645257|640081.87|km2|sqmi|prec=1}}",
+        "52,419 sq mi, 22 million acres, 2.1 million barrels per day, 85.4 trillion cu ft, 100,000 m³, 7–8 °C, "
+        "1.00794(7), 1,435 mm, 5.7/km²",
+    ),
+    "coordinates": (
+        "{{coord|51|N|0|W|display=title}}At {{Coord|13|19|N|169|9|W|type:event|name=X}} and {{coord|13.3|-169.1}}.",
+        "At 13°19′N 169°9′W and 13.3, -169.1.",
+    ),
+    "amounts of today, which only the wiki can tell": (
+        "It was $5 (${{Inflation|US|5|1929}} in {{CURRENTYEAR}} dollars) in 1929 ({{age|1929|1|1}} years ago).",
+        "It was $5 in 1929.",
+    ),
+    "phonemes and letters, but not how a title is pronounced": (
+        "'''A''' ({{IPAc-en|eɪ}}, {{respell|AY}}) is {{IPA|/a/}}, {{IPAslink|ʃ}} or {{vr|ai}} in {{script/Arabic|ﷲ}}.",
+        "A is /a/, /ʃ/ or ai in ﷲ.",
+    ),
+    "Chinese and Korean": (
+        "Seal ({{zh|s=汉|t=漢|p=hàn}}), {{zh|汉}}, {{Korean|hangul=한|hanja=韓|rr=han}}",
+        "Seal (漢, 汉, hàn), 汉, 한, 韓, han",
+    ),
+    "citations in sentences": (
+        "See {{Harvnb|Linden|1996|pp=6–36}}, {{harvtxt|A|B|C|1999}}, {{bibleref|Mark|3:25|9}}, "
+        "{{bibleverse|1|Samuel|3:25|KJV}}, {{US patent|1781541}}. ISBN 0-14. {{OCLC|221}}.",
+        "See Linden 1996, A, B & C 1999, Mark 3:25, 1 Samuel 3:25, U.S. Patent 1781541. ISBN 0-14. OCLC 221.",
+    ),
+    "lists of several columns": (
+        "{{columns-list|2|\n* a\n* b\n}}\n\n{{div col|3}}\n* c\n{{div col end}}\n{{resize|120%|big}}",
+        "a\nb\n\nc\n\nbig",
+    ),
+    "items of a list that are dropped, and what stands beside them": (
+        "* one\n* {{cite book|x}}\n* two\n* {{BEL}}\n* ''{{FRO}}'' (DEN)\n* {{StateDept}} 2003\n* {{flag|Canada}} (x)",
+        "one\ntwo\nCanada (x)",
+    ),
+    "stops": (
+        "Sent.{{x}}. Jr.<ref>y</ref>. End ... and f(<!-- -->) (<ref>z</ref>) main() on land.<!-- a -->.",
+        "Sent. Jr. End ... and f main() on land.",
+    ),
+    "other templates in sentences": (
+        "A{{music|flat}}, {{music|time|3|4}}, {{OldStyleDate|2 May|1905|20 April}}, {{sclass|Nimitz|carrier}}, "
+        '\'x{{\' "}} "y{{-"}} a{{mdashb}}b {{DentalFormula|upper=1.2|lower=0.3}} {{ESP}} {{Format price|5}}',
+        'A♭, 3/4, 2 May [O.S. 20 April] 1905, Nimitz-class carrier, \'x\'" "y" a—b 1.2/0.3 5',
     ),
     "languages": (
         "{{lang|fr|la ''vie''}}, {{lang-de|Haus}}, {{transl|ar|DIN|kitab}}, {{nihongo|Go|碁|igo}}, {{lang|fr|}}.",
@@ -103,9 +149,14 @@ SNIPPETS = {
         "He said:\n\nLong quote.\n\nand went.",
     ),
     "formulas and code": (
-        "x<sup>2</sup> 10<sup>−6</sup> 19<sup>th</sup> H<sub>2</sub>O <math>n</math> of <math>\\frac{a}{b}|c</math>, "
-        "<code>x = 1</code>.\n:<math>\\sum_{i}</math>,\nwhere <math>x+1</math>.",
-        "x² 10⁻⁶ 19th H2O n of, x = 1.\n\nwhere x+1.",
+        "x<sup>2</sup> 10<sup>−6</sup> 19<sup>th</sup> H<sub>2</sub>O <math>n</math> of "
+        "<math>\\frac{a}{b}|[[c]]</math>, <code>x = 1</code>.\n:<math>\\begin{matrix}1&2\\end{matrix}</math>,\n"
+        "where <math>x+1</math> is {{math|''y''}}.",
+        "x² 10⁻⁶ 19th H2O n of a/b|[[c]], x = 1.\n\nwhere x+1 is y.",
+    ),
+    "ions": (
+        "SO<sub>4</sub><sup>2−</sup>, H<sup>+</sup>, {{chem|CO|3|2-}} {{eqm}} {{chem|CH|3|COO|−}} + {{chem|H|3|O|+}}",
+        "SO4²⁻, H⁺, CO3²⁻ ⇌ CH3COO⁻ + H3O⁺",
     ),
     "nowiki and entities": (
         "<nowiki>[[not]] '''a''' <b> {{link}}</nowiki> &amp;nbsp; &lt;br&gt; a&nbsp;b &ndash; &#8212;&#x41; &none; R&D",
@@ -201,7 +252,7 @@ def test_a_page_that_the_parser_refuses_is_read_without_it(monkeypatch: pytest.M
 DUMPS = sorted(DATA.glob("*.bz2")) if DATA.is_dir() else []
 real = pytest.mark.skipif(not DUMPS, reason=f"the real data is not in {DATA} ($RECIPE_DATA)")
 MARKUP = re.compile(
-    r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|''|<ref|</|<br|<!--|__[A-Z]{3,}__|&nbsp;|&lt;|\|thumb|^[*#:;=|!]|\(\s*[,;)]|=="
+    r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|''|<ref|</|<br|<!--|__[A-Z]{3,}__|&nbsp;|&lt;|\|thumb|^[*#:;=|!]|\([\s,;]+\)|\(\s*[,;]|\s\(\)|=="
     rf"|[{tidy.HOLE}{tidy.ITEM}{tidy.HEADING}{tidy.BREAK}]",
     re.MULTILINE,
 )

@@ -8,28 +8,35 @@ output is plain: a measure is not converted (5 km), a language is not named.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+
+from recipe_core.text import measures
 
 Show = Callable[[list[str], Mapping[str, str]], str]
 """From the unnamed arguments, in order, and the named ones to the text that is shown."""
 
+_LANGUAGES = ("lang-", "script/")
+"""How the names of templates start that show their first argument, in a language or script of its own."""
 _FIRST = """
-    abbr angbr as_written bdi big code columns-list crossreference div_col em flag flagcountry flagu gaps ill
-    interlanguage_link italic_correction kbd keypress large larger lc lcfirst math mono monospace mvar nobold nobr
-    nobreak noitalic not_a_typo nowrap nowraplinks nts num proper_name resize sc sic small small_caps smallcaps smaller
-    smcaps strong sub tooltip tq typo uc ucfirst var vanchor visible_anchor
+    abbr angbr as_written bdi big code crossreference em flag flagcountry flagu format_price formatprice gaps grapheme
+    hebrew ill interlanguage_link ipa italic_correction kbd keypress large larger lc lcfirst math midsize mono monospace
+    mvar nobold nobr nobreak noitalic not_a_typo nowrap nowraplinks nq nts num polytonic proper_name sc sic small
+    small_caps smallcaps smaller smcaps strong sub tooltip tq typo uc ucfirst unicode var vanchor visible_anchor vr
 """
 """Templates that show their first argument, differently dressed."""
-_LAST = "lang rtl-lang script tlit transl transliteration wikt-lang"
+_LAST = "lang resize rtl-lang script tlit transl transliteration wikt-lang"
 """Templates that say something about their last argument and show it."""
 _QUOTES = ("blockquote", "block quote", "bq", "bquote", "centered pull quote", "cquote", "poem quote", "poemquote",
            "pull quote", "quotation", "quote", "verse translation")  # fmt: skip
 _TEXTS = {
     "!": "|", "=": "=", "'": "'", "'s": "'s", "s'": "s'", '"': '"', "'\"": "'\"", "\"'": "\"'", "pi": "π",
+    "' \"": "'\"", "\" '": "\"'", '-"': '"', "-'": "'", "eqm": "⇌", "rarr": "→", "minus": "−", "times": "×",
     "okina": "ʻ", "hamza": "ʾ", "ayin": "ʿ", "asper": "ʽ",
     "dot": " · ", "·": " · ", "middot": " · ", "•": " • ", "bull": " • ",
-    "ndash": "–", "–": "–", "en dash": "–", "snd": " – ", "spnd": " – ", "spaced ndash": " – ", "dash": " – ",
-    "mdash": "—", "—": "—", "em dash": "—", "spaced mdash": " — ", "smd": " — ",
+    "ndash": "–", "–": "–", "en dash": "–", "dash": " – ",
+    "snd": " – ", "snds": " – ", "spnd": " – ", "spaced ndash": " – ",
+    "mdash": "—", "—": "—", "mdashb": "—", "em dash": "—", "spaced mdash": " — ", "smd": " — ",
     "nbsp": " ", "space": " ", "spaces": " ", "thinsp": " ", "thin space": " ", "hair space": " ", "hairsp": " ",
     "break": "\n\n", "pb": "\n\n", "paragraph break": "\n\n", "clear": "", "shy": "", "zwsp": "", "wbr": "",
 }  # fmt: skip
@@ -40,27 +47,21 @@ _BEFORE = {
     "euro": "€", "eur": "€", "¥": "¥", "jpy": "¥", "₹": "₹", "inr": "₹",
 }  # fmt: skip
 """What templates put before their argument, or before two years with a dash between them."""
+_ACCIDENTALS = {"flat": "♭", "sharp": "♯", "natural": "♮", "doubleflat": "𝄫", "doublesharp": "𝄪"}
+_NUMBERS = {"us patent": "U.S. Patent", "oclc": "OCLC", "issn": "ISSN", "isbn": "ISBN", "doi": "doi:"}
+"""What templates put before the number that they are given."""
+_IN_CHINESE_AND_KOREAN = ("c", "t", "s", "p", "hangul", "hanja", "rr", "mr")
 _SHIPS = ("hms", "uss", "hmas", "hmcs", "rms", "sms", "ss", "mv", "css", "usns", "uscgc")
+_CHARGE = str.maketrans("123456789+-−", "¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻")
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
            "November", "December")  # fmt: skip
-_UNITS = {
-    "sqmi": "sq mi", "sqft": "sq ft", "sqyd": "sq yd", "sqkm": "km²", "km2": "km²", "m2": "m²", "cm2": "cm²",
-    "m3": "m³", "km3": "km³", "cc": "cm³", "cuft": "cu ft", "cuyd": "cu yd", "cumi": "cu mi", "c": "°C", "f": "°F",
-    "k": "K", "l": "L", "kph": "km/h", "mi/h": "mph", "acre": "acres", "impgal": "imp gal", "usgal": "US gal",
-    "g/cm3": "g/cm³", "kg/m3": "kg/m³", "/sqkm": "/km²", "pd/sqkm": "/km²", "pd/sqmi": "/sq mi",
-}  # fmt: skip
-"""Units whose name in {{convert}} is not how they are written."""
-_RANGES = {
-    "to": " to ", "and": " and ", "or": " or ", "by": " by ", "x": " × ", "*": " × ", "-": "–", "–": "–", "to(-)": "–",
-    "and(-)": " and ", "+/-": " ± ", "±": " ± ", "+": " + ", "to about": " to about ", ",": ", ",
-}  # fmt: skip
 
 
 def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
     """What the template ``name`` (lower case, with spaces) shows in plain text; None for one that is dropped."""
     function = _SHOWS.get(name)
     if function is None:
-        if name.startswith("lang-") and len(name) <= 12:  # {{lang-fr|texte}}: French: texte
+        if name.startswith(_LANGUAGES):  # {{lang-fr|texte}}: French: texte
             function = _first
         elif ":" in name:
             return _parser_function(name)
@@ -71,7 +72,7 @@ def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
 
 def known(name: str) -> bool:
     """Whether ``show`` may give something: arguments of others need no work."""
-    return name in _SHOWS or name.startswith("lang-") or ":" in name
+    return name in _SHOWS or name.startswith(_LANGUAGES) or ":" in name
 
 
 def _parser_function(name: str) -> str | None:
@@ -84,11 +85,21 @@ def _first(unnamed: list[str], named: Mapping[str, str]) -> str:
 
 
 def _last(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return unnamed[-1] if unnamed else named.get("text", "")
+    return unnamed[-1] if unnamed else named.get("text", named.get("content", ""))
+
+
+def _columns(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{columns-list|2|...}}`` shows what comes after the number of columns; of ``{{div col|2}}`` that is outside."""
+    return next((text for text in reversed(unnamed) if not re.fullmatch(r"\d*(em)?", text)), named.get("content", ""))
 
 
 def _joined(unnamed: list[str], named: Mapping[str, str]) -> str:
     return "".join(unnamed)
+
+
+def _chemical(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{chem|CO|3|2-}}``: CO3²⁻."""
+    return "".join(part.translate(_CHARGE) if re.fullmatch(r"\d?[-+−]", part) else part for part in unnamed)
 
 
 def _listed(unnamed: list[str], named: Mapping[str, str]) -> str:
@@ -115,6 +126,11 @@ def _any_ship(unnamed: list[str], named: Mapping[str, str]) -> str:
     return " ".join(part for part in unnamed[:2] if part)
 
 
+def _ship_class(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{sclass|Nimitz|aircraft carrier}}``"""
+    return "-class ".join(part for part in unnamed[:2] if part)
+
+
 def _block(unnamed: list[str], named: Mapping[str, str]) -> str:
     return f"\n\n{_first(unnamed, named)}\n\n"
 
@@ -137,47 +153,55 @@ def _only_date(unnamed: list[str], named: Mapping[str, str]) -> str:
     return _date(unnamed)
 
 
-def _convert(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``5|km|mi`` as ``5 km``, ``5|to|10|km`` as ``5 to 10 km``, ``5|ft|8|in`` as ``5 ft 8 in``."""
-    if not unnamed:
-        return ""
-    shown, rest = unnamed[0], unnamed[1:]
-    while len(rest) > 1 and rest[0].lower() in _RANGES:
-        shown += _RANGES[rest[0].lower()] + rest[1]
-        rest = rest[2:]
-    if rest:
-        shown += _unit(rest[0])
-    if len(rest) > 2 and rest[0] in ("ft", "lb", "st", "mi", "yd", "oz") and rest[1][:1].isdecimal():
-        shown += f" {rest[1]}{_unit(rest[2])}"
-    return shown
-
-
-def _unit(name: str) -> str:
-    shown = _UNITS.get(name.lower(), name)
-    return shown if shown.startswith("/") else f" {shown}"
-
-
-def _value(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{val|5.2|0.1|u=m}}``: 5.2±0.1 m, with ``e`` as a power of ten."""
-    shown = "±".join(unnamed[:2])
-    power = named.get("e")
-    unit = named.get("u", named.get("ul", ""))
-    return " ".join(part for part in (shown + (f"×10^{power}" if power else ""), unit) if part)
-
-
-def _power(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return f"×10^{_first(unnamed, named)}"
-
-
-def _fraction(unnamed: list[str], named: Mapping[str, str]) -> str:
-    whole, parts = (unnamed[0] + " ", unnamed[1:]) if len(unnamed) > 2 else ("", unnamed)
-    return whole + ("1/" if len(parts) == 1 else "") + "/".join(parts)
-
-
 def _nihongo(unnamed: list[str], named: Mapping[str, str]) -> str:
     english, *others = unnamed or [""]
     inside = ", ".join(other for other in others if other)
     return english + (f" ({inside})" if inside and english else inside)
+
+
+def _spellings(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{zh|s=汉|t=漢|p=hàn}}``, each spelling once."""
+    given = [*unnamed[:1], *(named[key] for key in _IN_CHINESE_AND_KOREAN if named.get(key))]
+    return ", ".join(dict.fromkeys(text for text in given if text))
+
+
+def _phoneme(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return f"/{unnamed[0]}/" if unnamed else ""
+
+
+def _music(unnamed: list[str], named: Mapping[str, str]) -> str:
+    kind = unnamed[0].lower() if unnamed else ""
+    return "/".join(unnamed[1:3]) if kind == "time" else _ACCIDENTALS.get(kind, "")
+
+
+def _dental(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return "/".join(filter(None, (named.get("upper"), named.get("lower"))))
+
+
+def _verse(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{bibleverse|1|Samuel|3:25|KJV}}`` and ``{{bibleref|Mark|3:25|9}}``: up to chapter and verse."""
+    shown: list[str] = []
+    for part in filter(None, unnamed):
+        shown.append(part)
+        if ":" in part:
+            break
+    return " ".join(shown)
+
+
+def _number(prefix: str) -> Show:
+    return lambda unnamed, named: f"{prefix} {unnamed[0]}" if unnamed and unnamed[0] else ""
+
+
+def _old_style(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{OldStyleDate|February 2|1905|January 20}}``: dates of the Gregorian and of the Julian calendar."""
+    day, year, old = (*unnamed[:3], "", "", "")[:3]
+    return f"{day} [O.S. {old}] {year}" if old else f"{day} {year}".strip()
+
+
+def _authors(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{harvtxt|Linden|Ross|1996}}``: Linden & Ross 1996."""
+    *names, year = unnamed or [""]
+    return f"{' & '.join(filter(None, [', '.join(names[:-1]), *names[-1:]]))} {year}".strip()
 
 
 def _gloss(unnamed: list[str], named: Mapping[str, str]) -> str:
@@ -192,16 +216,29 @@ _SHOWS: dict[str, Show] = {
     **{name: _before(prefix) for name, prefix in _BEFORE.items()},
     **{name: _ship(name.upper()) for name in _SHIPS},
     **dict.fromkeys(_QUOTES, _block),
-    **dict.fromkeys(("convert", "cvt"), _convert),
+    **{name: _number(prefix) for name, prefix in _NUMBERS.items()},
+    **dict.fromkeys(("convert", "cvt"), measures.convert),
+    **dict.fromkeys(("coord", "coor dm", "coor dms"), measures.coordinates),
+    **dict.fromkeys(("railgauge", "track gauge"), measures.gauge),
     **dict.fromkeys(("birth date", "death date", "start date", "end date", "film date", "dts", "date"), _only_date),
-    **dict.fromkeys(("frac", "sfrac", "fraction"), _fraction),
-    **dict.fromkeys(("chem", "chem2", "linktext"), _joined),
+    **dict.fromkeys(("frac", "sfrac", "fraction"), measures.fraction),
+    **dict.fromkeys(("chem", "chem2"), _chemical),
+    "linktext": _joined,
+    **dict.fromkeys(("columns-list", "div col", "colbegin", "col-begin", "columns list"), _columns),
     **dict.fromkeys(("hlist", "ubl", "unbulleted list", "flatlist", "plainlist"), _listed),
     **dict.fromkeys(("gloss", "trans", "literal translation", "lit", "lit.", "translation"), _gloss),
-    **dict.fromkeys(("nihongo", "nihongo2", "nihongo3", "korean"), _nihongo),
-    **dict.fromkeys(("e", "e-sp", "esp", "10^"), _power),
+    **dict.fromkeys(("nihongo", "nihongo2", "nihongo3"), _nihongo),
+    **dict.fromkeys(("zh", "korean"), _spellings),
+    **dict.fromkeys(("ipaslink", "ipalink"), _phoneme),
+    **dict.fromkeys(("bibleverse", "bibleverse-nb", "bibleref", "bibleref2"), _verse),
+    **dict.fromkeys(("harvnb", "harvtxt", "harvcoltxt"), _authors),
+    **dict.fromkeys(("e", "e-sp", "esp", "10^"), measures.power),
     "as of": _as_of,
     "ship": _any_ship,
-    "sclass": _any_ship,
-    "val": _value,
+    **dict.fromkeys(("sclass", "sclass2"), _ship_class),
+    "val": measures.value,
+    "pop density": measures.density,
+    "dentalformula": _dental,
+    "music": _music,
+    "oldstyledate": _old_style,
 }

@@ -48,6 +48,10 @@ _TOKENS = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 
 _HOLES = re.compile(rf"{HOLE}[\s{HOLE}]*{HOLE}")
 _QUOTED_HOLE = re.compile(rf"[\"“‘«] ?{HOLE} ?[\"”’»]")
+_PRICE_OF_HOLE = re.compile(rf"[$£€¥] ?{HOLE}")
+_TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
+_HOLE_AND_PARENTHESIS = re.compile(rf"^ ?{HOLE} ?\([^()]*\)$")
+_HOLE_AND_NUMBER = re.compile(rf"^ ?{HOLE}[\W\d]*$")
 _HOLE_FIRST = re.compile(rf"^ ?{HOLE}[ ,.;:)–—-]*")
 _HOLE_BEFORE_STOP = re.compile(rf" ?[,;:]? ?{HOLE} ?(?=[,.;:!?)\]])")
 _HOLE_AFTER_OPENING = re.compile(rf"(?<=[(\[]) ?{HOLE} ?")
@@ -55,7 +59,7 @@ _HOLE_BESIDE_SPACE = re.compile(rf" {HOLE} ?|{HOLE} ")
 _PARENTHESES = re.compile(r" ?([(（])([^()（）]*)([)）])")
 _LABEL = re.compile(
     r"(?:.*:|pronounced|pronunciation|also|and|or|from|in|listen|born|died|see|see also|lit\.|b\.|d\.|c\.|e\.g\.|"
-    r"i\.e\.|cf\.|\W*)",
+    r"i\.e\.|cf\.|years (?:ago|old)|aged?|\W*)",
     re.IGNORECASE,
 )
 """What is left of a part of a parenthesis where only a label of what was dropped remains."""
@@ -110,7 +114,7 @@ def lines(text: str) -> str:
                 between = "\n\n"
             blocks.append(between + line)
             pending = []
-        before = mark if line else ""
+        before = mark if line or mark == ITEM else ""
     return "".join(blocks).strip()
 
 
@@ -145,7 +149,7 @@ def _tidy(line: str) -> str:
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line).replace("\n", " ")
     if not line.isascii():
         line = _SPACES.sub(" ", _INVISIBLE.sub("", line))
-    line = line.translate(_NO_MARKS).strip()
+    line = _TWO_STOPS.sub(".", line.translate(_NO_MARKS).strip())
     return line if _WORD.search(line) else ""
 
 
@@ -153,7 +157,8 @@ def _mend(line: str) -> str:
     """A line where things were dropped, without the punctuation that is left over from them."""
     line = _HOLES.sub(HOLE, line)
     line = _PARENTHESES.sub(_parenthesis, line)
-    line = _HOLES.sub(HOLE, line)  # a parenthesis that was dropped left another one
+    line = _HOLES.sub(HOLE, _PRICE_OF_HOLE.sub(HOLE, line))  # a parenthesis that was dropped left another hole
+    line = _HOLE_AND_NUMBER.sub("", _HOLE_AND_PARENTHESIS.sub("", line))
     line = _QUOTED_HOLE.sub(HOLE, line)
     line = _HOLE_FIRST.sub("", line)
     line = _HOLE_BEFORE_STOP.sub("", line)
@@ -165,13 +170,13 @@ def _parenthesis(match: re.Match[str]) -> str:
     """A parenthesis without the parts of which nothing is left, or nothing at all where none has anything left."""
     inside = match[2]
     if HOLE not in inside:
-        return match[0] if inside.strip() else ""
+        return match[0]
     pieces = re.split(r"([,;])", inside)
     kept = ""
     for number in range(0, len(pieces), 2):
         piece = pieces[number]
         rest = piece.replace(HOLE, "").strip()
-        if not rest or (HOLE in piece and _LABEL.fullmatch(rest)):
+        if not rest or (HOLE in piece and _LABEL.fullmatch(rest)) or _PRICE_OF_HOLE.search(piece):
             continue
         begins = "" if kept else " :,–-" * (HOLE in piece)  # "({{IPA}}: Paris)"
         kept += (pieces[number - 1] + " " if kept else "") + piece.strip(f" {HOLE}").lstrip(begins or None)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from recipe_core.errors import DataError
-from recipe_core.text import templates, tidy
+from recipe_core.text import formulas, templates, tidy
 from recipe_core.text.tidy import BREAK, HEADING, HOLE, ITEM
 
 _HIDDEN = frozenset({"file", "image", "category", "media"})
@@ -35,9 +35,8 @@ _OPAQUE = re.compile(
 """Where something starts whose inside is no wikitext, or is dropped whatever it is."""
 _PATIENCE = 20_000_000
 """Things left open times the length of the page: some seconds of parsing."""
-_SIMPLE_FORMULA = re.compile(r"[\w\s.,+−=()-]{1,20}")
-"""A formula that is text already, such as ``n`` or ``x + 1``: it is kept."""
-_SUPERSCRIPT = str.maketrans("0123456789+-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿ")
+_SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
+_PROTECTED = re.compile(r"[^\w\s]")
 
 
 def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> str:
@@ -98,8 +97,13 @@ def _closing(tag: str) -> re.Pattern[str]:
     return re.compile("-->" if tag == "!--" else rf"</{tag}\s*>", re.IGNORECASE)
 
 
+def _protected(text: str) -> str:
+    """``text`` with entities for all that might be markup."""
+    return _PROTECTED.sub(lambda match: f"&#{ord(match[0])};", text)
+
+
 def _without_opaque(text: str) -> str:
-    """``text`` without comments, references, formulas and the like; what ``<nowiki>`` protects, as entities.
+    """``text`` without comments, references and the like; short formulas and what ``<nowiki>`` protects as entities.
 
     The parser would be twice as slow with them, and takes a pipe in a formula for one of a table. Each is searched
     from left to right once, so that many that are never closed cost no more than one.
@@ -122,10 +126,10 @@ def _without_opaque(text: str) -> str:
                 return "".join(kept)  # as MediaWiki does: it comments out the rest
             continue
         if tag == "nowiki":
-            kept.append(re.sub(r"[^\w\s]", lambda match: f"&#{ord(match[0])};", text[at : closing.start()]))
-        elif tag == "math" and _SIMPLE_FORMULA.fullmatch(formula := text[at : closing.start()]):
-            kept.append(formula)
-        elif tag not in ("!--", "ref"):
+            kept.append(_protected(text[at : closing.start()]))
+        elif tag == "math" and (formula := formulas.plain(text[at : closing.start()])):
+            kept.append(_protected(formula))
+        elif tag not in ("!--", "ref") or kept[-1].endswith("("):  # "(<ref>...</ref>)"
             kept.append(HOLE)
         at = closing.end()
     kept.append(text[at:])
@@ -229,8 +233,8 @@ class _Walk:
         if name in ("br", "hr"):
             return f"\n{BREAK}"
         inside = frame.part(frame.contents) if frame.contents else ""
-        if name == "sup" and re.fullmatch(r"[-+−]?(\d{1,3}|n)", inside):
-            return inside.translate(_SUPERSCRIPT)  # 10<sup>6</sup> is not 106
+        if name == "sup" and re.fullmatch(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]", inside):
+            return inside.translate(_SUPERSCRIPT)  # 10<sup>6</sup> is not 106, nor SO<sub>4</sub><sup>2-</sup> SO42-
         if name == "poem":
             inside = inside.strip().replace("\n", f"\n{BREAK}")
         return f"\n\n{inside}\n\n" if name in _BLOCK_TAGS else inside
