@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recipe_core.metrics import read_rows
+from recipe_core.curves import read_rows
 
 
 def main() -> None:

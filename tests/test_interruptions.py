@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.metrics import read_rows
+from recipe_core.curves import read_rows
 from recipe_core.testing import Finished, command, run_tiny
 
 RUN = ("train.steps=12", "train.log_every=1", "train.eval_every=0", "train.save_every=3", "model.dropout=0.1")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.metrics import Metrics, read_rows
+from recipe_core.curves import read_rows
+from recipe_core.metrics import Metrics
 
 
 def rows(steps: range) -> list[dict[str, float]]:

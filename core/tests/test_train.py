@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from recipe_core import registry
+from recipe_core.curves import Row, read_rows
 from recipe_core.errors import ConfigError, RecipeError
 from recipe_core.job import Job, resolve
-from recipe_core.metrics import Row, read_rows
 from recipe_core.run import run
 from recipe_core.testing import spawn, toy
 from recipe_core.train import DivergedError, mix

@@ -9,6 +9,7 @@ from pathlib import Path
 from recipe_core.errors import RecipeError
 from recipe_core.estimate import estimate
 from recipe_core.facts import Facts
+from recipe_core.golden import load_golden
 from recipe_core.machine import free_space, size_of
 from recipe_core.settings import Train
 from recipe_core.specs import Part
@@ -74,6 +75,14 @@ def fact_problems(facts: Facts) -> Iterator[str]:
             f"data: its token ids go up to {data.vocabulary - 1:,} and the model knows those below "
             f"{model.vocabulary:,}; raise model.vocabulary to at least {data.vocabulary:,}"
         )
+
+
+def golden_problems(train: Train) -> Iterator[str]:
+    """Whether the stored curve that the run is held to can be read, and has steps of this run."""
+    try:
+        load_golden(train)
+    except RecipeError as error:
+        yield str(error)
 
 
 def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""Errors that a user can mend. The command line prints them without a traceback and exits with 2."""
+"""Errors that a user can mend. The command line prints them without a traceback and exits with their code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class RecipeError(Exception):
@@ -10,6 +11,8 @@ class RecipeError(Exception):
 
     Its text is the whole message to the user: the path or setting, the value, what was expected, and the way out.
     """
+
+    exit_code: ClassVar[int] = 2
 
 
 class ConfigError(RecipeError):
@@ -42,6 +45,12 @@ class LaunchError(RecipeError):
 
 class DiskError(RecipeError):
     """A folder cannot be written, or has too little space left."""
+
+
+class GoldenError(RecipeError):
+    """A loss is not what ``train.golden`` says. Nobody's mistake: a finding, so that it has an exit code of its own."""
+
+    exit_code = 1
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

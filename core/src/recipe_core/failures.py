@@ -97,9 +97,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code of a process that ends by ``error``: 2 for a user's mistake, 130 for Ctrl-C, 1 for the rest."""
+    """The exit code of a process that ends by ``error``: its own (2 for a user's mistake), 130 for Ctrl-C, else 1."""
     if isinstance(error, RecipeError):
-        return 2
+        return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return 130
     if isinstance(error, SystemExit):

@@ -127,6 +127,8 @@ def _problems(
     if "layout" in parts:
         yield from checks.layout_problems(parts["layout"], train, world_size)
     yield from checks.fact_problems(facts)
+    if train is not None:
+        yield from checks.golden_problems(train)
     if train is not None and out is not None:
         yield from checks.disk_problems(facts, train, out)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from recipe_core.curves import METRICS, Row, read_rows
 from recipe_core.files import write_text
 
-Row = dict[str, Any]
 TEXT_KEYS = ("step", "consumed_samples")
 """Keys that are positions rather than measurements: not drawn as curves."""
 
@@ -25,7 +24,7 @@ class Metrics:
     def __init__(self, folder: Path, since: int, show: Callable[[Row], None]) -> None:
         from tensorboardX import SummaryWriter
 
-        self.path, self.show = folder / "metrics.jsonl", show
+        self.path, self.show = folder / METRICS, show
         rows = [row for row in read_rows(self.path) if row["step"] <= since] if since else []
         write_text(self.path, "".join(_line(row) for row in rows))
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
@@ -49,18 +48,7 @@ class Metrics:
         self.show(row)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics.jsonl; a last line that a killed run left unfinished is dropped."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
-
-
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Row) -> str:
     # JSON has no NaN and no infinity: such a value becomes null, which every reader understands
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
     return json.dumps(finite) + "\n"

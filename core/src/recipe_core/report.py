@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from recipe_core.metrics import Row
+from recipe_core.curves import Row
 
 
 class Report:
@@ -77,11 +77,37 @@ def plain_line(row: Mapping[str, Any], steps: int) -> str:
     parts = [f"step {row['step']}/{steps}"]
     for key, form in (
         ("loss", ".4f"), ("val_loss", ".4f"), ("lr", ".3e"), ("grad_norm", ".3f"), ("seconds", ".3f"),
-        ("tokens_per_second", ",.0f"),
+        ("sequences_per_second", ",.1f"), ("tokens_per_second", ",.0f"),
     ):  # fmt: skip
         if key in row:
             parts.append(f"{key.replace('_', ' ')} {row[key]:{form}}")
     return " | ".join(parts)
+
+
+def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where each loss and accuracy began and ended: the whole loss first, then its parts; training, then validation."""
+    keys = [key.removeprefix("first_") for key in results if key.startswith("first_")]
+    for key in sorted(keys, key=lambda key: (key.removeprefix("val_") != "loss", key.endswith("accuracy"))):
+        first, last = results[f"first_{key}"], results.get(key)
+        if first is None or last is None:
+            continue
+        change = f" ({(last - first) / first:+.1%})" if key.endswith("loss") and first else ""
+        name = key.replace("val_", "validation ").replace("_", " ")
+        yield "training loss" if name == "loss" else name, f"{first:.4f} -> {last:.4f}{change}"
+
+
+def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Speed in the unit that counts: tokens without padding and sequences, where the model counts them."""
+    real = results.get("real_tokens_per_second")
+    tokens = [f"{real:,.0f} tokens/s without padding"] if real else []
+    if real and results.get("sequences_per_second"):
+        tokens.insert(0, f"{results['sequences_per_second']:,.1f} sequences/s")
+    elif results.get("tokens_per_second"):
+        tokens.append(f"{results['tokens_per_second']:,.0f} tokens/s")
+    if results.get("mfu"):
+        tokens.append(f"MFU {results['mfu']:.1%}")
+    if tokens:
+        yield "speed", f"{', '.join(tokens)} (median)"
 
 
 def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
@@ -94,12 +120,7 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
     else:
         head = f"{name} finished {total} steps"
     lines = ["", head]
-    for key, label in (("loss", "training loss"), ("val_loss", "validation loss")):
-        first, last = results.get(f"first_{key}"), results.get(key)
-        if first is not None and last is not None:
-            lines.append(f"  {label:16} {first:.4f} -> {last:.4f} ({(last - first) / first:+.1%})")
-    if results.get("tokens_per_second"):
-        lines.append(f"  {'speed':16} {results['tokens_per_second']:,.0f} tokens/s (median)")
+    lines += [f"  {label:16} {text}" for label, text in (*_ends(results), *_speed(results))]
     if results.get("sample"):
         lines.append(f"  {'sample':16} {' '.join(results['sample'].split())}")
     lines += [f"  {'files':16} {folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)", "next"]

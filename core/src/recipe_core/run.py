@@ -19,11 +19,14 @@ from recipe_core import engine as engines
 from recipe_core import folder as folders
 from recipe_core.background import Saver
 from recipe_core.checkpoint import Checkpoints
+from recipe_core.curves import METRICS, Row, read_rows
 from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.feed import Feed
 from recipe_core.files import home, write_text
+from recipe_core.golden import load_golden
 from recipe_core.job import Job
-from recipe_core.metrics import Metrics, Row, read_rows
+from recipe_core.measure import Meter
+from recipe_core.metrics import Metrics
 from recipe_core.optim import adamw, keeping_settings
 from recipe_core.parallel import Parallel, Run
 from recipe_core.precision import cast, described
@@ -41,7 +44,7 @@ def run(job: Job, out: Path) -> dict[str, Any]:
 
 
 def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[str, Any]:
-    facts = job.model_facts()
+    facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run)
     optimizer = adamw(model.parameters(), job.train)
@@ -58,11 +61,14 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
         if engine.rank == 0:
             record = stack.enter_context(Metrics(out, progress.step, report.row)).write
         report.say(_opening(job, out, run, model, progress))
+        if golden is not None:
+            report.say(golden.announcement(progress.step))
+        flops = facts.flops_per_sample if facts else None
         parts = Parts(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
             advance=report.advance, save=partial(_save, saver, model, optimizer, progress),
-            stop_signal=lambda: stop.signal, tokens_per_sample=job.tokens_per_sample(),
-            flops_per_sample=facts.flops_per_sample if facts else None,
+            stop_signal=lambda: stop.signal, golden=golden,
+            meter=Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None),
         )  # fmt: skip
         stopped = train(parts, progress)
         saver.wait()
@@ -176,11 +182,10 @@ def _close(
         extra = pkgutil.resolve_name(job.recipe.closing)(model.module, job, run) or {}
     if engine.rank != 0:
         return {}
-    rows = read_rows(out / "metrics.jsonl")
+    rows = read_rows(out / METRICS)
     results = {
         "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
-        "consumed_samples": progress.consumed_samples, **_ends(rows, "loss"), **_ends(rows, "val_loss"),
-        "tokens_per_second": _median(rows, "tokens_per_second"), "world_size": run.world_size,
+        "consumed_samples": progress.consumed_samples, **_ends(rows), **_speeds(rows), "world_size": run.world_size,
         "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
     write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
@@ -188,12 +193,20 @@ def _close(
     return results
 
 
-def _ends(rows: list[Row], key: str) -> dict[str, float | None]:
-    """First and last value of a metric."""
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return {f"first_{key}": values[0] if values else None, key: values[-1] if values else None}
+def _ends(rows: list[Row]) -> dict[str, float | None]:
+    """First and last value of the loss, and of the parts and accuracies that a model gives beside it."""
+    found: dict[str, float | None] = dict.fromkeys(("first_loss", "loss", "first_val_loss", "val_loss"))
+    for row in rows:
+        for key, value in row.items():
+            if key.endswith(("loss", "accuracy")) and value is not None:
+                found[f"first_{key}"] = value if found.get(f"first_{key}") is None else found[f"first_{key}"]
+                found[key] = value
+    return found
 
 
-def _median(rows: list[Row], key: str) -> float | None:
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return statistics.median(values) if values else None
+def _speeds(rows: list[Row]) -> dict[str, float | None]:
+    """Medians of the speeds; the first row's includes what a device compiles."""
+    keys = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
+    values = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
+    found = {key: statistics.median(numbers) for key, numbers in values.items() if numbers}
+    return {"tokens_per_second": None, **found}

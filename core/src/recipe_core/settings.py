@@ -83,6 +83,11 @@ class Train:
     resume: str = "auto"
     """``auto``: from the newest whole checkpoint of the run folder, if there is one; ``none``: from the beginning;
     a path: where the folder has no checkpoint yet, from this one of another run."""
+    golden: str | None = None
+    """A run folder, a metrics.jsonl or a file with one loss a line: the loss of every step that it has is compared with
+    the run's, and the run ends at the first that is too far off."""
+    golden_tolerance: float = 0.02
+    """How far off a loss may be, as a part of the one in ``golden``."""
     timeout: float = 600.0
     """Seconds that one collective may take before the run is called dead."""
 
@@ -102,6 +107,7 @@ class Train:
             "clip",
             "lr",
             "min_lr",
+            "golden_tolerance",
         ):
             if not getattr(self, name) >= 0:
                 problems.append(f"{name}: expected at least 0, got {getattr(self, name)}")

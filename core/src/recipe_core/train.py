@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core import precision
+from recipe_core.curves import Row
 from recipe_core.engine import Engine
 from recipe_core.errors import RecipeError
 from recipe_core.feed import Feed, starts
-from recipe_core.metrics import Row
+from recipe_core.golden import Golden
+from recipe_core.measure import Meter, mean_over_ranks, without_counts
 from recipe_core.optim import set_learning_rate
 from recipe_core.parallel import Batch, Loss, Parallel, Run
 from recipe_core.schedule import learning_rate
@@ -56,6 +58,7 @@ class Parts:
     loss: Loss
     optimizer: torch.optim.Optimizer
     feed: Feed
+    meter: Meter
     record: Callable[[Row], None]
     """Takes each row of metrics; does nothing on ranks other than 0."""
     advance: Callable[[int], None]
@@ -64,8 +67,8 @@ class Parts:
     """Saves the state, with the validation loss of the step where there is one."""
     stop_signal: Callable[[], str | None]
     """Name of the signal that asked this process to stop."""
-    tokens_per_sample: int | None
-    flops_per_sample: float | None
+    golden: Golden | None = None
+    """The curve that the losses are held to."""
 
 
 def train(parts: Parts, progress: Progress) -> bool:
@@ -75,16 +78,17 @@ def train(parts: Parts, progress: Progress) -> bool:
 
     Raises:
         DivergedError: loss or gradient norm is not finite; nothing was saved since the last good step.
+        GoldenError: a loss departs from the golden curve; nothing was saved since.
     """
     cfg, began = parts.run.train, progress.step
     end = cfg.steps if cfg.stop_after is None else min(cfg.steps, began + cfg.stop_after)
-    window, stopped, saved_at = Window(), _asked_to_stop(parts), time.monotonic()
+    stopped, saved_at = _asked_to_stop(parts), time.monotonic()
     if began == 0 and cfg.eval_every and not stopped:
         values = _evaluate(parts)
         stopped = values is None
         parts.record(_position(progress) | (values or {}))
     while progress.step < end and not stopped:
-        result = _step(parts, progress, window, last=progress.step + 1 == end)
+        _step(parts, progress, last=progress.step + 1 == end)
         stopped = _asked_to_stop(parts)
         final = stopped or progress.step == end
         log, save = (final or _due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
@@ -92,7 +96,7 @@ def train(parts: Parts, progress: Progress) -> bool:
         if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
             save = parts.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
         if log or evaluate or save:
-            row, window = _row(parts, progress, window, result), Window()
+            row = _row(parts, progress)
             if evaluate and not stopped:
                 values = _evaluate(parts)
                 stopped = values is None
@@ -109,43 +113,24 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-class Window:
-    """Time of the steps since the last row; evaluating and saving do not count."""
-
-    def __init__(self) -> None:
-        self.steps, self.seconds = 0, 0.0
-
-    def add(self, seconds: float, steps: int = 0) -> None:
-        """Count ``steps`` steps and their time."""
-        self.steps += steps
-        self.seconds += seconds
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step leaves on the device."""
-
-    values: dict[str, Tensor]
-    """Loss and what is logged beside it, averaged over this rank's micro batches."""
-    grad_norm: Tensor
-    lr: float
-
-
-def _step(parts: Parts, progress: Progress, window: Window, last: bool) -> StepResult:
+def _step(parts: Parts, progress: Progress, last: bool) -> None:
     """One optimizer step."""
     start, cfg = time.perf_counter(), parts.run.train
     rate = learning_rate(cfg, progress.step)
     batches = parts.feed.step(progress.consumed_samples, last=last)
     firsts = starts(parts.run, progress.consumed_samples, cfg.global_batch)
-    values = parts.model.backward(batches, partial(_micro, parts, firsts))
+
+    def micro(module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
+        return parts.meter.micro(_micro(parts, firsts, module, batch, number))
+
+    values = parts.model.backward(batches, micro)
     norm = parts.model.clip(cfg.clip)
     set_learning_rate(parts.optimizer, rate)
     parts.optimizer.step()
     parts.optimizer.zero_grad(set_to_none=True)
     parts.engine.end_step()
     progress.advance(cfg.global_batch)
-    window.add(time.perf_counter() - start, steps=1)
-    return StepResult(values, norm, rate)
+    parts.meter.step(values, norm, rate, time.perf_counter() - start)
 
 
 def _micro(parts: Parts, firsts: list[int], module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
@@ -173,47 +158,33 @@ def _asked_to_stop(parts: Parts) -> bool:
     return parts.engine.any(parts.stop_signal() is not None)
 
 
-def _row(parts: Parts, progress: Progress, window: Window, result: StepResult) -> Row:
-    """The metrics of the last step; a collective. The first moment at which the host waits for the device."""
-    start = time.perf_counter()
-    means, norm = _mean_over_ranks(parts, result.values), float(result.grad_norm)
-    parts.engine.synchronize()
-    window.add(time.perf_counter() - start)
-    if not (math.isfinite(means["loss"]) and math.isfinite(norm)):
-        raise DivergedError(
-            f"step {progress.step}: the loss is {means['loss']} and the gradient norm {norm}, which is not finite. "
-            "Nothing was saved since the last good step; lower train.lr, lengthen train.warmup_steps or set train.clip "
-            "and continue from the last checkpoint with the same --out"
-        )
-    seconds = window.seconds / window.steps
-    row = _position(progress) | means | {"lr": result.lr, "grad_norm": norm, "seconds": seconds}
-    return row | _throughput(parts, seconds)
+def _row(parts: Parts, progress: Progress) -> Row:
+    """The metrics of the last step; a collective. The first moment at which the host waits for the device.
+
+    Raises:
+        DivergedError, GoldenError: as :func:`train` says, once the row is recorded.
+    """
+    reading = parts.meter.read()
+    row = _position(progress) | reading.row
+    problem = parts.golden.departure(progress.step, reading.losses) if parts.golden else None
+    if problem := problem or _not_finite(row):
+        parts.record(row)
+        raise problem
+    return row
+
+
+def _not_finite(row: Row) -> DivergedError | None:
+    if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]):
+        return None
+    return DivergedError(
+        f"step {row['step']}: the loss is {row['loss']} and the gradient norm {row['grad_norm']}, which is not finite. "
+        "Nothing was saved since the last good step; lower train.lr, lengthen train.warmup_steps or set train.clip "
+        "and continue from the last checkpoint with the same --out"
+    )
 
 
 def _position(progress: Progress) -> Row:
     return {"step": progress.step, "consumed_samples": progress.consumed_samples}
-
-
-def _throughput(parts: Parts, seconds: float) -> Row:
-    samples = parts.run.train.global_batch / seconds
-    row: Row = {"samples_per_second": samples}
-    if parts.tokens_per_sample:
-        row["tokens_per_second"] = samples * parts.tokens_per_sample
-    if parts.flops_per_sample:
-        each = row["flops_per_second"] = samples * parts.flops_per_sample / parts.run.world_size
-        if peak := parts.engine.peak_flops(parts.run.train.precision):
-            row["mfu"] = each / peak
-    if memory := parts.engine.peak_memory():
-        row["peak_memory"] = memory
-    return row
-
-
-def _mean_over_ranks(parts: Parts, values: Mapping[str, Tensor]) -> dict[str, float]:
-    """All values averaged over the data-parallel ranks, in one reduction."""
-    mesh = parts.run.mesh
-    group = mesh["dp"].get_group() if mesh is not None else None
-    stacked = torch.stack([v.double() if v.device.type == "cpu" else v.float() for v in values.values()])
-    return dict(zip(values, parts.engine.mean(stacked, group).tolist(), strict=True))
 
 
 def _evaluate(parts: Parts) -> dict[str, float] | None:
@@ -224,6 +195,7 @@ def _evaluate(parts: Parts) -> dict[str, float] | None:
         if _asked_to_stop(parts):
             return None
         batch = parts.feed.validation(first)
-        for name, value in parts.model.evaluate(batch, partial(_micro, parts, [first])).items():
+        values = without_counts(parts.model.evaluate(batch, partial(_micro, parts, [first])))
+        for name, value in values.items():
             total[name] = total.get(name, torch.zeros_like(value)) + value / len(firsts)
-    return {f"val_{name}": value for name, value in _mean_over_ranks(parts, total).items()}
+    return {f"val_{name}": value for name, value in mean_over_ranks(parts.engine, parts.run, total).items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe_core.metrics import Row, read_rows
+from recipe_core.curves import Row, read_rows
 
 
 @dataclass(frozen=True)
