@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -13,8 +14,8 @@ _CPU_CHUNK, _CHUNK = 8 << 20, 256 << 20
 """Bytes of fp32 logits at once: what a CPU's cache holds; elsewhere enough to keep the device busy."""
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy between ``softmax(hidden @ weight.T)`` and ``labels``, one number per token, in fp32.
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Cross entropy between ``softmax(hidden @ weight.T + bias)`` and ``labels``, one number per token, in fp32.
 
     Logits become fp32 in chunks of at most an eighth of the tokens. Of 16-bit logits the gradient is kept in their
     place, ``tokens x vocabulary`` values; of fp32 logits nothing is kept, backward computes each chunk again. Nothing
@@ -25,53 +26,77 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tens
         hidden: ``[..., hidden]``.
         weight: ``[vocabulary, hidden]``. Under autocast, both are cast as a linear layer would cast them.
         labels: int64 ``[...]``, each below ``vocabulary``.
+        bias: ``[vocabulary]``.
 
     Returns:
         fp32 ``[...]``.
     """
+    return _computed(hidden, weight, labels, bias, with_hits=False)[0]
+
+
+def losses_and_hits(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, and whether the largest logit is that of the label, bool ``[...]``."""
+    return _computed(hidden, weight, labels, bias, with_hits=True)
+
+
+def _computed(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, with_hits: bool
+) -> tuple[Tensor, Tensor]:
     device = hidden.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     keep = torch.is_grad_enabled() and hidden.dtype.itemsize == 2
-    losses: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, labels.flatten(), keep
+    losses, hits = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight, bias, labels.flatten(), keep, with_hits
     )
-    return losses.view(labels.shape)
+    return losses.view(labels.shape), hits.view(labels.shape) if with_hits else hits
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """``hidden [tokens, hidden], weight [vocabulary, hidden], labels [tokens]`` -> losses ``[tokens]``."""
+    """``hidden [tokens, hidden], weight [vocabulary, hidden], labels [tokens]`` -> losses and hits ``[tokens]``."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, keep: bool) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, keep: bool, with_hits: bool
+    ) -> tuple[Tensor, Tensor]:
         losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
-        kept = hidden @ weight.T if keep else None
+        hits = torch.empty(labels.shape if with_hits else 0, dtype=torch.bool, device=hidden.device)
+        kept = F.linear(hidden, weight, bias) if keep else None
         for rows in _chunks(hidden, weight):
-            logits = hidden[rows] @ weight.T if kept is None else kept[rows]
+            logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
+            if with_hits:
+                hits[rows] = logits.argmax(-1) == labels[rows]
             log_probabilities = torch.log_softmax(logits.float(), -1)
             losses[rows] = -log_probabilities.gather(1, labels[rows, None]).squeeze(1)
             if kept is not None:
                 kept[rows] = _logits_gradient(log_probabilities, labels[rows])
-        ctx.save_for_backward(hidden, weight, labels, kept)
-        return losses
+        ctx.save_for_backward(hidden, weight, bias, labels, kept)
+        ctx.mark_non_differentiable(hits)
+        return losses, hits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        hidden, weight, labels, kept = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, labels, kept = ctx.saved_tensors
         scale = grad[:, None].to(hidden.dtype)
         # Each token's incoming gradient scales its row of `hidden`, which is much narrower than its row of logits.
         scaled = hidden * scale
         if kept is not None:
-            return kept @ weight * scale, kept.T @ scaled, None, None
+            grad_bias = None if bias is None else kept.T @ scale[:, 0]
+            return kept @ weight * scale, kept.T @ scaled, grad_bias, None, None, None
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        grad_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _chunks(hidden, weight):
-            logits = hidden[rows] @ weight.T
+            logits = F.linear(hidden[rows], weight, bias)
             chunk = _logits_gradient(torch.log_softmax(logits.float(), -1), labels[rows]).to(hidden.dtype)
             grad_hidden[rows] = chunk @ weight * scale[rows]
             grad_weight.addmm_(chunk.T, scaled[rows])
-        return grad_hidden, grad_weight, None, None
+            if grad_bias is not None:
+                grad_bias.addmv_(chunk.T, scale[rows, 0])
+        return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from recipe_bert_dp.config import BertHdf5, PrepareHdf5, PreparePacked
-from recipe_core import Dataset, hookimpl
+from recipe_bert_dp.model_config import BertPretraining
+from recipe_core import Dataset, Model, hookimpl
 
 _READ: dict[str, Any] = {
     "build": "recipe_bert_dp.data:build",
@@ -15,6 +16,19 @@ _READ: dict[str, Any] = {
     "files": "recipe_bert_dp.inspection:BertFiles",
 }
 """One reader takes both kinds of shards; it tells them apart by what is in them."""
+
+
+@hookimpl
+def register_models() -> Iterable[Model]:
+    """BERT with the heads of its pre-training."""
+    yield Model(
+        name="bert_pretraining",
+        build="recipe_bert_dp.model:build",
+        facts="recipe_bert_dp.model_facts:facts",
+        config=BertPretraining,
+        blocks="bert.encoder.layer.*",
+        summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",
+    )
 
 
 @hookimpl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from recipe_core.kernels.attention import causal_attention
 from recipe_core.kernels.cross_entropy import linear_cross_entropy
 from recipe_core.kernels.dropout import dropout
+from recipe_core.kernels.initial import normal_of
 from recipe_core.parallel import Batch, Loss
 from recipe_megatron_gpt.config import Gpt
 
@@ -75,8 +75,7 @@ class GptModel(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all values: normal weights, scaled down where they add to the residual stream (GPT-2), zero biases.
 
-        Each parameter has a generator of its own, made from ``torch.initial_seed()`` and the parameter's name, on the
-        CPU and in fp32. So its values are the same on every device and whatever part of the model a rank holds.
+        They depend on ``torch.initial_seed()`` and the parameters' names, not on the device or on what a rank holds.
         """
         std = self.config.init_std
         for name, parameter in self.named_parameters():
@@ -85,9 +84,9 @@ class GptModel(nn.Module):
             elif parameter.ndim == 1:
                 parameter.fill_(1)
             elif name.endswith(("attention.output.weight", "mlp.down.weight")):
-                parameter.copy_(_normal(name, parameter.shape, std / math.sqrt(2 * self.config.layers)))
+                parameter.copy_(normal_of(name, parameter.shape, std / math.sqrt(2 * self.config.layers)))
             else:
-                parameter.copy_(_normal(name, parameter.shape, std))
+                parameter.copy_(normal_of(name, parameter.shape, std))
 
 
 class Block(nn.Module):
@@ -141,10 +140,3 @@ class Mlp(nn.Module):
         """``hidden`` to ``hidden``."""
         output: Tensor = self.down(F.gelu(self.up(hidden), approximate="tanh"))
         return output
-
-
-def _normal(name: str, shape: torch.Size, std: float) -> Tensor:
-    """Values of the parameter ``name``, on the CPU."""
-    digest = hashlib.sha256(f"{torch.initial_seed()} {name}".encode()).digest()
-    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(0, std, generator=generator)
