@@ -17,7 +17,7 @@ from recipe_bert_dp.config import PreparePacked
 from recipe_bert_dp.inspection import BertFiles
 from recipe_bert_dp.pack import prepare
 from recipe_bert_dp.shards import PACKED, PLAIN
-from recipe_core.errors import ConfigError, DataError
+from recipe_core.errors import ConfigError, DataError, DiskError
 
 
 def arrays(path: Path) -> dict[str, Any]:
@@ -211,3 +211,20 @@ def test_verify_finds_in_packed_rows(packed: Path, name: str, at: tuple[int, ...
 def test_verify_names_a_missing_shard(shards: Path) -> None:
     (shards / "training" / "training_00001.hdf5").unlink()
     assert any("training_00001.hdf5: is missing" in line for line in BertFiles().verify(shards))
+
+
+@pytest.mark.parametrize("limit", [500, 20_000])
+def test_full_disk(shards: Path, tmp_path: Path, limit: int) -> None:
+    """While rows are planned or written: the output is named as the user did, and the next run goes on."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    settings = PreparePacked(inputs=(str(shards),), output=str(tmp_path / "packed"), workers=1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(DiskError, match=rf"^{tmp_path}/packed: cannot be written \(.*File too large.*\); free"):
+            prepare(settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "packed").exists()
+    prepare(settings)
+    assert BertFiles().verify(tmp_path / "packed") == []

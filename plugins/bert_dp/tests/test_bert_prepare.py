@@ -137,6 +137,25 @@ def test_interrupted_and_continued_gives_the_same_bytes(
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
+def test_a_failure_names_the_document(settings: Make, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the whole batch of them that a worker has: what else would one leave out?"""
+    lines = text.read_text(encoding="utf-8").splitlines()
+    lines[6] = json.dumps({"text": "A house. A poisonous river."})
+    text.write_text("\n".join(lines), encoding="utf-8")
+
+    class Poisoned:
+        def __init__(self, vocabulary: Vocabulary) -> None:
+            self.wordpiece = vocabulary.wordpiece()
+
+        def encode(self, texts: list[str]) -> Any:
+            if any("poisonous" in text for text in texts):
+                raise ValueError("no")
+            return self.wordpiece.encode(texts)
+
+    monkeypatch.setattr(tokens, "_wordpiece", lambda path, lowercase: Poisoned(Vocabulary.read(path, lowercase)))
+    refused(settings(), DataError, "text.jsonl.*7: ValueError: no")
+
+
 def test_without_compression_the_same_samples(settings: Make, shards: Path, tmp_path: Path) -> None:
     prepare(settings(output=str(tmp_path / "plain"), gzip=False))
     plain, packed = samples(tmp_path / "plain", "*.hdf5"), samples(shards, "*.hdf5")
@@ -263,7 +282,8 @@ def test_full_disk(settings: Make, tmp_path: Path, stage: str, limit: int) -> No
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(DiskError, match=r"cannot be written \(.*File too large.*\); free some space"):
+        # the output as the user named it, not the side folder in which it is made
+        with pytest.raises(DiskError, match=rf"^{tmp_path}/out: cannot be written \(.*File too large.*\); free some"):
             prepare(settings(gzip=False))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -276,6 +296,6 @@ def test_full_disk(settings: Make, tmp_path: Path, stage: str, limit: int) -> No
 def test_space_is_asked_for_beforehand(settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
-    with pytest.raises(DiskError, match=r"the shards needs .* MB and 0\.1 MB are free"):
+    with pytest.raises(DiskError, match=rf"^{tmp_path}/out: the shards needs .* MB and 0\.1 MB are free"):
         prepare(settings(gzip=False))
     assert not (tmp_path / "out").exists()

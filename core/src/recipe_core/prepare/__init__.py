@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recipe_core.prepare.manifest import file_facts, file_problems, read_manifest
-from recipe_core.prepare.output import Output, input_facts, sha256
+from recipe_core.prepare.output import Output, input_facts, sha256, writing
 from recipe_core.prepare.pool import WorkerDiedError, ordered_map, working_on
 from recipe_core.prepare.progress import Progress
 
@@ -24,6 +24,7 @@ __all__ = [
     "read_manifest",
     "sha256",
     "working_on",
+    "writing",
 ]
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,20 +71,13 @@ class Output:
         if error is not None and (mistake or not self.done):
             remove(self.folder)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Word what goes wrong on the disk: for everything that writes into :attr:`folder`.
 
         Raises:
             DiskError: the disk is full or cannot be written.
         """
-        try:
-            yield
-        except OSError as error:
-            raise DiskError(
-                f"{self.shown}: cannot be written ({error.strerror or error}); free some space and give the same "
-                "command again (it continues where it was), or choose another folder"
-            ) from error
+        return writing(self.shown)
 
     def _check_final(self) -> None:
         if not os.path.lexists(self.final):
@@ -162,6 +155,27 @@ class Output:
         (self.final / _JOURNAL).unlink()
         sync(self.final.parent)
         remove(self._old)
+
+
+@contextmanager
+def writing(shown: Path) -> Iterator[None]:
+    """The same for a worker, which has no :class:`Output`; ``shown`` is the output as the user wrote it.
+
+    What is written stands in a side folder until it is complete, of which no message should speak.
+
+    Raises:
+        DiskError: the disk is full or cannot be written.
+    """
+    try:
+        yield
+    except (OSError, DiskError) as error:
+        reason = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(reason, OSError):
+            raise
+        raise DiskError(
+            f"{shown}: cannot be written ({reason.strerror or reason}); free some space and give the same command "
+            "again (it continues where it was), or choose another folder"
+        ) from error
 
 
 def input_facts(paths: list[Path]) -> list[dict[str, Any]]:

@@ -19,8 +19,8 @@ from recipe_bert_dp.config import MOST_SEED, PreparePacked
 from recipe_bert_dp.shards import Arrays, Shape
 from recipe_bert_dp.workers import fitting
 from recipe_core.errors import ConfigError, DataError
-from recipe_core.files import atomic_file, write_text
-from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256
+from recipe_core.files import sync, write_text
+from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256, writing
 from recipe_index import bert
 
 WORK = "work"
@@ -87,7 +87,7 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
         slots = settings.max_samples or max(plan["most_samples"] for plan in plans.values())
         # Habana's width, which rounding up of every sample's predictions cannot pass; other masks may
         predictions = max(shape.predictions + slots, *(plan["most_predictions"] for plan in plans.values()))
-        write = Write(settings.gzip, capacity, predictions, slots, output.folder)
+        write = Write(settings, capacity, predictions, slots, output.folder)
         files = _run("shards", write, groups, settings.workers, output)
         kinds = sorted({group.kind for group in groups})
         manifest = {
@@ -188,8 +188,9 @@ class Plan:
         sizes, used = np.concatenate(lengths), np.concatenate(predictions)
         seed = (self.settings.seed + group.number) % MOST_SEED
         order, rows = bert.pack(sizes, self.capacity, self.settings.max_samples, seed)
-        with atomic_file(group.plan(self.folder)) as part, part.open("wb") as file:
-            np.savez(file, lengths=sizes, order=order, rows=rows)
+        with writing(Path(self.settings.output)):
+            np.savez(group.plan(self.folder), lengths=sizes, order=order, rows=rows)
+            sync(group.plan(self.folder))
         patterns = Counter(_patterns(sizes[order], rows))
         return {
             "samples": int(sizes.size),
@@ -228,7 +229,7 @@ def _blocks(group: Group) -> Iterator[Arrays]:
 class Write:
     """Second stage, what a worker does: write the rows of a group."""
 
-    gzip: bool
+    settings: PreparePacked
     capacity: int
     predictions: int
     slots: int
@@ -245,7 +246,8 @@ class Write:
             lengths, order, rows = plan["lengths"], plan["order"], plan["rows"]
         path = self.folder / group.name
         blocks = self._packed(_whole(group, lengths.size), lengths, order, rows)
-        shards.write(path, rows.size - 1, blocks, shards.PACKED, gzip=self.gzip)
+        with writing(Path(self.settings.output)):
+            shards.write(path, rows.size - 1, blocks, shards.PACKED, gzip=self.settings.gzip)
         return {"bytes": path.stat().st_size, "sha256": sha256(path), "rows": int(rows.size - 1)}
 
     def _packed(

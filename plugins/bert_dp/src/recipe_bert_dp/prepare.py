@@ -20,7 +20,7 @@ from recipe_bert_dp.tokens import write_store
 from recipe_bert_dp.vocabulary import Vocabulary
 from recipe_bert_dp.workers import fitting
 from recipe_core.files import require_space, sync
-from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256
+from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256, writing
 from recipe_core.text import find as find_inputs
 from recipe_index import bert
 
@@ -95,7 +95,7 @@ def _write_shards(
         pairs_file(output.folder / WORK, job.split, job.number).stat().st_size // bert.PAIR.itemsize for job in jobs
     ]
     if not settings.gzip:
-        require_space(output.folder, row * sum(sizes), "the shards")
+        require_space(output.shown, row * sum(sizes), "the shards")
     write = WriteShard(settings, vocabulary, output.folder)
     workers = fitting(settings.workers, row * sum(sizes) // 8, len(jobs))
     with Progress("shards", row * sum(sizes)) as progress:
@@ -147,7 +147,9 @@ class WriteShard:
         counts = {"samples": int(pairs.size), "tokens": 0, "predictions": 0}
         with opened(self.folder / WORK, self.vocabulary.dtype) as store:
             tokens = store.take(pairs)
-        shards.write(path, pairs.size, self._blocks(pairs, tokens, counts), shards.PLAIN, gzip=self.settings.gzip)
+        blocks = self._blocks(pairs, tokens, counts)
+        with writing(Path(self.settings.output)):
+            shards.write(path, pairs.size, blocks, shards.PLAIN, gzip=self.settings.gzip)
         return {"bytes": path.stat().st_size, "sha256": sha256(path), **counts}
 
     def _blocks(self, pairs: NDArray[np.void], tokens: NDArray[Any], counts: dict[str, int]) -> Iterator[Arrays]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_bert_dp.sink import Sink
-from recipe_core.errors import DataError, DiskError
+from recipe_core.errors import DataError
 from recipe_core.files import sync
 
 Arrays = dict[str, NDArray[Any]]
@@ -56,23 +56,17 @@ def write(path: Path, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, 
     The file holds no times and no names of this machine, so that equal arrays give equal bytes.
 
     Raises:
-        DiskError: there is no space left.
+        OSError: there is no space left.
     """
-    try:
-        with Sink(path) as sink:
-            with h5py.File(sink, "w", libver="earliest") as file:
-                done = 0
-                for block in blocks:
-                    _append(file, block, done, rows, layout, gzip)
-                    done += len(block["input_ids"])
-                    sink.check()
-            sink.check()
-        sync(path)
-    except OSError as error:
-        raise DiskError(
-            f"{path}: cannot be written ({error.strerror or error}); free some space and give the same command again: "
-            "it continues where it was"
-        ) from error
+    with Sink(path) as sink:
+        with h5py.File(sink, "w", libver="earliest") as file:
+            done = 0
+            for block in blocks:
+                _append(file, block, done, rows, layout, gzip)
+                done += len(block["input_ids"])
+                sink.check()
+        sink.check()
+    sync(path)
 
 
 def _append(file: h5py.File, block: Arrays, at: int, rows: int, layout: Mapping[str, str], gzip: bool) -> None:

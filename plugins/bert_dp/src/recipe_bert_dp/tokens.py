@@ -47,30 +47,30 @@ class Tokenise:
 
     def __call__(self, batch: list[Record]) -> Tokenised:
         """Clean, split and encode the documents."""
-        found: list[list[str]] = []
+        wordpiece = _wordpiece(self.vocabulary.path, self.vocabulary.lowercase)
+        ids, lengths, documents = [], [], []
         for record in batch:
             working_on(record)
-            found.append(sentences(text) if (text := clean(record)) else [])
-        working_on(_describe(batch))
-        wordpiece = _wordpiece(self.vocabulary.path, self.vocabulary.lowercase)
-        ids, lengths = wordpiece.encode([sentence for document in found for sentence in document])
-        counts = _sums(lengths > 0, [len(document) for document in found])
-        unknown = int(np.count_nonzero(ids == self.vocabulary.ids["[UNK]"]))
-        return Tokenised(ids.astype(self.vocabulary.dtype), lengths[lengths > 0], counts[counts > 0], unknown)
+            tokens, each = wordpiece.encode(sentences(text) if (text := clean(record)) else [])
+            if tokens.size:
+                ids.append(tokens)
+                lengths.append(each[each > 0])
+                documents.append(lengths[-1].size)
+        whole = _joined(ids)
+        unknown = int(np.count_nonzero(whole == self.vocabulary.ids["[UNK]"]))
+        return Tokenised(
+            whole.astype(self.vocabulary.dtype), _joined(lengths), np.array(documents, dtype=np.int32), unknown
+        )
+
+
+def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.concatenate([np.empty(0, dtype=np.int32), *parts])
 
 
 @lru_cache(maxsize=1)
 def _wordpiece(path: Path, lowercase: bool) -> bert.WordPiece:
     """Once per process, for it remembers the words that it has met."""
     return Vocabulary.read(path, lowercase).wordpiece()
-
-
-def _sums(values: NDArray[np.bool_], lengths: list[int]) -> NDArray[np.int32]:
-    """How many of ``values`` are true in each of the stretches of these lengths."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    totals = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    sums: NDArray[np.int64] = totals[ends] - totals[ends - np.asarray(lengths, dtype=np.int64)]
-    return sums.astype(np.int32)
 
 
 def write_store(
