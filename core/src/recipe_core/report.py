@@ -121,6 +121,7 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
         head = f"{name} finished {total} steps"
     lines = ["", head]
     lines += [f"  {label:16} {text}" for label, text in (*_ends(results), *_speed(results))]
+    lines += [f"  {label:16} {text}" for label, text in results.get("notes", {}).items()]
     if results.get("sample"):
         lines.append(f"  {'sample':16} {' '.join(results['sample'].split())}")
     lines += [f"  {'files':16} {folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)", "next"]

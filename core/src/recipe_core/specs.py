@@ -185,4 +185,5 @@ class Recipe:
     """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
     closing: str = ""
     """``package.module:function(module, job, run) -> dict``: called on every rank after the last step; what rank 0
-    returns goes into results.json and the closing summary (a sample of generated text, say)."""
+    returns goes into results.json. The closing summary shows ``sample``, a generated text, and ``notes``, a dict of
+    labels and lines."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from recipe_bert_dp.config import BertHdf5, PrepareHdf5, PreparePacked
 from recipe_bert_dp.model_config import BertPretraining
-from recipe_core import Dataset, Model, hookimpl
+from recipe_core import Dataset, Model, Recipe, Train, Use, hookimpl
+from recipe_core.variants import variants_of
 
 _READ: dict[str, Any] = {
     "build": "recipe_bert_dp.data:build",
@@ -48,3 +49,35 @@ def register_datasets() -> Iterable[Dataset]:
         summary="the same with several samples packed into each row",
         **_READ,
     )
+
+
+@hookimpl
+def register_recipes() -> Iterable[Recipe]:
+    """BERT pre-training."""
+    yield Recipe(
+        name="bert_dp",
+        summary="BERT pre-training, phases 1 and 2, on HDF5 shards",
+        model=Use(
+            "bert_pretraining", size="custom", layers=2, hidden=256, heads=4, positions=128, vocabulary=8192,
+            dropout=0.0, attention_dropout=0.0,
+        ),
+        data=Use("bert_hdf5", sequence=128, max_predictions=20, vocabulary=8192),
+        train=Train(
+            steps=1000,
+            global_batch=16,
+            micro_batch=16,
+            lr=1e-3,
+            min_lr=2e-5,
+            schedule="linear",
+            warmup_steps=100,
+            weight_decay=0.01,
+            eps=1e-6,
+            precision="bf16_mixed",
+            log_every=20,
+            eval_every=200,
+            eval_samples=64,
+            save_every=500,
+        ),
+        variants=variants_of("recipe_bert_dp"),
+        closing="recipe_bert_dp.closing:closing",
+    )  # fmt: skip

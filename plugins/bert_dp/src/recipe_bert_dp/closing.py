@@ -1,0 +1,55 @@
+"""What a finished run is told about its data: how well one could guess masked words without any model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_bert_dp import corpus, shards
+from recipe_bert_dp.config import BertHdf5
+from recipe_bert_dp.data_facts import check
+from recipe_core.errors import RecipeError
+from recipe_core.job import Job
+from recipe_core.parallel import Run
+
+MOST_ROWS = 200_000
+"""Rows whose masked words are counted, evenly from all shards: some millions of words, in a second."""
+
+
+def closing(module: Any, job: Job, run: Run) -> dict[str, Any]:
+    """The unigram entropy of the masked words, which a model's masked-word loss is to be compared with.
+
+    Returns:
+        ``unigram_entropy`` in nats, and a note for the closing summary. Nothing on other ranks, and where the shards
+        cannot be read any more: a run that has finished must not fail by it.
+    """
+    config = job.data.config
+    if run.rank != 0 or not isinstance(config, BertHdf5):
+        return {}
+    try:
+        found = unigram_entropy(corpus.filled(config, run.cache))
+    except RecipeError:
+        return {}
+    said = f"{found:.4f} nats: the masked-word loss of one who only knows how frequent each word is"
+    return {"unigram_entropy": found, "notes": {"unigram entropy": said}}
+
+
+def unigram_entropy(config: BertHdf5) -> float:
+    """Entropy, in nats, of the words that are masked in the training shards: -sum(p log p) over their frequencies p.
+
+    Raises:
+        DataError: a shard cannot be read.
+    """
+    found = check(config, "training")
+    each = max(1, MOST_ROWS // len(found))
+    counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    for path in found:
+        with shards.opened(path) as file, shards.naming(path):
+            words = file["masked_lm_ids"][:each][file["masked_lm_positions"][:each] != 0]
+        more = np.bincount(words, minlength=counts.size)
+        more[: counts.size] += counts
+        counts = more
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
