@@ -9,7 +9,9 @@ from typing import Any
 from recipe_core import manifest as manifests
 from recipe_core.checkpoint import STEP
 from recipe_core.errors import CheckpointError
+from recipe_core.lazy import Lazy, flat
 from recipe_core.manifest import Manifest
+from recipe_core.mismatch import described
 from recipe_core.prepare import Inspection
 
 
@@ -70,15 +72,12 @@ def _contents(path: Path, name: str) -> list[tuple[str, str]]:
     from recipe_core.registry import load
 
     form = load().get("checkpoint", name)
-    entries: dict[str, Any] = form.load()(form.config()).contents(path)
-    tensors = {key: entry for key, entry in entries.items() if hasattr(entry, "size")}
+    state: dict[str, Any] = form.load()(form.config()).open(path)
     rows = []
-    for part in dict.fromkeys(key.partition(".")[0] for key in entries):
-        sizes = [math.prod(entry.size) for key, entry in tensors.items() if key.partition(".")[0] == part]
-        plain = sum(1 for key in entries if key.partition(".")[0] == part) - len(sizes)
+    for part, value in state.items():
+        leaves = [leaf for _, leaf in flat({part: value})]
+        sizes = [math.prod(leaf.shape) for leaf in leaves if isinstance(leaf, Lazy)]
+        plain = len(leaves) - len(sizes)
         rows.append((part, f"{len(sizes):,} tensors of {sum(sizes):,} values, {plain:,} plain values"))
-    for key, entry in sorted(tensors.items()):
-        if key.startswith("model."):
-            dtype = str(entry.properties.dtype).removeprefix("torch.")
-            rows.append((f"  {key.removeprefix('model.')}", f"{dtype} {list(entry.size)}"))
-    return rows
+    tensors = {key: leaf for key, leaf in flat(state.get("model", {})) if isinstance(leaf, Lazy)}
+    return rows + [(f"  {key}", described(leaf)) for key, leaf in sorted(tensors.items())]

@@ -1,35 +1,44 @@
-"""The checkpoint formats that the core brings. A format moves bytes; it decides nothing."""
+"""The checkpoint format ``dcp``, that of torch.distributed.checkpoint. A format moves bytes; it decides nothing."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import math
-import pickle
-import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from recipe_core.dcp_metadata import METADATA, read_metadata
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
+from recipe_core.lazy import Lazy
 from recipe_core.mismatch import mismatch
-from recipe_core.safe_pickle import forbidden, read_pickle
+from recipe_core.safe_pickle import unreadable
 from recipe_core.specs import NoSettings
-
-METADATA = ".metadata"
 
 
 class Dcp:
@@ -37,7 +46,7 @@ class Dcp:
 
     A state is a nested dict with text keys. Its leaves are tensors, DTensors and plain values (None, bool, int, float,
     str, and lists and tuples of them). Tensors that are no DTensor, and plain values, are the same on all ranks; each
-    is written by one rank.
+    is written by one rank. A :class:`Lazy` is read when it is written.
 
     Nothing read is unpickled freely: ``.metadata`` may name DCP's own dataclasses only, tensors and plain values what
     ``torch.load(weights_only=True)`` permits.
@@ -81,34 +90,79 @@ class Dcp:
         """Whether ``path`` looks like a checkpoint of this format."""
         return (path / METADATA).is_file()
 
-    def contents(self, path: Path) -> dict[str, TensorStorageMetadata | BytesStorageMetadata]:
-        """What it holds, by flat name (``"model.blocks.0.bias"``).
+    def open(self, path: Path) -> dict[str, Any]:
+        """Everything in it, as a state whose tensors are read when they are asked for.
 
         Raises:
             CheckpointError: ``path`` is damaged, or names a forbidden global.
         """
-        return dict(_read_metadata(path).state_dict_metadata)
+        metadata = read_metadata(path)
+        state: dict[str, Any] = {}
+        for name, entry in metadata.state_dict_metadata.items():
+            if isinstance(entry, TensorStorageMetadata):
+                dtype = entry.properties.dtype
+                state[name] = Lazy(entry.size, dtype, partial(_one_tensor, path, metadata, name, entry.size, dtype))
+            else:
+                state[name] = None
+        plain = {name: value for name, value in state.items() if value is None}
+        _read(path, metadata, plain)
+        return dict(
+            unflatten_state_dict({**state, **plain}, metadata.planner_data or {name: (name,) for name in state})
+        )
+
+
+def _one_tensor(path: Path, metadata: Metadata, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    tensor = torch.empty(shape, dtype=dtype)
+    _read(path, metadata, {name: tensor})
+    return tensor
+
+
+def _read(path: Path, metadata: Metadata, state: dict[str, Any]) -> None:
+    """Fill flat ``state`` in this process alone, whatever others do."""
+    with _one_error(path, writing=False):
+        dcp.load(state, storage_reader=_Reader(path, metadata), planner=_SafePlanner(), no_dist=True)
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Says why a disk cannot be written."""
+    """Writes this rank's part into one file, a tensor at a time, and says why a disk cannot be written.
+
+    PyTorch's own keeps every tensor of a file until the last one is written; with several threads it loses the
+    exceptions of all but one, and with them a full disk.
+    """
 
     def __init__(self, path: Path) -> None:
-        # One thread: DCP loses the exceptions of the others, and with them a full disk.
-        super().__init__(path, thread_count=1, overwrite=False)
+        super().__init__(path, overwrite=False)
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[Any]:
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        name = f"{plan.storage_data.prefix}0.distcp"
         try:
-            return super().write_data(plan, planner)
+            with (Path(self.path) / name).open("wb") as file:
+                plain_first = sorted(plan.items, key=lambda item: item.type != WriteItemType.BYTE_IO)
+                results = [_written(file, name, item, planner.resolve_data(item)) for item in plain_first]
         except RuntimeError as error:
             # PyTorch's zip writer says "unexpected pos" when its stream cannot be written; the reason is behind it.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from error
             raise
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+
+def _written(file: BinaryIO, name: str, item: WriteItem, data: Tensor | io.BytesIO) -> WriteResult:
+    """Write one item and say where it stands."""
+    begin = file.tell()
+    if isinstance(data, Tensor):
+        values = data.detach().cpu()
+        torch.save(values if values.untyped_storage().nbytes() == values.nbytes else values.clone(), file)
+    else:
+        file.write(data.getbuffer())
+    length = file.tell() - begin
+    return WriteResult(index=item.index, size_in_bytes=length, storage_data=_StorageInfo(name, begin, length))
 
 
 class _SavePlanner(dcp.DefaultSavePlanner):
-    """Refuses what could not be read again: better now than at the resume."""
+    """Refuses what could not be read again: better now than at the resume. Reads a Lazy when it is to be written."""
 
     def set_up_planner(
         self, state_dict: dict[str, Any], storage_meta: StorageMeta | None = None, is_coordinator: bool = False
@@ -117,10 +171,16 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
+        self._lazy = {name: value for name, value in self.state_dict.items() if isinstance(value, Lazy)}
+        for name, value in self._lazy.items():  # planning needs only shape and type
+            self.state_dict[name] = torch.empty(value.shape, dtype=value.dtype, device="meta")
         for name, value in self.state_dict.items():
             if not isinstance(value, Tensor):
                 _require_plain(name, value)
         return super().create_local_plan()
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self._lazy[index.fqn].read() if index.fqn in self._lazy else super().lookup_object(index)
 
 
 def _require_text_keys(state: Mapping[Any, Any], parent: str) -> None:
@@ -144,11 +204,20 @@ def _require_plain(name: str, value: object) -> None:
 
 
 class _Reader(dcp.FileSystemReader):
-    """Reads the metadata without trusting it, and names the file that cannot be read."""
+    """Reads the metadata without trusting it, and names the file that cannot be read.
+
+    Args:
+        path: the folder.
+        metadata: where it has been read already.
+    """
+
+    def __init__(self, path: Path, metadata: Metadata | None = None) -> None:
+        super().__init__(path)
+        self._metadata = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         try:
-            return _read_metadata(Path(self.path))
+            return self._metadata or read_metadata(Path(self.path))
         except CheckpointError as error:
             # DCP takes an Exception as a sign to look for metadata of single ranks, and loses its text. Its own kind
             # is a BaseException, which goes through.
@@ -162,20 +231,25 @@ class _Reader(dcp.FileSystemReader):
             try:
                 super().read_data(dataclasses.replace(plan, items=list(items)), planner)
             except Exception as error:
-                raise CheckpointError(_unreadable(Path(self.path) / name, error)) from error
+                raise CheckpointError(unreadable(Path(self.path) / name, error)) from error
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
 
-def _unreadable(path: Path, error: Exception) -> str:
-    if isinstance(error, pickle.UnpicklingError) and (found := re.search(r"GLOBAL ([\w.]+)", str(error))):
-        return forbidden(path, found[1])
-    return f"{path}: damaged ({type(error).__name__}: {str(error).splitlines()[0]})"
+class _SafePlanner(dcp.DefaultLoadPlanner):
+    """Unpickles plain values as weights only."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        *parents, key = self.mappings[read_item.dest_index.fqn]
+        target: Any = self.original_state_dict
+        for parent in parents:
+            target = target[parent]
+        target[key] = torch.load(value, weights_only=True)
 
 
-class _LoadPlanner(dcp.DefaultLoadPlanner):
-    """Compares before it reads, and unpickles plain values as weights only."""
+class _LoadPlanner(_SafePlanner):
+    """Compares before it reads."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -186,68 +260,6 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
         if text := mismatch(self.metadata.state_dict_metadata, self.state_dict):
             raise CheckpointError(f"{self._path}: {text}")
         return super().create_local_plan()
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        *parents, key = self.mappings[read_item.dest_index.fqn]
-        target: Any = self.original_state_dict
-        for parent in parents:
-            target = target[parent]
-        target[key] = torch.load(value, weights_only=True)
-
-
-_DCP = "torch.distributed.checkpoint"
-_PERMITTED = {
-    *((f"{_DCP}.metadata", name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata")),
-    *((f"{_DCP}.metadata", name) for name in ("ChunkStorageMetadata", "TensorProperties", "MetadataIndex")),
-    *((f"{_DCP}.metadata", name) for name in ("StorageMeta", "_MEM_FORMAT_ENCODING")),
-    (f"{_DCP}.filesystem", "_StorageInfo"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    *((module, f"{kind}Path") for module in ("pathlib", "pathlib._local") for kind in ("Posix", "Windows")),
-}
-
-
-def _permits(module: str, name: str) -> bool:
-    """The globals that DCP's metadata consists of."""
-    return (module, name) in _PERMITTED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype))
-
-
-def _read_metadata(folder: Path) -> Metadata:
-    """The metadata of a checkpoint, once every file that it speaks of is there and long enough.
-
-    Raises:
-        CheckpointError: it is missing, damaged, incomplete, or names a forbidden global.
-    """
-    path = folder / METADATA
-    metadata = read_pickle(path, _permits)
-    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
-        raise CheckpointError(f"{path}: damaged, it holds no metadata of torch.distributed.checkpoint")
-    ends: dict[str, int] = {}
-    for info in metadata.storage_data.values():
-        ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
-    for name, end in ends.items():
-        _require_file(path, name, end)
-    for name, entry in metadata.state_dict_metadata.items():
-        _require_whole(path, name, entry)
-    return metadata
-
-
-def _require_file(metadata: Path, name: str, size: int) -> None:
-    file = metadata.parent / name
-    if Path(name).name != name:
-        raise CheckpointError(f"{metadata}: refused, since it names a file outside its folder: {name}")
-    if not file.is_file():
-        raise CheckpointError(f"{file}: missing; the checkpoint is damaged")
-    if file.stat().st_size < size:
-        raise CheckpointError(f"{file}: {file.stat().st_size:,} bytes instead of at least {size:,}; it is cut short")
-
-
-def _require_whole(metadata: Path, name: str, entry: TensorStorageMetadata | BytesStorageMetadata) -> None:
-    """The pieces of a tensor add up to it: DCP would leave what is missing as it is, without a word."""
-    if isinstance(entry, TensorStorageMetadata):
-        there, all_of_it = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
-        if there != all_of_it:
-            raise CheckpointError(f"{metadata}: holds {there:,} of the {all_of_it:,} values of {name}; it is damaged")
 
 
 @contextmanager

@@ -8,35 +8,41 @@ from itertools import islice
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-Saved = Mapping[str, "TensorStorageMetadata | BytesStorageMetadata"]
+from recipe_core.lazy import Lazy
+
 SHOWN = 10
 """So many differences are listed; the others are counted."""
+CONTINUE = "Continue with the settings that it was written with, or give another --out"
 
 
-def mismatch(saved: Saved, wanted: Mapping[str, Any]) -> str:
+def mismatch(
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], advice: str = CONTINUE, *, dtypes: bool = True
+) -> str:
     """All differences between what a checkpoint holds and what the run expects, as one message; empty when it fits.
 
     Args:
-        saved: DCP's metadata by flat name (``"model.blocks.0.bias"``).
-        wanted: tensors and plain values of the run by flat name.
+        saved: tensors (or DCP's metadata of them) and plain values by flat name (``"model.blocks.0.bias"``).
+        wanted: the same of the run.
+        advice: the last line: the way out.
+        dtypes: whether types of values must agree; else they are turned into the run's.
     """
-    count = sum(1 for _ in _differences(saved, wanted, near=False))
+    count = sum(1 for _ in _differences(saved, wanted, dtypes, near=False))
     if not count:
         return ""
-    shown = list(islice(_differences(saved, wanted, near=True), SHOWN))
+    shown = list(islice(_differences(saved, wanted, dtypes, near=True), SHOWN))
     more = [f"and {count - SHOWN:,} more"] if count > SHOWN else []
     return "\n".join(
         [
             f"does not fit this run, {count:,} of {len({*saved, *wanted}):,} entries differ:",
             *(f"  - {line}" for line in [*shown, *more]),
-            "Continue with the settings that it was written with, or give another --out",
+            advice,
         ]
     )
 
 
-def _differences(saved: Saved, wanted: Mapping[str, Any], *, near: bool) -> Iterator[str]:
+def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bool, *, near: bool) -> Iterator[str]:
     """Missing names first, then names too many, then entries that differ; ``near`` adds the nearest name."""
     missing, extra = [n for n in wanted if n not in saved], [n for n in saved if n not in wanted]
     for name in missing:
@@ -44,7 +50,7 @@ def _differences(saved: Saved, wanted: Mapping[str, Any], *, near: bool) -> Iter
     for name in extra:
         yield f"{name}: in the checkpoint, and not in this run{_nearest(name, missing) if near else ''}"
     for name, value in wanted.items():
-        if name in saved and (found := _found(saved[name])) != (expected := _expected(value)):
+        if name in saved and (found := described(saved[name], dtypes)) != (expected := described(value, dtypes)):
             yield f"{name}: found {found}, expected {expected}"
 
 
@@ -53,15 +59,12 @@ def _nearest(name: str, others: list[str]) -> str:
     return f"; nearest there: {found[0]}" if found else ""
 
 
-def _found(entry: TensorStorageMetadata | BytesStorageMetadata) -> str:
-    if isinstance(entry, BytesStorageMetadata):
+def described(value: object, dtypes: bool = True) -> str:
+    """A tensor by type and shape (``float32 [8, 6]``), anything else as a plain value."""
+    if isinstance(value, TensorStorageMetadata):
+        shape, dtype = value.size, value.properties.dtype
+    elif isinstance(value, Tensor | Lazy):
+        shape, dtype = value.shape, value.dtype
+    else:
         return "a plain value"
-    return _tensor(list(entry.size), entry.properties.dtype)
-
-
-def _expected(value: object) -> str:
-    return _tensor(list(value.shape), value.dtype) if isinstance(value, Tensor) else "a plain value"
-
-
-def _tensor(shape: list[int], dtype: object) -> str:
-    return f"{str(dtype).removeprefix('torch.')} {shape}"
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}" if dtypes else str(list(shape))

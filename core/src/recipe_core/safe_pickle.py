@@ -8,6 +8,7 @@ Globals").
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -57,3 +58,11 @@ def forbidden(path: Path, name: str) -> str:
         f"{path}: refused, since it names {name}, which no checkpoint needs and which could run any program. "
         "Nothing of it was run; get the checkpoint from someone you trust"
     )
+
+
+def unreadable(path: Path, error: Exception) -> str:
+    """The message about a file that torch.load(weights_only=True) does not take."""
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError) and (found := re.search(r"GLOBAL ([\w.]+)", text)):
+        return forbidden(path, found[1])
+    return f"{path}: damaged, or no file of weights ({type(error).__name__}: {text.splitlines()[0] if text else ''})"

@@ -1,0 +1,85 @@
+"""A state whose tensors are read when they are asked for: what checkpoint formats read and write tensor by tensor.
+
+A state is a nested dict. Its parts are ``model`` (tensors by the names of the module's state dict), ``optimizer``
+(``state``, then the parameter's name, then the kind: ``exp_avg``), ``progress`` (plain values) and ``files`` (texts
+that a format keeps beside the tensors: ``config.json``). A leaf is a tensor, a :class:`Lazy` or a plain value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy:
+    """A tensor that is read when it is asked for. Memory is then bounded by the largest tensor, not by the model."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    read: Callable[[], Tensor]
+    """The whole tensor on the CPU; every call reads it anew."""
+    together: bool = False
+    """It is sharded, and all ranks call ``read`` together."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def lazy(value: Tensor | Lazy) -> Lazy:
+    """A tensor as one that is read later; a sharded one is then gathered."""
+    if isinstance(value, Lazy):
+        return value
+
+    def read() -> Tensor:
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        return whole.detach().cpu()
+
+    return Lazy(value.shape, value.dtype, read, isinstance(value, DTensor))
+
+
+def flat(state: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its place (``"optimizer.state.blocks.0.bias.exp_avg"``); an empty dict is a leaf."""
+    for key, value in state.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{parent}{key}.")
+        else:
+            yield f"{parent}{key}", value
+
+
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of a nested dict or list with every leaf changed."""
+    if isinstance(tree, Mapping):
+        return {key: mapped(value, change) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(mapped(value, change) for value in tree)
+    return change(tree)
+
+
+@torch.no_grad()
+def fill(target: Tensor, value: Tensor | Lazy) -> None:
+    """Copy ``value`` into ``target``, which may be sharded: each rank takes its part of it, and no rank talks."""
+    whole = value.read() if isinstance(value, Lazy) else value
+    if not isinstance(target, DTensor):
+        target.copy_(whole)
+        return
+    shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
+    for dim, (start, length) in enumerate(zip(offset, shape, strict=True)):
+        whole = whole.narrow(dim, min(start, whole.shape[dim]), length)
+    target.to_local().copy_(whole)
+
+
+def same_bits(one: Tensor, two: Tensor) -> bool:
+    """Whether shape, type and every bit agree; NaNs and the sign of zero count."""
+    if one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (one, two)))

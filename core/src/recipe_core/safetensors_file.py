@@ -1,0 +1,99 @@
+"""Files of safetensors, read and written tensor by tensor, without the package.
+
+Such a file is the length of a header (8 bytes, little endian), the header (JSON: name -> dtype, shape, first and last
+byte behind the header; ``__metadata__``: texts), and the values, without gaps
+(https://github.com/huggingface/safetensors, "Format"). It holds nothing that could run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipe_core.errors import CheckpointError
+from recipe_core.lazy import Lazy
+from recipe_core.torch_file import read_bytes
+
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MOST_HEADER = 100_000_000
+"""Bytes of a header at most, as the package has it."""
+_ALIGNMENT = 8
+
+
+def read_tensors(path: Path) -> dict[str, Lazy]:
+    """The tensors of a file, by name; nothing but the header is read.
+
+    Raises:
+        CheckpointError: the file cannot be read, is damaged or cut short.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    length = int.from_bytes(read_bytes(path, 0, 8), "little")
+    if length > min(size - 8, _MOST_HEADER):
+        raise CheckpointError(f"{path}: damaged or no file of safetensors, its header would be {length:,} bytes long")
+    try:
+        header: dict[str, Any] = json.loads(read_bytes(path, 8, length))
+        header.pop("__metadata__", None)
+        found = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
+        end = 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"{path}: damaged, its header is not as it should be ({error!r})") from error
+    if end > size:
+        raise CheckpointError(f"{path}: {size:,} bytes instead of {end:,}; it is cut short")
+    return found
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
+    """Write a file that safetensors and transformers read; one tensor at a time is in memory.
+
+    Raises:
+        CheckpointError: values of a type that safetensors does not know.
+        OSError: the disk is full or cannot be written.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise CheckpointError(f"{name}: safetensors has no values of type {tensor.dtype}")
+        entry = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [end, end + tensor.nbytes]}
+        header[name] = entry
+        end += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            values = tensor.read().contiguous().reshape(-1)
+            if values.numel():
+                file.write(values.view(torch.uint8).numpy())
+
+
+def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
+    dtype, shape = _DTYPES.get(entry["dtype"]), torch.Size(entry["shape"])
+    begin, end = entry["data_offsets"]
+    if dtype is None:
+        raise ValueError(f"values of type {entry['dtype']}, which this version of PyTorch does not have")
+    if end - begin != shape.numel() * dtype.itemsize or begin < 0 or min(shape, default=0) < 0:
+        raise ValueError(f"{end - begin} bytes for {list(shape)} values of type {entry['dtype']}")
+    return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype))
+
+
+def _values(path: Path, begin: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    if not shape.numel():
+        return torch.empty(shape, dtype=dtype)
+    data = read_bytes(path, begin, shape.numel() * dtype.itemsize)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)

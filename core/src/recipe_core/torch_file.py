@@ -1,0 +1,226 @@
+"""Files of ``torch.save``, read and written tensor by tensor.
+
+Such a file is an uncompressed ZIP archive: a pickle (``data.pkl``) in which each tensor is a reference to a storage,
+and a record for each storage (https://pytorch.org/docs/stable/notes/serialization.html, "Serialized file format").
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipe_core.errors import CheckpointError, DiskError
+from recipe_core.lazy import Lazy, lazy, mapped
+from recipe_core.safe_pickle import unreadable
+
+ALIGNMENT = 64
+"""Storages begin at multiples of so many bytes, as torch.save has it."""
+_HEADER = struct.Struct("<26xHH")
+"""A local header of ZIP: the lengths of its name and of its extra field stand at byte 26."""
+
+
+def read_tree(path: Path) -> Any:
+    """What the file holds, with a :class:`Lazy` for each tensor: nothing but the pickle is read.
+
+    Files from before PyTorch 1.6, which are no archives, and archives that another program has packed, are read whole.
+
+    Raises:
+        CheckpointError: the file cannot be read, is damaged, or names a global that weights do not need.
+    """
+    read_bytes(path, 0, 0)  # it is there, and may be read: any other failure is damage
+    try:
+        if zipfile.is_zipfile(path):
+            spans = _spans(path)
+            # On the meta device a storage has no bytes, and says where they are in the file.
+            tree = torch.load(path, map_location="meta", weights_only=True)
+            if all(_within(leaf, spans) for leaf in _tensors(tree)):
+                return mapped(tree, lambda leaf: _leaf(path, leaf) if isinstance(leaf, Tensor) else leaf)
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
+        raise CheckpointError(unreadable(path, error)) from error
+    return mapped(tree, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def write_tree(path: Path | None, tree: Any) -> None:
+    """Write ``tree``, whose leaves are tensors, :class:`Lazy` and plain values; one tensor at a time is in memory.
+
+    Tensors that occur twice are written once, and come back as one. Where some are sharded, all ranks call it, and all
+    but one with None for ``path``: they take part in gathering and write nothing.
+
+    Raises:
+        DiskError: the disk is full or cannot be written.
+    """
+    ones: dict[int, Lazy] = {}
+
+    def leaf(value: Any) -> Any:
+        return ones.setdefault(id(value), lazy(value)) if isinstance(value, Tensor | Lazy) else value
+
+    pickler = _Pickler()
+    pickle_bytes = pickler.dumped(mapped(tree, leaf))
+    tensors = iter(pickler.found)
+    try:
+        if path is not None:
+            _write(path, pickle_bytes, tensors)
+    finally:
+        for tensor in tensors:  # also after a failure: the other ranks wait in the gathering
+            if tensor.together:
+                tensor.read()
+
+
+def damage(path: Path) -> list[str]:
+    """The records of a file whose bytes are not those that were written, by the archive's own check sums."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except (OSError, zipfile.BadZipFile) as error:
+        return [f"{path.name} cannot be read as an archive ({error})"]
+    return [f"{path.name}: {bad} does not hold the bytes that were written (its check sum differs)"] if bad else []
+
+
+def _spans(path: Path) -> dict[int, int]:
+    """First byte and length of each record. It is what torch computes without looking, if the file is as it thinks."""
+    found = {}
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        for record in archive.infolist():
+            file.seek(record.header_offset)
+            name, extra = _HEADER.unpack(file.read(_HEADER.size))
+            found[record.header_offset + _HEADER.size + name + extra] = record.file_size
+            if record.filename.endswith("/byteorder") and archive.read(record).decode() != sys.byteorder:
+                raise CheckpointError("it was written by a machine of the other byte order")
+    return found
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    mapped(tree, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
+    return found
+
+
+def _within(tensor: Tensor, spans: dict[int, int]) -> bool:
+    """Whether the file has a record where PyTorch says that the tensor's bytes are."""
+    storage = tensor.untyped_storage()
+    begin, size = storage._checkpoint_offset, storage.nbytes()
+    end = tensor.storage_offset() * tensor.itemsize + _extent(tensor)
+    return begin is not None and spans.get(begin) == size and end <= size
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the tensor's first value to its last."""
+    steps = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.itemsize if tensor.numel() else 0
+
+
+def _leaf(path: Path, tensor: Tensor) -> Lazy:
+    begin = tensor.untyped_storage()._checkpoint_offset + tensor.storage_offset() * tensor.itemsize
+    shape, stride, dtype, extent = tensor.shape, tensor.stride(), tensor.dtype, _extent(tensor)
+
+    def read() -> Tensor:
+        if not extent:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(read_bytes(path, begin, extent), dtype=dtype).as_strided(shape, stride)
+
+    return Lazy(shape, dtype, read)
+
+
+def read_bytes(path: Path, begin: int, count: int) -> bytearray:
+    """A part of a file.
+
+    Raises:
+        CheckpointError: it cannot be read, or ends before.
+    """
+    data = bytearray(count)
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(begin)
+            done = 0
+            while done < count and (got := file.readinto(memoryview(data)[done:])):
+                done += got
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if done < count:
+        raise CheckpointError(f"{path}: it ends {count - done:,} bytes too early; it is cut short")
+    return data
+
+
+def _write(path: Path, pickle_bytes: bytes, tensors: Iterator[Lazy]) -> None:
+    try:
+        with path.open("wb") as file:
+            writer = torch._C.PyTorchFileWriter(file, True, ALIGNMENT)
+            records = {
+                "data.pkl": pickle_bytes,
+                ".format_version": b"1",
+                ".storage_alignment": str(ALIGNMENT).encode(),
+                "byteorder": sys.byteorder.encode(),
+            }
+            for name, data in records.items():
+                writer.write_record(name, data, len(data))
+            for number, tensor in enumerate(tensors):
+                values = tensor.read().contiguous()
+                if values.untyped_storage().nbytes() != values.nbytes:  # a part of a larger tensor
+                    values = values.clone()
+                writer.write_record(f"data/{number}", values.untyped_storage(), values.nbytes)
+            writer.write_end_of_file()
+    except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
+        cause = error.__context__
+        if isinstance(cause, OSError):
+            raise DiskError(f"{path}: cannot be written ({cause.strerror or cause})") from error
+        raise DiskError(f"{path}: cannot be written ({error}); is the disk full?") from error
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """What stands in the pickle for the bytes of a tensor."""
+
+    kind: type
+    key: str
+    count: int
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles a Lazy as torch.save would pickle its tensor: a call of torch's rebuilding function on a storage."""
+
+    def __init__(self) -> None:
+        self._buffer = io.BytesIO()
+        super().__init__(self._buffer, protocol=2)
+        self.found: list[Lazy] = []
+
+    def dumped(self, tree: Any) -> bytes:
+        """The pickle; ``found`` are the tensors in the order of their storages."""
+        self.dump(tree)
+        return self._buffer.getvalue()
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to build a tensor again; anything else as always."""
+        if not isinstance(value, Lazy):
+            return NotImplemented
+        self.found.append(value)
+        count = value.nbytes // value.dtype.itemsize
+        storage = _Storage(_storage_class(value.dtype), str(len(self.found) - 1), count)
+        strides = torch.empty(value.shape, device="meta").stride()
+        return torch._utils._rebuild_tensor_v2, (storage, 0, tuple(value.shape), strides, False, OrderedDict())
+
+    def persistent_id(self, value: Any) -> Any:
+        """A storage by its record."""
+        if isinstance(value, _Storage):
+            return ("storage", value.kind, value.key, "cpu", value.count)
+        return None
+
+
+def _storage_class(dtype: torch.dtype) -> type:
+    """The class by whose name a pickle says the type of a storage's values."""
+    name = torch.storage._dtype_to_storage_type_map().get(dtype)
+    if name is None:
+        raise CheckpointError(f"values of type {dtype} cannot be written by torch.save tensor by tensor")
+    found: type = getattr(torch, name)
+    return found

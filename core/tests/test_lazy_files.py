@@ -1,0 +1,254 @@
+"""Files read and written tensor by tensor: every bit comes back, torch and safetensors agree, damage shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from recipe_core import engine as engines
+from recipe_core.errors import CheckpointError
+from recipe_core.formats import Dcp
+from recipe_core.lazy import Lazy, fill, flat, lazy, mapped, same_bits
+from recipe_core.safetensors_file import read_tensors, write_tensors
+from recipe_core.settings import Train
+from recipe_core.single import Single
+from recipe_core.testing import spawn
+from recipe_core.torch_file import damage, read_tree, write_tree
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+
+
+def tensors() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    found = {str(t): (torch.randn(5, 3, generator=generator) * 100).to(t) for t in DTYPES}
+    whole = torch.randn(40, generator=generator)
+    return found | {
+        "scalar": torch.tensor(0.1), "empty": torch.empty(0, 4), "strided": torch.randn(6, 4, generator=generator).t(),
+        "odd": torch.tensor([float("nan"), -0.0, float("inf"), 1e-45]), "first": whole[:10], "second": whole[10:],
+    }  # fmt: skip
+
+
+def tree() -> dict[Any, Any]:
+    """Tensors, one of them twice, among plain values."""
+    found = tensors()
+    return {"model": found, "again": found["scalar"], 0: [1, (2.5, None)], "text": "ä", "none": {}}
+
+
+def values(state: Any) -> Any:
+    """Every Lazy read."""
+    return mapped(state, lambda leaf: leaf.read() if isinstance(leaf, Lazy) else leaf)
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two trees agree to the last bit."""
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(value, two[key]) for key, value in one.items())
+    if isinstance(one, Tensor):
+        return same_bits(one, two)
+    return bool(one == two)
+
+
+# torch.save
+
+
+def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
+    torch.save(tree(), tmp_path / "x.pt")
+    found = read_tree(tmp_path / "x.pt")
+    assert {type(leaf) for _, leaf in flat(found["model"])} == {Lazy}
+    assert same(values(found), tree())
+
+
+def test_parameters_are_read_as_tensors(tmp_path: Path) -> None:
+    torch.save({"w": torch.nn.Parameter(torch.ones(3))}, tmp_path / "x.pt")
+    assert same(values(read_tree(tmp_path / "x.pt")), {"w": torch.ones(3)})
+
+
+def test_files_from_before_the_archives_are_read(tmp_path: Path) -> None:
+    torch.save(tree(), tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    assert same(values(read_tree(tmp_path / "x.pt")), tree())
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_torch_reads_what_is_written(tmp_path: Path, mmap: bool) -> None:
+    write_tree(tmp_path / "x.pt", tree())
+    found = torch.load(tmp_path / "x.pt", weights_only=True, mmap=mmap)
+    assert same(found, tree())
+    assert found["again"].data_ptr() == found["model"]["scalar"].data_ptr()
+    assert damage(tmp_path / "x.pt") == []
+    assert same(values(read_tree(tmp_path / "x.pt")), tree())
+
+
+def test_a_lazy_tree_is_copied_without_a_change(tmp_path: Path) -> None:
+    torch.save(tree(), tmp_path / "x.pt")
+    write_tree(tmp_path / "y.pt", read_tree(tmp_path / "x.pt"))
+    assert same(torch.load(tmp_path / "y.pt", weights_only=True), tree())
+
+
+def test_an_archive_packed_anew_is_not_misread(tmp_path: Path) -> None:
+    """PyTorch computes where storages are; in a file that another program packed, they are elsewhere."""
+    torch.save({"a": torch.ones(3), "b": torch.arange(5)}, tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as old, zipfile.ZipFile(tmp_path / "y.pt", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    assert same(values(read_tree(tmp_path / "y.pt")), {"a": torch.ones(3), "b": torch.arange(5)})
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch /tmp/should-not-exist",)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_forbidden_global_is_named_and_not_run(tmp_path: Path, archive: bool) -> None:
+    torch.save({"w": torch.ones(2), "x": Evil()}, tmp_path / "x.pt", _use_new_zipfile_serialization=archive)
+    with pytest.raises(CheckpointError, match=r"refused, since it names (posix|nt)\.system.*Nothing of it was run"):
+        read_tree(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_file_cut_short(tmp_path: Path, share: float) -> None:
+    torch.save(tree(), tmp_path / "x.pt")
+    data = (tmp_path / "x.pt").read_bytes()
+    (tmp_path / "x.pt").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(CheckpointError, match=r"x\.pt: damaged, or no file of weights"):
+        read_tree(tmp_path / "x.pt")
+
+
+def test_a_flipped_bit_shows_in_the_check_sums(tmp_path: Path) -> None:
+    torch.save({"w": torch.arange(1000.0)}, tmp_path / "x.pt")
+    data = bytearray((tmp_path / "x.pt").read_bytes())
+    data[data.find(torch.tensor([500.0]).numpy().tobytes())] ^= 1
+    (tmp_path / "x.pt").write_bytes(data)
+    assert "does not hold the bytes that were written" in damage(tmp_path / "x.pt")[0]
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"x\.pt: cannot be read \(No such file or directory\)"):
+        read_tree(tmp_path / "x.pt")
+
+
+# safetensors
+
+
+def test_safetensors_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_tensors(path, {name: lazy(tensor) for name, tensor in tensors().items()})
+    assert same(values(read_tensors(path)), tensors())
+
+
+@pytest.mark.peer
+def test_the_package_reads_ours_and_we_read_its(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    from safetensors.torch import load_file, save_file
+
+    contiguous = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors().items()}
+    write_tensors(tmp_path / "ours", {name: lazy(tensor) for name, tensor in tensors().items()})
+    assert same(load_file(tmp_path / "ours"), contiguous)
+    save_file(contiguous, tmp_path / "its", metadata={"format": "pt"})
+    assert same(values(read_tensors(tmp_path / "its")), contiguous)
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        (b"{", "its header is not as it should be"),
+        (b"[]", "its header is not as it should be"),
+        (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}', r"4 bytes for \[2\] values of type F32"),
+        (b'{"w": {"dtype": "F1", "shape": [2], "data_offsets": [0, 4]}}', "values of type F1, which this version"),
+        (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', "bytes instead of 77; it is cut short"),
+    ],
+)
+def test_a_damaged_header(tmp_path: Path, header: bytes, text: str) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match=text):
+        read_tensors(path)
+
+
+def test_a_header_longer_than_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes((10**9).to_bytes(8, "little") + json.dumps({}).encode())
+    with pytest.raises(CheckpointError, match="damaged or no file of safetensors"):
+        read_tensors(tmp_path / "x")
+
+
+# Formats of a run, opened and written lazily
+
+
+@pytest.mark.parametrize("form", [Dcp(), Single()])
+def test_a_format_opens_and_saves_lazily(tmp_path: Path, form: Dcp | Single) -> None:
+    state = {"model": tensors(), "progress": {"step": 3}, "optimizer": {"state": {"a.b": {"step": torch.tensor(2.0)}}}}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    form.save(tmp_path / "one", state)
+    opened = form.open(tmp_path / "one")
+    assert same(values(opened), state)
+    form.save(tmp_path / "two", opened)
+    blank = mapped(state, lambda leaf: torch.zeros_like(leaf) if isinstance(leaf, Tensor) else 0)
+    form.load(tmp_path / "two", blank)
+    assert same(blank, state)
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+import torch
+from recipe_core.formats import Dcp
+from recipe_core.single import Single
+from recipe_core.lazy import Lazy
+source, target = ({"dcp": Dcp, "single": Single}[word]() for word in sys.argv[2:])
+one, two = Path(sys.argv[1], "one"), Path(sys.argv[1], "two")
+size = torch.Size([4 << 20])
+made = lambda: torch.full(size, 1.5)
+source.save(one, {"model": {f"w{i}": Lazy(size, torch.float32, made) for i in range(24)}})
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+target.save(two, source.open(one))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) // 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+@pytest.mark.parametrize(("source", "target"), [("dcp", "single"), ("single", "dcp")])
+def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, source: str, target: str) -> None:
+    """24 tensors of 16 MiB, one at a time: well below the 384 MiB of all."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path), source, target], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 100
+
+
+def rank(path: Path) -> tuple[bool, list[bool]]:
+    """Gather a sharded tensor into a file; fill sharded ones from it."""
+    with engines.start(Train(device="cpu", timeout=30)) as engine:
+        mesh = engine.mesh({"dp": engine.world_size})
+        assert mesh is not None
+        whole = {"odd": torch.arange(35.0).reshape(7, 5), "short": torch.ones(1, 2)}
+        shards = {name: distribute_tensor(tensor, mesh, [Shard(0)]) for name, tensor in whole.items()}
+        Single().save(path, {"model": {**shards, "plain": torch.ones(2)}})
+        engine.barrier()
+        found = torch.load(path / "checkpoint.pt", weights_only=True)
+        filled = []
+        for name, tensor in whole.items():
+            for dim in (0, 1):
+                target = distribute_tensor(torch.zeros_like(tensor), mesh, [Shard(dim)])
+                fill(target, lazy(found["model"][name]))
+                gathered = target.full_tensor() if isinstance(target, DTensor) else target
+                filled.append(same_bits(gathered, tensor))
+        return same(found["model"], {**whole, "plain": torch.ones(2)}), filled
+
+
+def test_sharded_tensors_are_gathered_and_filled(tmp_path: Path) -> None:
+    for whole, filled in spawn(rank, 2, tmp_path):
+        assert whole
+        assert filled == [True] * 4
