@@ -83,6 +83,10 @@ class Train:
     resume: str = "auto"
     """``auto``: from the newest whole checkpoint of the run folder, if there is one; ``none``: from the beginning;
     a path: where the folder has no checkpoint yet, from this one of another run."""
+    init_from: str | None = None
+    """Where a new run takes its first weights from, and nothing else: a run folder, a checkpoint folder or file of any
+    format, or a Hugging Face folder. Optimizer, schedule and data begin anew. A run that continues does not read it.
+    ``required``: there must be one, and the variant does not know which."""
     golden: str | None = None
     """A run folder, a metrics.jsonl or a file with one loss a line: the loss of every step that it has is compared with
     the run's, and the run ends at the first that is too far off."""
@@ -125,6 +129,8 @@ class Train:
             problems.append(f"schedule_power: expected more than 0, got {self.schedule_power}")
         if not self.timeout > 0:
             problems.append(f"timeout: expected more than 0 seconds, got {self.timeout}")
+        if self.init_from not in (None, "required") and self.resume not in ("auto", "none"):
+            problems.append(f"init_from, resume: both say where to begin ({self.init_from}, {self.resume}); give one")
         problems += self._optimizer_problems()
         if problems:
             raise ValueError("\n".join(problems))
