@@ -118,6 +118,9 @@ class Model(Spec):
     """``package.module:function(config, sequence) -> ModelFacts``, without torch."""
     blocks: str = ""
     """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes one by one."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """How this model stands in checkpoints of others: for each naming (``"hf"``: Hugging Face's) the
+    ``package.module:class`` of a :class:`recipe_core.naming.Naming`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +139,9 @@ class Dataset(Spec):
     """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
     files: str = ""
     """``package.module:class`` of a :class:`recipe_core.prepare.DataFiles`, for ``recipe inspect`` and ``verify``."""
+    tokenizer: str = ""
+    """``package.module:function(config) -> dict``: names and texts of the files from which Hugging Face's AutoTokenizer
+    gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +156,21 @@ class Layout(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(Spec):
-    """``build(config)`` gives a ``name``, ``save(path, state)``, ``load(path, state)`` and ``detect(path) -> bool``."""
+    """``build(config)`` gives a :class:`recipe_core.checkpoint.Format`: what saves, opens and loads a checkpoint.
+
+    A state is a nested dict of four parts: ``model``, ``optimizer``, ``progress`` and ``files``, see
+    :mod:`recipe_core.lazy`. A format that uses the names and shapes of others (``naming``) is given and gives these,
+    and ``recipe convert`` puts the model's adapter between.
+    """
+
+    patterns: tuple[str, ...] = ()
+    """Names of files by which a checkpoint of this format is known (``"ckpt_*.pt"``)."""
+    holds: tuple[str, ...] = ("model", "optimizer", "progress")
+    """The parts of a state that it can hold. A run saves only in formats that hold the first three."""
+    naming: str = ""
+    """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
+    model: str = ""
+    """The only model that it is for; empty: any."""
 
 
 @dataclass(frozen=True, init=False)
