@@ -52,7 +52,8 @@ _NUMBERS = {"us patent": "U.S. Patent", "oclc": "OCLC", "issn": "ISSN", "isbn": 
 """What templates put before the number that they are given."""
 _IN_CHINESE_AND_KOREAN = ("c", "t", "s", "p", "hangul", "hanja", "rr", "mr")
 _SHIPS = ("hms", "uss", "hmas", "hmcs", "rms", "sms", "ss", "mv", "css", "usns", "uscgc")
-_CHARGE = str.maketrans("123456789+-−", "¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻")
+_RAISED = re.compile(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]")
+_SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
            "November", "December")  # fmt: skip
 
@@ -80,6 +81,15 @@ def _parser_function(name: str) -> str | None:
     return argument.strip() if function in ("formatnum", "lc", "uc", "lcfirst", "ucfirst") else None
 
 
+def raised(text: str) -> str:
+    """A superscript: 10<sup>6</sup> is not 106, nor SO<sub>4</sub><sup>2-</sup> SO42-."""
+    return text.translate(_SUPERSCRIPT) if _RAISED.fullmatch(text) else text
+
+
+def _superscript(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return raised(unnamed[0]) if unnamed else ""
+
+
 def _first(unnamed: list[str], named: Mapping[str, str]) -> str:
     return unnamed[0] if unnamed else named.get("text", named.get("quote", named.get("content", "")))
 
@@ -93,13 +103,22 @@ def _columns(unnamed: list[str], named: Mapping[str, str]) -> str:
     return next((text for text in reversed(unnamed) if not re.fullmatch(r"\d*(em)?", text)), named.get("content", ""))
 
 
+def _numbered_columns(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{columns|col1=...|col2=...}}``"""
+    return "\n\n".join(named[f"col{number}"] for number in range(1, 10) if f"col{number}" in named)
+
+
+def _items(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return "".join(f"\n* {item}" for item in unnamed if item) + "\n"
+
+
 def _joined(unnamed: list[str], named: Mapping[str, str]) -> str:
     return "".join(unnamed)
 
 
 def _chemical(unnamed: list[str], named: Mapping[str, str]) -> str:
     """``{{chem|CO|3|2-}}``: CO3²⁻."""
-    return "".join(part.translate(_CHARGE) if re.fullmatch(r"\d?[-+−]", part) else part for part in unnamed)
+    return "".join(raised(part) if part[-1:] in ("+", "-", "−") else part for part in unnamed)
 
 
 def _listed(unnamed: list[str], named: Mapping[str, str]) -> str:
@@ -224,6 +243,9 @@ _SHOWS: dict[str, Show] = {
     **dict.fromkeys(("frac", "sfrac", "fraction"), measures.fraction),
     **dict.fromkeys(("chem", "chem2"), _chemical),
     "linktext": _joined,
+    "sup": _superscript,
+    "columns": _numbered_columns,
+    **dict.fromkeys(("ordered list", "bulleted list", "unordered list"), _items),
     **dict.fromkeys(("columns-list", "div col", "colbegin", "col-begin", "columns list"), _columns),
     **dict.fromkeys(("hlist", "ubl", "unbulleted list", "flatlist", "plainlist"), _listed),
     **dict.fromkeys(("gloss", "trans", "literal translation", "lit", "lit.", "translation"), _gloss),

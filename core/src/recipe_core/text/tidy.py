@@ -48,10 +48,12 @@ _TOKENS = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 
 _HOLES = re.compile(rf"{HOLE}[\s{HOLE}]*{HOLE}")
 _QUOTED_HOLE = re.compile(rf"[\"“‘«] ?{HOLE} ?[\"”’»]")
+_BARE_LABEL = re.compile(r" \((?:e\.g\.|i\.e\.|cf\.|see|see also),?\)")
+"""What is left of a parenthesis that held a reference."""
 _PRICE_OF_HOLE = re.compile(rf"[$£€¥] ?{HOLE}")
 _TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
 _HOLE_AND_PARENTHESIS = re.compile(rf"^ ?{HOLE} ?\([^()]*\)$")
-_HOLE_AND_NUMBER = re.compile(rf"^ ?{HOLE}[\W\d]*$")
+_HOLE_AND_NUMBER = re.compile(rf"^ ?{HOLE}[\W\d]*(?:(?:from|in|see|also)\W*)?$")
 _HOLE_FIRST = re.compile(rf"^ ?{HOLE}[ ,.;:)–—-]*")
 _HOLE_BEFORE_STOP = re.compile(rf" ?[,;:]? ?{HOLE} ?(?=[,.;:!?)\]])")
 _HOLE_AFTER_OPENING = re.compile(rf"(?<=[(\[]) ?{HOLE} ?")
@@ -115,7 +117,7 @@ def lines(text: str) -> str:
             blocks.append(between + line)
             pending = []
         before = mark if line or mark == ITEM else ""
-    return "".join(blocks).strip()
+    return _BARE_LABEL.sub("", "".join(blocks).strip())
 
 
 def _marked(line: str) -> tuple[str, int, str]:
@@ -149,7 +151,9 @@ def _tidy(line: str) -> str:
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line).replace("\n", " ")
     if not line.isascii():
         line = _SPACES.sub(" ", _INVISIBLE.sub("", line))
-    line = _TWO_STOPS.sub(".", line.translate(_NO_MARKS).strip())
+    line = line.translate(_NO_MARKS).strip()
+    if ".." in line:
+        line = _TWO_STOPS.sub(".", line)
     return line if _WORD.search(line) else ""
 
 

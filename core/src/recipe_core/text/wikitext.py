@@ -1,9 +1,9 @@
-# ruff: noqa: RUF001 - quotes, dashes and stops that look alike are what this file tells apart
 """From the wikitext of an article to prose: the costly stage, which workers share.
 
 What is dropped: templates (but see :mod:`recipe_core.text.templates`), tables, references, pictures, categories,
-comments, formulas, galleries, listings, magic words. What stays: running text, the text of links, list items and
-headings as lines of their own. Sections that are left empty go with their heading.
+comments, long formulas (see :mod:`recipe_core.text.formulas`), galleries, listings, magic words. What stays: running
+text, the text of links, list items and headings as lines of their own. Sections that are left empty go with their
+heading.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OPAQUE = re.compile(
 """Where something starts whose inside is no wikitext, or is dropped whatever it is."""
 _PATIENCE = 20_000_000
 """Things left open times the length of the page: some seconds of parsing."""
-_SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
+_SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _PROTECTED = re.compile(r"[^\w\s]")
 
 
@@ -233,16 +233,21 @@ class _Walk:
         if name in ("br", "hr"):
             return f"\n{BREAK}"
         inside = frame.part(frame.contents) if frame.contents else ""
-        if name == "sup" and re.fullmatch(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]", inside):
-            return inside.translate(_SUPERSCRIPT)  # 10<sup>6</sup> is not 106, nor SO<sub>4</sub><sup>2-</sup> SO42-
+        if name == "sup":
+            return templates.raised(inside)
+        if name == "sub" and inside.isdecimal() and self._last()[-1:].isdecimal():
+            return inside.translate(_SUBSCRIPT)  # 20<sub>16</sub> is not 2016
         if name == "poem":
             inside = inside.strip().replace("\n", f"\n{BREAK}")
         return f"\n\n{inside}\n\n" if name in _BLOCK_TAGS else inside
 
     def _item(self, markup: str) -> str:
         """A mark for a list item; the colon inside of ``; term : definition`` stays one."""
-        before = next((text for text in reversed(self._stack[-1].parts[-1]) if text), "\n")
-        return ": " if markup == ":" and before[-1] not in f"\n{ITEM}" else ITEM
+        return ": " if markup == ":" and self._last()[-1] not in f"\n{ITEM}" else ITEM
+
+    def _last(self) -> str:
+        """What was shown last inside of what is open."""
+        return next((text for text in reversed(self._stack[-1].parts[-1]) if text), "\n")
 
     def _template(self, frame: _Frame) -> str:
         name = re.sub(r"^(template|subst|safesubst):", "", frame.part(0).strip().replace("_", " ").lower())
