@@ -90,7 +90,7 @@ def transformers(dropout: float, precision: str, steps: int) -> tuple[list[float
 
 def recipe(dropout: float, precision: str, steps: int) -> tuple[list[float], float]:
     """The same of our model, with the core's optimizer, clipping and precision."""
-    from recipe_core.optim import adamw
+    from recipe_core import optim
     from recipe_core.parallel import Parallel
     from recipe_core.precision import autocast, cast
     from recipe_core.settings import Train
@@ -98,7 +98,7 @@ def recipe(dropout: float, precision: str, steps: int) -> tuple[list[float], flo
 
     module, loss = build(config(dropout))
     model = Parallel(cast(module, precision))  # type: ignore[arg-type]
-    optimizer = adamw(model.parameters(), Train(lr=5e-5, weight_decay=0.0))
+    optimizer = optim.build(model.named_parameters(), Train(lr=5e-5, weight_decay=0.0))
 
     def micro(module: torch.nn.Module, batch: dict[str, torch.Tensor], number: int) -> Any:
         with autocast("cpu", precision):  # type: ignore[arg-type]

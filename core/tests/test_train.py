@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from recipe_core import registry
@@ -17,8 +18,9 @@ from recipe_core.curves import Row, read_rows
 from recipe_core.errors import ConfigError, RecipeError
 from recipe_core.job import Job, resolve
 from recipe_core.run import run
+from recipe_core.seeds import mix, mix_array
 from recipe_core.testing import spawn, toy
-from recipe_core.train import DivergedError, mix
+from recipe_core.train import DivergedError
 
 LONG = 100_000
 
@@ -160,3 +162,8 @@ def test_seeds_differ_by_sample_and_by_run() -> None:
     numbers = {mix(seed, number) for seed in range(50) for number in range(200)}
     assert len(numbers) == 10_000
     assert all(0 <= n < 2**63 for n in numbers)
+
+
+def test_seeds_of_arrays_are_those_of_numbers() -> None:
+    numbers = np.array([0, 1, 2**40, 2**63 - 1])
+    assert (mix_array(2**63 - 1, numbers) >> np.uint64(1)).tolist() == [mix(2**63 - 1, int(n)) for n in numbers]

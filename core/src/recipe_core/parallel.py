@@ -20,6 +20,13 @@ Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
 Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
 """Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
+"""Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter in the bare model, which checkpoints use."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,11 @@ class Parallel:
     def parameters(self) -> list[nn.Parameter]:
         """Trainable parameters, tied ones once."""
         return [p for p in self.module.parameters() if p.requires_grad]
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The same with the names that they have in checkpoints."""
+        every = self.module.named_parameters()
+        return [(plain_name(name), p) for name, p in every if p.requires_grad]
 
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
         """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.

@@ -17,6 +17,7 @@ import torch
 
 from recipe_core import engine as engines
 from recipe_core import folder as folders
+from recipe_core import optim
 from recipe_core.background import Saver
 from recipe_core.checkpoint import Checkpoints
 from recipe_core.curves import METRICS, Row, read_rows
@@ -27,7 +28,6 @@ from recipe_core.golden import load_golden
 from recipe_core.job import Job
 from recipe_core.measure import Meter
 from recipe_core.metrics import Metrics
-from recipe_core.optim import adamw, keeping_settings
 from recipe_core.parallel import Parallel, Run
 from recipe_core.precision import cast, described
 from recipe_core.recompute import recompute
@@ -47,7 +47,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run)
-    optimizer = adamw(model.parameters(), job.train)
+    optimizer = optim.build(model.named_parameters(), job.train)
     samples = job.data.build(job.data.config, run)
     folders.claim(out, job, engine)
     progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine)
@@ -150,8 +150,7 @@ def _resume(
         return
     state = _state(model, optimizer, progress)
     checkpoints.load(path, state)
-    with keeping_settings(optimizer):
-        apply_state(model.module, optimizer, state)
+    apply_state(model.module, optimizer, state)
     progress.restore(state["progress"])
 
 

@@ -15,6 +15,8 @@ LEAF_OVERHEAD = 4096
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 """Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
 
+from recipe_core.parallel import plain_name
+
 
 def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """``{"model": {name: tensor}, "optimizer": {"state": {name: {...}}}}``, nothing copied.
@@ -78,7 +80,7 @@ def _ties(module: nn.Module) -> dict[str, str]:
     first: dict[nn.Parameter, str] = {}
     ties = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+        plain = plain_name(name)
         if first.setdefault(parameter, plain) != plain:
             ties[plain] = first[parameter]
     return ties

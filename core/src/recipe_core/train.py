@@ -21,6 +21,7 @@ from recipe_core.measure import Meter, mean_over_ranks, without_counts
 from recipe_core.optim import set_learning_rate
 from recipe_core.parallel import Batch, Loss, Parallel, Run
 from recipe_core.schedule import learning_rate
+from recipe_core.seeds import mix
 
 
 class DivergedError(RecipeError):
@@ -142,15 +143,6 @@ def _micro(parts: Parts, firsts: list[int], module: nn.Module, batch: Batch, num
     parts.engine.seed(mix(parts.run.train.seed, firsts[number]))
     with precision.autocast(parts.engine.autocast_device, parts.run.train.precision):
         return parts.loss(module(batch), batch)
-
-
-def mix(seed: int, number: int) -> int:
-    """A 63-bit seed from the run's seed and a sample number, by SplitMix64's finaliser (Steele and others, 2014)."""
-    mask = (1 << 64) - 1
-    z = (seed * 0x9E3779B97F4A7C15 + number + 1) * 0x9E3779B97F4A7C15 & mask
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
-    return (z ^ z >> 31) >> 1
 
 
 def _asked_to_stop(parts: Parts) -> bool:

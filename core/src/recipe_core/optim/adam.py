@@ -1,0 +1,68 @@
+"""Adam's arithmetic on lists of tensors: by PyTorch's fused kernel where the device has one, else by foreach."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+def adam_(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    firsts: list[Tensor],
+    seconds: list[Tensor],
+    step: int,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+) -> None:
+    """One step of AdamW (Loshchilov and Hutter, 2019, algorithm 2), in place of ``weights`` and of both moments.
+
+    Args:
+        weights: tensors of one dtype and device; the others have their shapes and dtype.
+        gradients: left as they are.
+        firsts: moving means of the gradients.
+        seconds: moving means of their squares.
+        step: how many there have been, with this one.
+        lr: learning rate.
+        betas: what each moment keeps.
+        eps: added to the root of the second moment.
+        decay: weight decay, times ``lr``, taken off before the update.
+    """
+    beta1, beta2 = betas
+    if fused(weights[0].device, weights[0].dtype):
+        # Made on the device from a number that the host knows: nobody waits.
+        steps = [torch.full((), float(step), dtype=torch.float32, device=weights[0].device)] * len(weights)
+        torch._fused_adamw_(
+            weights, gradients, firsts, seconds, [], steps,
+            lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        return
+    torch._foreach_lerp_(firsts, gradients, 1 - beta1)
+    torch._foreach_mul_(seconds, beta2)
+    torch._foreach_addcmul_(seconds, gradients, gradients, 1 - beta2)
+    denominators = torch._foreach_sqrt(seconds)
+    torch._foreach_div_(denominators, (1 - beta2**step) ** 0.5)
+    torch._foreach_add_(denominators, eps)
+    if decay:
+        torch._foreach_mul_(weights, 1 - lr * decay)
+    torch._foreach_addcdiv_(weights, firsts, denominators, -lr / (1 - beta1**step))
+
+
+@cache
+def fused(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether ``device`` has PyTorch's fused AdamW for ``dtype``; found out with one number."""
+    one = [torch.zeros(1, dtype=dtype, device=device)]
+    steps = [torch.ones((), dtype=torch.float32, device=device)]
+    try:
+        torch._fused_adamw_(
+            one, one, [one[0].clone()], [one[0].clone()], [], steps,
+            lr=0.0, beta1=0.9, beta2=0.9, weight_decay=0.0, eps=1.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""What a process holds of a parameter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of ``tensor`` that this process holds: all of a plain tensor. It shares the memory."""
+    held = tensor.detach()
+    return held.to_local() if isinstance(held, DTensor) else held
+
+
+def local_gradient(parameter: nn.Parameter) -> Tensor:
+    """The part of the gradient that belongs to ``local(parameter)``.
+
+    Backward may leave a gradient placed in another way than its parameter (as sums not yet made, for example); then
+    this is a collective.
+    """
+    gradient = parameter.grad
+    assert gradient is not None
+    if isinstance(parameter, DTensor):
+        assert isinstance(gradient, DTensor)
+        if gradient.placements != parameter.placements:
+            gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    return local(gradient)
+
+
+def sharers(parameter: Tensor) -> tuple[ProcessGroup, ...]:
+    """The groups over which sums of local values must be summed to be those of the whole tensor."""
+    if not isinstance(parameter, DTensor):
+        return ()
+    mesh = parameter.device_mesh
+    return tuple(mesh.get_group(axis) for axis, place in enumerate(parameter.placements) if not place.is_replicate())
+
+
+def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows and columns of the whole tensor, seen as a matrix, ``local(parameter)`` holds.
+
+    Rows are the first dimension, columns all others together; a vector is one row.
+
+    Returns:
+        int64 ``[rows]`` and ``[columns]`` on the CPU.
+    """
+    held = [torch.arange(size) for size in parameter.shape]
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        for axis, place in enumerate(parameter.placements):
+            if not place.is_replicate():
+                dim: int = place.dim  # type: ignore[attr-defined]  # a Shard of one kind or another
+                factor = getattr(place, "split_factor", 1)
+                held[dim] = _part(held[dim], factor, mesh.size(axis), mesh.get_local_rank(axis))
+    if len(held) < 2:
+        return torch.zeros(1, dtype=torch.int64), held[0] if held else torch.zeros(1, dtype=torch.int64)
+    columns = torch.zeros(1, dtype=torch.int64)
+    for index, size in zip(held[1:], parameter.shape[1:], strict=True):
+        columns = (columns[:, None] * size + index).flatten()
+    return held[0], columns
+
+
+def _part(index: Tensor, factor: int, count: int, rank: int) -> Tensor:
+    """Chunk ``rank`` of ``count`` of ``index``; of each of ``factor`` chunks, where a shard is strided (FSDP on TP)."""
+    outer = -(-len(index) // factor)
+    blocks = index.split(outer) if outer else [index]
+    sizes = [-(-len(block) // count) for block in blocks]
+    return torch.cat([block[rank * size : (rank + 1) * size] for block, size in zip(blocks, sizes, strict=True)])
