@@ -118,10 +118,12 @@ def bash(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "replies"),
     [
-        ("recipe ", ["ls", "show", "check", "run", "prepare", "inspect", "verify", "completion"]),
+        ("recipe ", ["ls", "show", "check", "run", "compare", "prepare", "inspect", "verify", "completion"]),
         ("recipe sh", ["show"]),
         ("recipe completion ", ["bash", "zsh", "fish"]),
         ("recipe run --pro", ["--processes"]),
+        ("recipe compare runs/a --to", ["--tolerance"]),
+        ("recipe show unknown train.gol", ["train.golden=", "train.golden_tolerance="]),
         ("recipe show unknown train.ste", ["train.steps="]),
         ("recipe show unknown train.schedule=co", ["constant", "cosine"]),
         ("recipe show --debug unknown layout=", ["ddp", "single"]),

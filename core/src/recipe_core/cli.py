@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from recipe_core.cli_compare import add_compare_command
 from recipe_core.cli_data import add_data_commands
 from recipe_core.errors import RecipeError, did_you_mean
 
@@ -236,6 +237,7 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
     return 0
 
 
+add_compare_command(cli, _debug)
 add_data_commands(cli, _debug, lambda: _registry())
 
 

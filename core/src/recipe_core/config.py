@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recipe_core.errors import did_you_mean
@@ -171,6 +171,15 @@ def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[name] = value
     return merged
+
+
+def flat(tree: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting in nested mappings, as ``section.setting`` and its value."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{parent}{key}.")
+        else:
+            yield f"{parent}{key}", value
 
 
 def overrides(words: Iterable[str], problems: list[str]) -> dict[str, Any]:

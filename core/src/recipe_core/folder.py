@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from recipe_core.config import flat
 from recipe_core.engine import Engine
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import write_text
@@ -67,15 +68,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Settings among FIXED that differ: their path, the old and the new value."""
-    before, now = dict(_flat(old, "")), dict(_flat(new, ""))
+    before, now = dict(flat(old)), dict(flat(new))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):
             yield key, before.get(key), now.get(key)
-
-
-def _flat(tree: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{parent}{key}.")
-        else:
-            yield f"{parent}{key}", value

@@ -16,6 +16,8 @@ class ToyModel:
     dropout: float = 0.25
     poison_after: int | None = None
     """Give a loss that is not a number from this sample on."""
+    counts: bool = False
+    """Count positive numbers as real tokens, and two sequences in each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,11 @@ def build_model(config: ToyModel) -> tuple[nn.Module, Loss]:
         value = F.cross_entropy(output.float(), batch["labels"])
         if config.poison_after is not None:
             value = torch.where(batch["numbers"].max() >= config.poison_after, torch.nan, value)
-        return {"loss": value, "accuracy": (output.argmax(-1) == batch["labels"]).float().mean()}
+        counts = {}
+        if config.counts:
+            counts["real_tokens"] = (batch["vectors"] > 0).sum()
+            counts["sequences"] = torch.full_like(counts["real_tokens"], 2 * len(output))
+        return {"loss": value, "accuracy": (output.argmax(-1) == batch["labels"]).float().mean(), **counts}
 
     return Toy(config), loss
 
