@@ -27,6 +27,30 @@ def test_constant_after_a_proportional_warmup() -> None:
     assert rates(Train(steps=10, warmup_ratio=0.2, lr=2.0, schedule="constant")) == [0, 1, 2, 2, 2, 2, 2, 2, 2, 2]
 
 
+def nvidia(lr: float, warmup: float, total: int, degree: float) -> list[float]:
+    """The rates that NVIDIA's PolyWarmUpScheduler gives: its formula, for the counts 1 to ``total``."""
+    found = []
+    for count in range(1, total + 1):
+        progress = count / total
+        found.append(lr * progress / warmup if progress < warmup else lr * (1.0 - progress) ** degree)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lr", "warmup", "steps", "power"),
+    [(6e-3, 0.2843, 7038, 0.5), (4e-3, 0.128, 1563, 0.5), (1.0, 0.0, 10, 1.0), (1.0, 1.0, 10, 2.0)],
+)
+def test_polynomial_is_that_of_nvidia(lr: float, warmup: float, steps: int, power: float) -> None:
+    train = Train(lr=lr, warmup_ratio=warmup, steps=steps, schedule="polynomial", schedule_power=power)
+    assert rates(train) == nvidia(lr, warmup, steps, power)
+
+
+def test_polynomial_takes_warmup_steps_and_a_smallest_rate() -> None:
+    train = Train(steps=8, warmup_steps=4, lr=1.0, min_lr=0.5, schedule="polynomial", schedule_power=1.0)
+    assert rates(train) == [0.25, 0.5, 0.75, 0.75, 0.6875, 0.625, 0.5625, 0.5]
+    assert learning_rate(train, 8) == learning_rate(train, 50) == 0.5
+
+
 @pytest.mark.peer
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_equals_transformers(schedule: str) -> None:
