@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import pty
 import resource
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -50,6 +55,62 @@ def test_sigterm(tmp_path: Path, whole: dict[int, float]) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert losses(run_tiny("megatron_gpt", out, *RUN)) == whole
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_terminal_that_is_closed(tmp_path: Path, processes: int) -> None:
+    """The kernel sends SIGHUP, and nothing can be shown any more: not the rest of the progress bar, nor the summary."""
+    out, (terminal, inside) = tmp_path / "run", pty.openpty()
+    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "train.steps=1000"]
+    process = subprocess.Popen(
+        [*line, "--processes", str(processes), "--out", str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}, stdin=inside, stdout=inside, stderr=inside,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(inside)
+    shown = b""
+
+    def trains() -> bool:
+        nonlocal shown
+        if select.select([terminal], [], [], 0)[0]:
+            shown += os.read(terminal, 65536)
+        return len(read_rows(out / "metrics.jsonl")) >= 5
+
+    until(trains, process)
+    os.close(terminal)
+    assert process.wait(60) == 0
+    assert b"steps" in shown  # the bar was there
+    results = json.loads((out / "results.json").read_text())
+    assert results["stopped"] == "SIGHUP"
+    assert (out / "checkpoints" / f"step-{results['step']}" / "checkpoint.json").is_file()
+
+
+def test_nohup(tmp_path: Path, whole: dict[int, float]) -> None:
+    out = tmp_path / "run"
+    line = ["nohup", sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
+    process = subprocess.Popen(
+        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until(lambda: len(read_rows(out / "metrics.jsonl")) >= 3, process)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 0
+    assert {row["step"]: row["loss"] for row in read_rows(out / "metrics.jsonl")} == whole
+
+
+def test_a_reader_that_goes_away(tmp_path: Path, whole: dict[int, float]) -> None:
+    """`recipe run ... | head -1` trains to the end."""
+    out = tmp_path / "run"
+    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
+    process = subprocess.Popen(
+        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        assert process.stdout.readline().startswith("megatron_gpt:tiny")
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, "")
+    assert {row["step"]: row["loss"] for row in read_rows(out / "metrics.jsonl")} == whole
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -11,7 +11,7 @@ import pytest
 
 from recipe_core.stop import StopFlag
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +71,14 @@ def test_the_earlier_handlers_come_back_also_after_an_error() -> None:
         inside = [signal.getsignal(number) for number in SIGNALS]
         raise ValueError("from the block")
     assert handler not in inside
-    assert [signal.getsignal(number) for number in SIGNALS] == [handler] * 3
+    assert [signal.getsignal(number) for number in SIGNALS] == [handler] * len(SIGNALS)
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_IGN)  # as nohup does with SIGHUP
     with StopFlag() as stop:
-        send(signal.SIGUSR1)
+        send(number)
         assert stop.signal is None
         send(signal.SIGTERM)
         assert stop.signal == "SIGTERM"

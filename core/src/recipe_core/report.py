@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -28,17 +30,18 @@ class Report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            _attempt(bar.stop)
 
     def say(self, text: str) -> None:
         """Show a line."""
         if not self._visible:
             return
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text, flush=True)
+        if self._bar is None:
+            show(text)
+        elif not _attempt(partial(self._bar.console.print, text, markup=False, highlight=False, soft_wrap=True)):
+            self._bar = None
 
     def row(self, row: Row) -> None:
         """Show a row of metrics."""
@@ -51,6 +54,24 @@ class Report:
         if self._task is None:
             self._task = self._bar.add_task("training", total=self._steps)
         self._bar.update(self._task, completed=step)
+
+
+def show(text: str) -> None:
+    """Print a line. Where nobody can read it any more (a closed terminal, ``| head``), training goes on without."""
+    _attempt(partial(print, text, flush=True))
+
+
+def _attempt(write: Callable[[], object]) -> bool:
+    """Whether ``write`` could write; where it could not, further output goes nowhere."""
+    try:
+        write()
+    except (OSError, SystemExit):  # rich ends the program when a pipe is broken
+        with suppress(OSError, ValueError, AttributeError):
+            nowhere, out = os.open(os.devnull, os.O_WRONLY), sys.__stdout__
+            os.dup2(nowhere, out.fileno())  # type: ignore[union-attr]  # None where there is no stdout at all
+            os.close(nowhere)
+        return False
+    return True
 
 
 def _progress_bar() -> Any:

@@ -31,7 +31,7 @@ from recipe_core.metrics import Metrics
 from recipe_core.parallel import Parallel, Run
 from recipe_core.precision import cast, described
 from recipe_core.recompute import recompute
-from recipe_core.report import Report, plain_line, summary
+from recipe_core.report import Report, plain_line, show, summary
 from recipe_core.state import apply_state, gather_state
 from recipe_core.stop import StopFlag
 from recipe_core.train import Parts, Progress, train
@@ -188,7 +188,7 @@ def _close(
         "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
     write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
-    print(summary(results, job.name, os.path.relpath(out)), flush=True)
+    show(summary(results, job.name, os.path.relpath(out)))
     return results
 
 

@@ -7,9 +7,9 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-# Ctrl-C; what a batch system sends before it kills; what Slurm is told to send some minutes earlier (--signal).
-# Looked up by name: not every platform has all of them.
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+# Ctrl-C; what a batch system sends before it kills; the terminal was closed; what Slurm is told to send some minutes
+# earlier (--signal). Looked up by name: not every platform has all of them.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
 class StopFlag:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.resources import files
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from recipe_core.errors import PluginError
 
 if TYPE_CHECKING:
-    from importlib.abc import Traversable  # from Python 3.11 on also in importlib.resources.abc, and only there in 3.14
+    if sys.version_info >= (3, 11):
+        from importlib.resources.abc import Traversable
+    else:  # where it was before, and from 3.14 on no longer is
+        from importlib.abc import Traversable
 
 ENDING = ".yaml"
 
