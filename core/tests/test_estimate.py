@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import stat
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from recipe_core import DataFacts, ModelFacts, Train, machine
 from recipe_core.estimate import WIDTHS, estimate
 from recipe_core.machine import Memory
-from recipe_core.settings import Precision
+from recipe_core.settings import OptimizerName, OptimizerStates, Precision
 
 MODEL = ModelFacts(
     parameters=1_000_000,
@@ -43,6 +46,24 @@ def test_figures_in_bf16() -> None:
     assert (mixed.activations, mixed.logits, mixed.checkpoint) == (100_000, 6_000, 12_000_000)
 
 
+def test_wider_states_of_bf16_weights_count_in_memory_and_on_disk() -> None:
+    wide, master = (
+        estimate(MODEL, DATA, Train(precision="bf16", optimizer="lamb", optimizer_states=states))
+        for states in ("fp32", "master")
+    )
+    assert (wide.weights, wide.gradients, wide.optimizer, wide.checkpoint) == (2e6, 2e6, 8e6, 10e6)
+    assert (master.weights, master.gradients, master.optimizer, master.checkpoint) == (2e6, 2e6, 12e6, 14e6)
+
+
+def test_every_combination_of_widths_that_the_settings_take_is_known() -> None:
+    taken = set()
+    for precision, states in itertools.product(get_args(Precision), get_args(OptimizerStates)):
+        with contextlib.suppress(ValueError):
+            Train(precision=precision, optimizer_states=states)
+            taken.add((precision, states))
+    assert taken == WIDTHS.keys()
+
+
 def test_recomputation_keeps_less_and_counts_no_operations() -> None:
     plain, lean = (estimate(MODEL, DATA, Train(micro_batch=2, activation_checkpointing=on)) for on in (False, True))
     assert lean.activations == 2 * 8_000 * 4
@@ -71,17 +92,20 @@ def test_epochs_are_unknown_where_the_samples_are() -> None:
     assert estimate(MODEL, DataFacts(sequence=1), Train()).epochs is None
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16_mixed", "bf16"])
-def test_widths_are_those_of_pytorch(precision: Precision) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize(("precision", "states"), WIDTHS)
+def test_widths_are_those_of_pytorch(precision: Precision, states: OptimizerStates, optimizer: OptimizerName) -> None:
     torch = pytest.importorskip("torch")
+    from recipe_core.optim import build
+
     weight = torch.nn.Parameter(torch.zeros(1000, dtype=torch.bfloat16 if precision == "bf16" else torch.float32))
-    optimizer = torch.optim.AdamW([weight])
+    made = build([("weight", weight)], Train(optimizer=optimizer, precision=precision, optimizer_states=states))
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16_mixed"):
         output = torch.nn.functional.linear(weight[None], weight[None])
     output.sum().backward()
-    optimizer.step()
-    moments = [value for value in optimizer.state[weight].values() if value.numel() == weight.numel()]
-    width = WIDTHS[precision]
+    made.step()
+    moments = [value for value in made.state[weight].values() if value.numel() == weight.numel()]
+    width = WIDTHS[precision, states]
     assert weight.nbytes == 1000 * width.weight
     assert weight.grad is not None
     assert weight.grad.nbytes == 1000 * width.gradient

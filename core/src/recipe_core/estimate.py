@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipe_core.settings import Precision, Train
+from recipe_core.settings import OptimizerStates, Precision, Train
 from recipe_core.specs import DataFacts, ModelFacts
 
 
@@ -21,14 +21,18 @@ class Widths:
     """The copy of the weights that autocast keeps from forward to backward."""
     gradient: int
     optimizer: int
-    """Both moments of AdamW."""
+    """Both moments, of AdamW as of LAMB, and the fp32 copy of bf16 weights where there is one."""
     activation: int
 
 
-WIDTHS: dict[Precision, Widths] = {
-    "fp32": Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
-    "bf16_mixed": Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
-    "bf16": Widths(weight=2, copy=0, gradient=2, optimizer=4, activation=2),
+WIDTHS: dict[tuple[Precision, OptimizerStates], Widths] = {
+    ("fp32", "weights"): Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
+    ("fp32", "fp32"): Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
+    ("bf16_mixed", "weights"): Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
+    ("bf16_mixed", "fp32"): Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
+    ("bf16", "weights"): Widths(weight=2, copy=0, gradient=2, optimizer=4, activation=2),
+    ("bf16", "fp32"): Widths(weight=2, copy=0, gradient=2, optimizer=8, activation=2),
+    ("bf16", "master"): Widths(weight=2, copy=0, gradient=2, optimizer=12, activation=2),
 }
 
 
@@ -67,7 +71,7 @@ class Estimate:
 
 def estimate(model: ModelFacts, data: DataFacts, train: Train) -> Estimate:
     """Multiply out what the model and the data say of themselves."""
-    width, count = WIDTHS[train.precision], model.parameters
+    width, count = WIDTHS[train.precision, train.optimizer_states], model.parameters
     kept = model.recomputed_activation_values if train.activation_checkpointing else model.activation_values
     samples = train.steps * train.global_batch
     return Estimate(

@@ -16,6 +16,7 @@ from recipe_core.settings import Train
 from recipe_core.specs import DataFacts, Recipe
 
 Row = tuple[str, str]
+_STATES = {"weights": "", "fp32": ", fp32 optimizer states", "master": ", fp32 master weights"}
 
 
 def listing(registry: Registry, distributions: Mapping[str, str]) -> str:
@@ -87,8 +88,9 @@ def _memory(train: Train, figures: Estimate, there: Memory | None, world_size: i
         ("logits", figures.logits),
         ("total", figures.memory),
     ]
+    widths = train.precision + _STATES[train.optimizer_states]
     inside = ", activation checkpointing" if train.activation_checkpointing else ""
-    head = f"of one process ({train.precision}, micro batch {train.micro_batch}{inside})"
+    head = f"of one process ({widths}, micro batch {train.micro_batch}{inside})"
     body = [(f"  {name}", _bytes(count)) for name, count in rows]
     return [("memory", head), *body, *_compared(figures, there, world_size)]
 
