@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
-from recipe_core.kernels.cross_entropy import linear_cross_entropy
+from recipe_core.kernels.cross_entropy import linear_cross_entropy, losses_and_hits
 
 TOKENS, WIDTH, VOCABULARY = 400, 24, 333
 
@@ -114,3 +115,42 @@ def test_one_token() -> None:
     hidden, weight, labels = inputs()
     one = linear_cross_entropy(hidden[:1, :1], weight, labels[:1, :1])
     torch.testing.assert_close(one, reference(hidden, weight, labels)[:1, :1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("few", [False, True])
+def test_a_bias_is_that_of_the_linear_layer(few: bool, dtype: torch.dtype) -> None:
+    hidden, weight, labels = inputs(dtype)
+    bias = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(6)).to(dtype).requires_grad_()
+    wanted = F.cross_entropy(F.linear(hidden, weight, bias).float().mT, labels, reduction="none")
+    of = hidden, weight, labels, bias
+    losses = losses_and_hits(*of)[0] if few else linear_cross_entropy(*of)
+    torch.testing.assert_close(losses, wanted, atol=2e-6, rtol=2e-6)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+    for ours, theirs in zip(
+        *(torch.autograd.grad(value.mean(), [hidden, weight, bias]) for value in (losses, wanted)), strict=True
+    ):
+        assert ours.dtype == dtype
+        assert (ours.float() - theirs.float()).norm() <= tolerance * theirs.float().norm()
+
+
+def test_hits_are_where_the_label_has_the_largest_logit() -> None:
+    hidden, weight, labels = inputs()
+    best = F.linear(hidden, weight).argmax(-1)
+    labels = torch.where(torch.arange(20) % 3 == 0, best, labels)
+    losses, hits = losses_and_hits(hidden, weight, labels)
+    assert torch.equal(hits, best == labels)
+    assert 0 < hits.sum() < hits.numel()
+    assert losses.requires_grad
+    assert not hits.requires_grad
+    with torch.no_grad():
+        evaluated = losses_and_hits(hidden, weight, labels)
+    torch.testing.assert_close(evaluated[0], losses.detach())
+    assert torch.equal(evaluated[1], hits)
+
+
+def test_logits_of_few_tokens_are_computed_once() -> None:
+    hidden, weight, labels = inputs()
+    with FlopCounterMode(display=False) as counter:
+        losses_and_hits(hidden, weight, labels)[0].mean().backward()
+    assert counter.get_total_flops() == 3 * 2 * TOKENS * VOCABULARY * WIDTH

@@ -31,28 +31,29 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: T
     Returns:
         fp32 ``[...]``.
     """
-    return _computed(hidden, weight, labels, bias, with_hits=False)[0]
+    return _computed(hidden, weight, labels, bias, few=False)[0]
 
 
 def losses_and_hits(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, and whether the largest logit is that of the label, bool ``[...]``."""
-    return _computed(hidden, weight, labels, bias, with_hits=True)
+    """The same, and whether the largest logit is that of the label, bool ``[...]``; for few tokens.
+
+    Logits of any width are kept for backward: they are computed once, in one product.
+    """
+    return _computed(hidden, weight, labels, bias, few=True)
 
 
-def _computed(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, with_hits: bool
-) -> tuple[Tensor, Tensor]:
+def _computed(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, few: bool) -> tuple[Tensor, Tensor]:
     device = hidden.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    keep = torch.is_grad_enabled() and hidden.dtype.itemsize == 2
+    keep = torch.is_grad_enabled() and (few or hidden.dtype.itemsize == 2)
     losses, hits = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, labels.flatten(), keep, with_hits
+        hidden.flatten(0, -2), weight, bias, labels.flatten(), keep, few
     )
-    return losses.view(labels.shape), hits.view(labels.shape) if with_hits else hits
+    return losses.view(labels.shape), hits.view(labels.shape) if few else hits
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -60,14 +61,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, keep: bool, with_hits: bool
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, keep: bool, few: bool
     ) -> tuple[Tensor, Tensor]:
         losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
-        hits = torch.empty(labels.shape if with_hits else 0, dtype=torch.bool, device=hidden.device)
+        hits = torch.empty(labels.shape if few else 0, dtype=torch.bool, device=hidden.device)
         kept = F.linear(hidden, weight, bias) if keep else None
         for rows in _chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
-            if with_hits:
+            if few:
                 hits[rows] = logits.argmax(-1) == labels[rows]
             log_probabilities = torch.log_softmax(logits.float(), -1)
             losses[rows] = -log_probabilities.gather(1, labels[rows, None]).squeeze(1)

@@ -13,9 +13,9 @@ from transformers.models.bert.modeling_bert import BertForPreTraining
 
 from recipe_bert_dp.model_config import BertPretraining
 from recipe_bert_dp.model_layer import Layer
-from recipe_core.kernels.attention import groups_of
 from recipe_core.kernels.cross_entropy import losses_and_hits
 from recipe_core.kernels.dropout import dropout
+from recipe_core.kernels.group_attention import groups_of
 from recipe_core.kernels.initial import normal_of
 from recipe_core.parallel import Batch, Loss
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.bert.modeling_bert import BertLayer
 
-from recipe_core.kernels.attention import Groups, group_attention
-from recipe_core.kernels.dropout import dropout
+from recipe_core.kernels.group_attention import Groups, group_attention
+from recipe_core.kernels.norm import add_norm
 
 
 class Layer(BertLayer):  # type: ignore[misc]
@@ -35,5 +35,4 @@ class Layer(BertLayer):  # type: ignore[misc]
 
     def _add(self, output: Any, inner: Tensor, outer: Tensor) -> Tensor:
         """What ``output`` (a linear layer, dropout and a norm) makes of ``inner`` and the residual ``outer``."""
-        added: Tensor = output.LayerNorm(dropout(output.dense(inner), output.dropout.p, self.training) + outer)
-        return added
+        return add_norm(output.dense(inner), outer, output.LayerNorm, output.dropout.p, self.training)
