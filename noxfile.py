@@ -101,7 +101,7 @@ def imports(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """The tests of the core, with no plugin installed."""
-    install(session, f"{ROOT / 'core'}[text]", *TESTING)
+    install(session, f"{ROOT / 'core'}[plots,text]", *TESTING)
     test(session, *tests_of(ROOT / "core"))
 
 

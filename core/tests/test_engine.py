@@ -197,7 +197,7 @@ def test_backends() -> None:
 def test_known_peaks() -> None:
     names = {
         "NVIDIA A100-SXM4-80GB": 312, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 PCIe": 756, "NVIDIA H100 NVL": 835.5,
-        "NVIDIA H200": 989.4, "NVIDIA GH200 480GB": 989.4, "NVIDIA B200": 2250, "NVIDIA GB200": 2500, "NVIDIA H20": 148,
+        "NVIDIA H200": 989.4, "NVIDIA GH200 480GB": 990, "NVIDIA B200": 2250, "NVIDIA GB200": 2500, "NVIDIA H20": 148,
         "NVIDIA L40S": 362, "NVIDIA L4": 121, "NVIDIA A10": 125, "GAUDI3": 1835,
     }  # fmt: skip
     for name, bf16 in names.items():
