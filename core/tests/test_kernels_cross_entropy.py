@@ -43,11 +43,13 @@ class Largest(TorchDispatchMode):
         return result
 
 
+@pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("scale", ["mean", "each"])
-def test_fp32_equals_whole_logits(scale: str) -> None:
+def test_fp32_equals_whole_logits(scale: str, averaged: bool) -> None:
     hidden, weight, labels = inputs()
     weights = torch.rand(20, 20) / 400 if scale == "each" else torch.full((20, 20), 1 / 400)
-    losses, wanted = linear_cross_entropy(hidden, weight, labels), reference(hidden, weight, labels)
+    losses = linear_cross_entropy(hidden, weight, labels, averaged=averaged)
+    wanted = reference(hidden, weight, labels)
     torch.testing.assert_close(losses, wanted, atol=1e-6, rtol=1e-6)
     got = torch.autograd.grad((losses * weights).sum(), [hidden, weight])
     expected = torch.autograd.grad((wanted * weights).sum(), [hidden, weight])
@@ -84,18 +86,30 @@ def test_derivatives_in_float64() -> None:
     )
 
 
-def test_gradients_accumulate() -> None:
+@pytest.mark.parametrize("averaged", [False, True])
+def test_gradients_accumulate(averaged: bool) -> None:
     hidden, weight, labels = inputs()
-    linear_cross_entropy(hidden, weight, labels).mean().backward()
+    linear_cross_entropy(hidden, weight, labels, averaged=averaged).mean().backward()
     once = weight.grad.clone()
-    linear_cross_entropy(hidden, weight, labels).mean().backward()
+    linear_cross_entropy(hidden, weight, labels, averaged=averaged).mean().backward()
     assert torch.equal(weight.grad, 2 * once)
 
 
+def test_the_mean_of_fp32_losses_computes_no_logits_twice() -> None:
+    products = {}
+    for averaged in (False, True):
+        hidden, weight, labels = inputs()
+        with FlopCounterMode(display=False) as counter:
+            linear_cross_entropy(hidden, weight, labels, averaged=averaged).mean().backward()
+        products[averaged] = counter.get_total_flops()
+    assert products[False] - products[True] == 2 * TOKENS * WIDTH * VOCABULARY
+
+
+@pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_memory(dtype: torch.dtype) -> None:
+def test_memory(dtype: torch.dtype, averaged: bool) -> None:
     with Largest() as largest:
-        linear_cross_entropy(*inputs(dtype)).mean().backward()
+        linear_cross_entropy(*inputs(dtype), averaged=averaged).mean().backward()
     whole = TOKENS * VOCABULARY
     assert largest.elements[torch.float32] <= whole / 8
     assert largest.elements.get(torch.bfloat16, 0) == (whole if dtype == torch.bfloat16 else 0)

@@ -14,24 +14,30 @@ _CPU_CHUNK, _CHUNK = 8 << 20, 256 << 20
 """Bytes of fp32 logits at once: what a CPU's cache holds; elsewhere enough to keep the device busy."""
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, averaged: bool = False
+) -> Tensor:
     """Cross entropy between ``softmax(hidden @ weight.T + bias)`` and ``labels``, one number per token, in fp32.
 
     Logits become fp32 in chunks of at most an eighth of the tokens. Of 16-bit logits the gradient is kept in their
-    place, ``tokens x vocabulary`` values; of fp32 logits nothing is kept, backward computes each chunk again. Nothing
-    is kept where no gradient is wanted. ``torch.nn.functional.linear_cross_entropy`` has the same purpose; for a loss
-    per token its chunked form always computes the logits twice, and PyTorch below 2.13 lacks it.
+    place, ``tokens x vocabulary`` values; of fp32 logits nothing is kept, and unless the losses are ``averaged`` on a
+    CPU, backward computes each chunk again. Nothing is kept where no gradient is wanted.
+    ``torch.nn.functional.linear_cross_entropy`` has the same purpose; for a loss per token its chunked form always
+    computes the logits twice, and PyTorch below 2.13 lacks it.
 
     Args:
         hidden: ``[..., hidden]``.
         weight: ``[vocabulary, hidden]``. Under autocast, both are cast as a linear layer would cast them.
         labels: int64 ``[...]``, each below ``vocabulary``.
         bias: ``[vocabulary]``.
+        averaged: the caller takes the plain mean of the losses, or their sum. Every token's loss then gets the same
+            gradient, so that the weight's can be summed in forward, and a fourth of the products is saved. Other
+            gradients are right too, and slower.
 
     Returns:
         fp32 ``[...]``.
     """
-    return _computed(hidden, weight, labels, bias, few=False)[0]
+    return _computed(hidden, weight, labels, bias, few=False, averaged=averaged)[0]
 
 
 def losses_and_hits(
@@ -41,17 +47,22 @@ def losses_and_hits(
 
     Logits of any width are kept for backward: they are computed once, in one product.
     """
-    return _computed(hidden, weight, labels, bias, few=True)
+    return _computed(hidden, weight, labels, bias, few=True, averaged=False)
 
 
-def _computed(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, few: bool) -> tuple[Tensor, Tensor]:
+def _computed(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, few: bool, averaged: bool
+) -> tuple[Tensor, Tensor]:
     device = hidden.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     keep = torch.is_grad_enabled() and (few or hidden.dtype.itemsize == 2)
+    # On a CPU alone: whether the gradients are the same is seen in backward, which elsewhere would wait for the device.
+    eager = device == "cpu" and not torch.compiler.is_compiling()
+    ahead = eager and torch.is_grad_enabled() and averaged and not keep and bias is None
     losses, hits = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, labels.flatten(), keep, few
+        hidden.flatten(0, -2), weight, bias, labels.flatten(), keep, few, ahead
     )
     return losses.view(labels.shape), hits.view(labels.shape) if few else hits
 
@@ -61,11 +72,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, keep: bool, few: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        keep: bool,
+        few: bool,
+        ahead: bool,
     ) -> tuple[Tensor, Tensor]:
         losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
         hits = torch.empty(labels.shape if few else 0, dtype=torch.bool, device=hidden.device)
         kept = F.linear(hidden, weight, bias) if keep else None
+        grads = (torch.empty_like(hidden), torch.zeros_like(weight)) if ahead else None
         for rows in _chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
             if few:
@@ -74,6 +93,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             losses[rows] = -log_probabilities.gather(1, labels[rows, None]).squeeze(1)
             if kept is not None:
                 kept[rows] = _logits_gradient(log_probabilities, labels[rows])
+            elif grads is not None:
+                chunk = _logits_gradient(log_probabilities, labels[rows]).to(hidden.dtype)
+                _add_gradients(*grads, rows, chunk, hidden, weight)
+        ctx.grads = grads  # for a gradient of one on every loss
         ctx.save_for_backward(hidden, weight, bias, labels, kept)
         ctx.mark_non_differentiable(hits)
         return losses, hits
@@ -87,17 +110,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scaled = hidden * scale
         if kept is not None:
             grad_bias = None if bias is None else kept.T @ scale[:, 0]
-            return kept @ weight * scale, kept.T @ scaled, grad_bias, None, None, None
+            return kept @ weight * scale, kept.T @ scaled, grad_bias, *[None] * 4
+        if ctx.grads is not None and bool((scale == scale[0]).all()):
+            return ctx.grads[0] * scale, ctx.grads[1] * scale[0], *[None] * 5
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         grad_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias)
             chunk = _logits_gradient(torch.log_softmax(logits.float(), -1), labels[rows]).to(hidden.dtype)
-            grad_hidden[rows] = chunk @ weight * scale[rows]
-            grad_weight.addmm_(chunk.T, scaled[rows])
+            _add_gradients(grad_hidden, grad_weight, rows, chunk, scaled, weight)
             if grad_bias is not None:
                 grad_bias.addmv_(chunk.T, scale[rows, 0])
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden * scale, grad_weight, grad_bias, *[None] * 4
+
+
+def _add_gradients(
+    grad_hidden: Tensor, grad_weight: Tensor, rows: slice, chunk: Tensor, hidden: Tensor, weight: Tensor
+) -> None:
+    """What the gradient ``chunk`` ``[rows, vocabulary]`` of the logits means for ``hidden`` and ``weight``."""
+    grad_hidden[rows] = chunk @ weight
+    grad_weight.addmm_(chunk.T, hidden[rows])
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

@@ -68,7 +68,8 @@ class GptModel(nn.Module):
             hidden = block(hidden)
         hidden = self.norm(hidden)
         if "labels" in batch:
-            return linear_cross_entropy(hidden, self.tokens.weight, batch["labels"])
+            labels, averaged = batch["labels"], "loss_mask" not in batch
+            return linear_cross_entropy(hidden, self.tokens.weight, labels, averaged=averaged)
         return F.linear(hidden, self.tokens.weight)
 
     @torch.no_grad()
