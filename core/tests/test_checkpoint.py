@@ -279,7 +279,7 @@ def test_load_says_what_a_folder_is(tmp_path: Path) -> None:
     other = checkpoints(tmp_path, format=Other())[0]
     with pytest.raises(CheckpointError, match="not a checkpoint of format other; it was written as dcp"):
         other.load(path, state(0))
-    with pytest.raises(CheckpointError, match="nothing: there is no checkpoint folder of this name"):
+    with pytest.raises(CheckpointError, match="nothing: there is no checkpoint of this name"):
         other.load(tmp_path / "nothing", state(0))
     with pytest.raises(CheckpointError, match="not a checkpoint of format dcp; it has no manifest"):
         checkpoints(tmp_path)[0].load(tmp_path, state(0))

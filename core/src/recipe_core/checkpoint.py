@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -14,23 +13,30 @@ import torch
 from recipe_core import manifest as manifests
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.files import aside, remove, require_space, sync
-from recipe_core.manifest import Entry, Manifest
+from recipe_core.manifest import STEP, Entry, Manifest
 from recipe_core.state import state_size
 
 T = TypeVar("T")
-STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 
 
 class Format(Protocol):
-    """What a checkpoint format builds. All ranks call it together, and on a failure all of them raise."""
+    """What a checkpoint format builds. All ranks call it together, and on a failure all of them raise.
+
+    A format may have further attributes, which are set by whoever saves: ``group`` (a process group; it says that the
+    format can save in another thread), ``train`` (the run's settings of training) and ``samples`` (its dataset).
+    """
 
     name: str
 
     def save(self, path: Path, state: dict[str, Any]) -> None:
-        """Write ``state`` into the empty folder ``path``."""
+        """Write ``state`` into the empty folder ``path``; a :class:`recipe_core.lazy.Lazy` is read on the way."""
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
         """Fill ``state`` from ``path``: tensors in place, plain values replaced."""
+
+    def open(self, path: Path) -> dict[str, Any]:
+        """Everything in ``path``, as a state whose tensors are read when they are asked for. One process calls it."""
+        ...
 
     def detect(self, path: Path) -> bool:
         """Whether ``path`` is of this format, by the names of its files."""
@@ -142,7 +148,7 @@ class Checkpoints:
         if found:
             return found
         largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
-        shares = self._together(lambda: manifest.wrong_hashes(path, self._share(largest_first)))
+        shares = self.together(lambda: manifest.wrong_hashes(path, self._share(largest_first)))
         return [problem for share in shares for problem in share]
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
@@ -152,7 +158,7 @@ class Checkpoints:
             CheckpointError: it is of another format, damaged, or does not fit ``state``.
         """
         self._on_rank_0(lambda: self._require_format(path))
-        self._together(lambda: self.format.load(path, state))
+        self.together(lambda: self.format.load(path, state))
 
     def _prepare(self, final: Path, size: int) -> Path:
         """An empty folder to write into; clear what a killed save left."""
@@ -174,8 +180,8 @@ class Checkpoints:
                     "give an --out on a file system that all machines share"
                 )
 
-        self._together(require_shared)
-        self._together(lambda: self.format.save(part, state))
+        self.together(require_shared)
+        self.together(lambda: self.format.save(part, state))
         self._on_rank_0(lambda: self._write_notes(part))
 
     def _write_notes(self, part: Path) -> None:
@@ -185,7 +191,7 @@ class Checkpoints:
     def _seal(self, part: Path, step: int, val_loss: float | None) -> Manifest:
         """The manifest of what was written, once all of it is on the disk."""
         names = self._on_rank_0(lambda: manifests.names(part))
-        shares = self._together(lambda: {name: manifests.measure(part / name) for name in self._share(names)})
+        shares = self.together(lambda: {name: manifests.measure(part / name) for name in self._share(names)})
         files: dict[str, Entry] = {name: entry for share in shares for name, entry in share.items()}
         return Manifest(
             format=self.format.name, step=step, val_loss=val_loss, world_size=self.engine.world_size,
@@ -265,8 +271,8 @@ class Checkpoints:
                 self.warn(f"{text}. Passed over; going on from {path.name}")
 
     def _require_format(self, path: Path) -> None:
-        if not path.is_dir():
-            raise CheckpointError(f"{path}: there is no checkpoint folder of this name")
+        if not path.exists():
+            raise CheckpointError(f"{path}: there is no checkpoint of this name")
         if not self.format.detect(path):
             try:
                 hint = f"it was written as {Manifest.read(path).format}"
@@ -282,9 +288,9 @@ class Checkpoints:
 
     def _on_rank_0(self, action: Callable[[], T]) -> T:
         """What ``action`` gives on rank 0, on all ranks."""
-        return cast("T", self._together(lambda: action() if self.engine.rank == 0 else None)[0])
+        return cast("T", self.together(lambda: action() if self.engine.rank == 0 else None)[0])
 
-    def _together(self, action: Callable[[], T]) -> list[T]:
+    def together(self, action: Callable[[], T]) -> list[T]:
         """Run ``action`` on every rank and return what each gave; when one fails, all raise the same.
 
         No rank leaves before all have finished: one that went on alone would wait in its next collective for ever.

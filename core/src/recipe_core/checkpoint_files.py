@@ -1,64 +1,80 @@
-"""What ``recipe inspect`` and ``recipe verify`` say of checkpoints and run folders."""
+"""What ``recipe inspect`` and ``recipe verify`` say of checkpoints, of any format, and of run folders."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from recipe_core import manifest as manifests
-from recipe_core.checkpoint import STEP
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy, flat
-from recipe_core.manifest import Manifest
+from recipe_core.manifest import STEP, Manifest
 from recipe_core.mismatch import described
 from recipe_core.prepare import Inspection
+from recipe_core.registry import Registry, load
+from recipe_core.sources import Source, find, formats_at, steps
+
+Row = tuple[str, str]
 
 
 class CheckpointFiles:
-    """A checkpoint; or a run folder or its ``checkpoints``, for all that are in it."""
+    """A checkpoint; or a run folder or its ``checkpoints``, for all that are in it.
+
+    Args:
+        registry: the formats that there are; those that are installed unless it is given.
+    """
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self._registry = registry or load()
 
     def detect(self, path: Path) -> bool:
         """Whether there is a checkpoint, or a folder of them, whole or not."""
-        return (path / manifests.NAME).is_file() or STEP.fullmatch(path.name) is not None or bool(_within(path))
+        ours = (path / manifests.NAME).is_file() or STEP.fullmatch(path.name) is not None or bool(steps(path))
+        return ours or bool(formats_at(self._registry, path))
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
         """What a checkpoint holds; of a folder of several, the newest.
 
         Raises:
-            CheckpointError: it has no manifest, or its contents cannot be read.
+            CheckpointError: it is not whole, or its contents cannot be read.
         """
-        inside = _within(path)
-        chosen = inside[-1] if inside else path
-        manifest = Manifest.read(chosen)
-        size = sum(entry.size for entry in manifest.files.values())
+        inside = steps(path)
+        source = find(self._registry, inside[-1] if inside else path, hashes=False)
+        state = source.open()
+        step = source.manifest.step if source.manifest else state.get("progress", {}).get("step")
         facts = [
-            ("checkpoint", str(chosen)),
+            ("checkpoint", str(source.path)),
             *([("others here", ", ".join(p.name for p in inside[:-1]))] if inside[:-1] else []),
-            ("format", manifest.format),
-            ("step", f"{manifest.step:,}"),
-            *([("validation loss", f"{manifest.val_loss:.4f}")] if manifest.val_loss is not None else []),
-            ("written", f"{manifest.time} by {manifest.world_size} process(es), PyTorch {manifest.torch}"),
-            ("files", f"{len(manifest.files)}, {size / 1e6:,.1f} MB"),
-            *_contents(chosen, manifest.format),
+            ("format", source.format.name),
+            *([("step", f"{step:,}")] if step is not None else []),
+            *_told(source.manifest),
+            *_contents(state),
         ]
         return Inspection(kind="checkpoint", facts=tuple(facts))
 
     def verify(self, path: Path) -> list[str]:
         """Everything wrong with the checkpoint, or with all in the folder; every byte is read."""
-        return [f"{found}: {text}" for found in _within(path) or [path] for text in _problems(found)]
+        found = steps(path) or [path]
+        if len(found) == 1 and not (found[0] / manifests.NAME).is_file() and not STEP.fullmatch(found[0].name):
+            return [f"{path}: {text}" for text in _foreign_problems(find(self._registry, path))]
+        return [f"{step}: {text}" for step in found for text in _problems(step)]
 
 
-def _within(path: Path) -> list[Path]:
-    """The checkpoints of a run folder or of its folder of checkpoints, by step."""
-    for folder in (path, path / "checkpoints"):
-        found = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
-        if found:
-            return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
-    return []
+def _told(manifest: Manifest | None) -> Iterator[Row]:
+    """What a checkpoint says of itself."""
+    if manifest is None:
+        return
+    size = sum(entry.size for entry in manifest.files.values())
+    if manifest.val_loss is not None:
+        yield "validation loss", f"{manifest.val_loss:.4f}"
+    yield "written", f"{manifest.time} by {manifest.world_size} process(es), PyTorch {manifest.torch}"
+    yield "files", f"{len(manifest.files)}, {size / 1e6:,.1f} MB"
 
 
 def _problems(path: Path) -> list[str]:
+    """By the manifest."""
     try:
         manifest = Manifest.read(path)
     except CheckpointError as error:
@@ -67,14 +83,29 @@ def _problems(path: Path) -> list[str]:
     return [*(manifest.wrong_sizes(path) or manifest.wrong_hashes(path, manifest.files)), *unknown]
 
 
-def _contents(path: Path, name: str) -> list[tuple[str, str]]:
-    """Values per part of the state, and every tensor of the model."""
-    from recipe_core.registry import load
+def _foreign_problems(source: Source) -> list[str]:
+    """Of a checkpoint without a manifest: by the check sums that its format has, and by reading every tensor."""
+    form = source.format.load()(source.format.config())
+    damage = list(form.damage(source.path)) if hasattr(form, "damage") else []
+    if damage:
+        return damage
+    problems = []
+    try:
+        for name, leaf in flat(source.open()):
+            if isinstance(leaf, Lazy) and leaf.dtype.is_floating_point and not leaf.read().isfinite().all():
+                problems.append(f"{name} holds values that are no finite numbers")
+    except CheckpointError as error:
+        problems.append(str(error))
+    return problems
 
-    form = load().get("checkpoint", name)
-    state: dict[str, Any] = form.load()(form.config()).open(path)
+
+def _contents(state: dict[str, Any]) -> list[Row]:
+    """Values per part of the state, and every tensor of the model."""
     rows = []
     for part, value in state.items():
+        if part == "files":
+            rows.append(("texts", ", ".join(value) or "none"))
+            continue
         leaves = [leaf for _, leaf in flat({part: value})]
         sizes = [math.prod(leaf.shape) for leaf in leaves if isinstance(leaf, Lazy)]
         plain = len(leaves) - len(sizes)

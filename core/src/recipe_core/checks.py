@@ -11,8 +11,10 @@ from recipe_core.estimate import estimate
 from recipe_core.facts import Facts
 from recipe_core.golden import load_golden
 from recipe_core.machine import free_space, size_of
+from recipe_core.registry import load
 from recipe_core.settings import Train
-from recipe_core.specs import Part
+from recipe_core.sources import find, steps
+from recipe_core.specs import CheckpointFormat, Part
 
 
 def layout_problems(layout: Part, train: Train | None, world_size: int) -> Iterator[str]:
@@ -75,6 +77,37 @@ def fact_problems(facts: Facts) -> Iterator[str]:
             f"data: its token ids go up to {data.vocabulary - 1:,} and the model knows those below "
             f"{model.vocabulary:,}; raise model.vocabulary to at least {data.vocabulary:,}"
         )
+
+
+def format_problems(form: Part, model: Part) -> Iterator[str]:
+    """Whether a run can save in this format, and this model in it."""
+    spec = form.spec
+    if not isinstance(spec, CheckpointFormat):
+        return
+    if lacking := [part for part in ("model", "optimizer", "progress") if part not in spec.holds]:
+        yield (
+            f"checkpoint.use: {spec.name} holds no {' and no '.join(lacking)}, so that no run could go on from it; "
+            f"choose another, and make it of the finished run: recipe convert RUN FOLDER --to {spec.name}"
+        )
+    if spec.model not in ("", model.spec.name):
+        yield f"checkpoint.use: {spec.name} holds the model {spec.model}, and this run's is {model.spec.name}"
+
+
+def start_problems(train: Train, out: Path | None) -> Iterator[str]:
+    """Whether the weights that a run is to begin with are there; a run that continues in ``out`` needs none."""
+    if train.init_from is None or train.resume not in ("auto", "none") or (out is not None and steps(out)):
+        return
+    if train.init_from == "required":
+        yield (
+            "train.init_from: this variant goes on from weights of an earlier run (of phase 1, say), and none are "
+            "named; give its run folder, a checkpoint's folder or file, or a Hugging Face folder: "
+            "train.init_from=PATH (null: random weights)"
+        )
+        return
+    try:
+        find(load(), Path(train.init_from), hashes=False)
+    except RecipeError as error:
+        yield f"train.init_from: {error}"
 
 
 def golden_problems(train: Train) -> Iterator[str]:

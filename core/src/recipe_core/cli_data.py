@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.errors import ConfigError, DataError, PluginError, RecipeError, did_you_mean
+from recipe_core.errors import DataError, PluginError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -99,6 +99,7 @@ def _listing(datasets: Mapping[str, Dataset]) -> str:
 
 def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
     """Prepare what ``words`` say, and tell what was made."""
+    from recipe_core.config import from_words
     from recipe_core.specs import load
 
     names = [word for word in words if "=" not in word]
@@ -111,7 +112,8 @@ def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
         hint = did_you_mean(name, datasets)
         raise PluginError(f"nothing named {name!r} can be prepared{hint} (there are: {', '.join(datasets) or 'none'})")
     spec = datasets[name]
-    settings = _settings(spec, [word for word in words if "=" in word])
+    given = [word for word in words if "=" in word]
+    settings: Any = from_words(spec.prepare_config, spec.name, given, "output=data/wiki")
     manifest = load(spec.prepare, f"dataset {name!r}")(settings)
     facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
     rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
@@ -128,34 +130,6 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
             yield before + name, value
 
 
-def _settings(spec: Dataset, words: Sequence[str]) -> Any:
-    """The settings of a preparation from words ``setting=value``.
-
-    Raises:
-        ConfigError: one error names everything that is wrong with them.
-    """
-    from recipe_core import config
-
-    problems: list[str] = []
-    section = {}
-    for word in words:
-        setting, _, value = word.partition("=")
-        if setting.isidentifier():
-            section[setting] = value
-        else:
-            problems.append(f"{word!r}: expected setting=value, as in output=data/wiki")
-    settings = config.fill(spec.prepare_config, section, spec.name, problems)
-    if problems:
-        raise ConfigError.of(dict.fromkeys(_unsectioned(problem, spec.name) for problem in problems))
-    return settings
-
-
-def _unsectioned(problem: str, section: str) -> str:
-    """A message about settings without the section that the user did not write."""
-    head, colon, rest = problem.partition(": ")
-    return head.replace(f"{section}.", "") + colon + rest
-
-
 def _files(registry: Registry, path: Path) -> list[DataFiles]:
     """What reads the files at ``path``.
 
@@ -163,10 +137,12 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
         DataError: there is nothing, or nothing that any plugin knows.
     """
     from recipe_core.manifest import NAME
+    from recipe_core.sources import formats_at
     from recipe_core.specs import load
 
+    checkpoints = "recipe_core.checkpoint_files:CheckpointFiles"
     if _holds_checkpoints(path, NAME):
-        return [load("recipe_core.checkpoint_files:CheckpointFiles", "the core")()]
+        return [load(checkpoints, "the core")(registry)]
     known = {name: spec for name, spec in _datasets(registry).items() if spec.files}
     # Several datasets may share a reader.
     readers = {spec.files: load(spec.files, f"dataset {name!r}") for name, spec in known.items()}
@@ -174,10 +150,14 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     matching = [files for files in found if files.detect(path)]
     if matching:
         return matching
+    if formats_at(registry, path):
+        return [load(checkpoints, "the core")(registry)]
     kinds = ", ".join(known) or "none"
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder, nor files that start with this name")
-    raise DataError(f"{path}: holds no data set that an installed plugin knows (they know: {kinds})")
+    raise DataError(
+        f"{path}: holds no data set that an installed plugin knows (they know: {kinds}), and no checkpoint either"
+    )
 
 
 def _holds_checkpoints(path: Path, manifest: str) -> bool:

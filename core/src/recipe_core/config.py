@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recipe_core.errors import did_you_mean
+from recipe_core.errors import ConfigError, did_you_mean
 from recipe_core.reading import read
 
 if TYPE_CHECKING:
@@ -180,6 +180,32 @@ def flat(tree: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]
             yield from flat(value, f"{parent}{key}.")
         else:
             yield f"{parent}{key}", value
+
+
+def from_words(kind: type[T], owner: str, words: Iterable[str], example: str = "") -> T:
+    """The settings class ``kind`` from words ``setting=value``, such as ``example``; ``owner`` says whose they are.
+
+    Raises:
+        ConfigError: one error names everything that is wrong with them.
+    """
+    problems: list[str] = []
+    section = {}
+    for word in words:
+        setting, equals, value = word.partition("=")
+        if equals and setting.isidentifier():
+            section[setting] = value
+        else:
+            problems.append(f"{word!r}: expected setting=value{example and f', as in {example}'}")
+    settings = fill(kind, section, owner, problems)
+    if problems or settings is None:
+        raise ConfigError.of(dict.fromkeys(_unsectioned(problem, owner) for problem in problems))
+    return settings
+
+
+def _unsectioned(problem: str, section: str) -> str:
+    """A message about settings without the section that the user did not write."""
+    head, colon, rest = problem.partition(": ")
+    return head.replace(f"{section}.", "") + colon + rest
 
 
 def overrides(words: Iterable[str], problems: list[str]) -> dict[str, Any]:

@@ -114,6 +114,14 @@ def resolve(
     return Job(recipe=recipe, variant=variant, train=train, facts=facts, **parts)
 
 
+def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
+    """The contribution that a section names (``use``), with its settings; what is wrong goes to ``problems``."""
+    if not isinstance(section.get("use"), str):
+        problems.append(f"{kind}: expected a line `use: NAME`")
+        return None
+    return _part(registry, kind, section, problems)
+
+
 def split_name(name: str) -> tuple[str, str | None]:
     """``"gpt:tiny"`` as ``("gpt", "tiny")``; no variant is None."""
     recipe, colon, variant = name.partition(":")
@@ -129,6 +137,9 @@ def _problems(
     yield from checks.fact_problems(facts)
     if train is not None:
         yield from checks.golden_problems(train)
+        yield from checks.start_problems(train, out)
+    if "checkpoint" in parts and "model" in parts:
+        yield from checks.format_problems(parts["checkpoint"], parts["model"])
     if train is not None and out is not None:
         yield from checks.disk_problems(facts, train, out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from recipe_core.errors import CheckpointError
 from recipe_core.files import digest, sync
 
 NAME = "checkpoint.json"
+STEP = re.compile(r"step-(0|[1-9][0-9]*)")
+"""How a run calls a checkpoint's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

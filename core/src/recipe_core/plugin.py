@@ -33,6 +33,18 @@ class Ddp:
         return {"dp": world_size}
 
 
+@dataclass(frozen=True, kw_only=True)
+class HfSettings:
+    """A folder for Hugging Face."""
+
+    shard_gb: float = 5.0
+    """Gigabytes (10^9 bytes) of a file of tensors at most; more are divided into several files with an index."""
+
+    def __post_init__(self) -> None:
+        if not self.shard_gb > 0:
+            raise ValueError(f"shard_gb: expected more than 0, got {self.shard_gb}")
+
+
 @hookimpl
 def register_layouts() -> Iterable[Layout]:
     """The layouts that need nothing to be known about the model."""
@@ -49,14 +61,25 @@ def register_layouts() -> Iterable[Layout]:
 
 @hookimpl
 def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
-    """PyTorch's own format."""
+    """PyTorch's own formats, and Hugging Face's."""
     yield CheckpointFormat(
         name="dcp",
         build="recipe_core.formats:Dcp",
+        patterns=(".metadata",),
         summary="torch.distributed.checkpoint: sharded, loads into any layout",
     )
     yield CheckpointFormat(
         name="single",
         build="recipe_core.single:Single",
+        patterns=("checkpoint.pt",),
         summary="one file that torch.load(weights_only=True) reads; written by rank 0",
+    )
+    yield CheckpointFormat(
+        name="hf",
+        build="recipe_core.hf:Hf",
+        config=HfSettings,
+        patterns=("model.safetensors", "pytorch_model.bin", "*.safetensors.index.json", "pytorch_model.bin.index.json"),
+        holds=("model", "files"),
+        naming="hf",
+        summary="a folder for Hugging Face's from_pretrained: weights and config.json; for conversion",
     )

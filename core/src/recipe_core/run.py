@@ -19,20 +19,21 @@ from recipe_core import engine as engines
 from recipe_core import folder as folders
 from recipe_core import optim
 from recipe_core.background import Saver
+from recipe_core.begin import begin
 from recipe_core.checkpoint import Checkpoints
 from recipe_core.curves import METRICS, Row, read_rows
-from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core.errors import ConfigError
 from recipe_core.feed import Feed
 from recipe_core.files import home, write_text
 from recipe_core.golden import load_golden
 from recipe_core.job import Job
 from recipe_core.measure import Meter
 from recipe_core.metrics import Metrics
-from recipe_core.parallel import Parallel, Run
+from recipe_core.parallel import Parallel, Run, Samples
 from recipe_core.precision import cast, described
 from recipe_core.recompute import recompute
 from recipe_core.report import Report, plain_line, show, summary
-from recipe_core.state import apply_state, gather_state
+from recipe_core.state import gather_state
 from recipe_core.stop import StopFlag
 from recipe_core.train import Parts, Progress, train
 
@@ -50,8 +51,8 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
     optimizer = optim.build(model.named_parameters(), job.train)
     samples = job.data.build(job.data.config, run)
     folders.claim(out, job, engine)
-    progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine)
-    _resume(job, checkpoints, model, optimizer, progress)
+    progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine, samples)
+    begun = begin(job, checkpoints, model, optimizer, progress)
 
     with ExitStack() as stack:
         saver = stack.enter_context(Saver(checkpoints, background=background))
@@ -60,7 +61,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
             record = stack.enter_context(Metrics(out, progress.step, report.row)).write
-        report.say(_opening(job, out, run, model, progress))
+        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
         if golden is not None:
             report.say(golden.announcement(progress.step))
         flops = facts.flops_per_sample if facts else None
@@ -103,12 +104,13 @@ def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
     return job.layout.build(module, job.layout.config, run), loss
 
 
-def _checkpoints(job: Job, out: Path, engine: engines.Engine) -> tuple[Checkpoints, bool]:
+def _checkpoints(job: Job, out: Path, engine: engines.Engine, samples: Samples) -> tuple[Checkpoints, bool]:
     """The checkpoints of the run folder, and whether their format can save in another thread."""
     form, ranks = job.checkpoint.build(job.checkpoint.config), engine.side()
     background = hasattr(form, "group")
-    if background:
-        form.group = ranks.group
+    for name, value in {"group": ranks.group, "train": job.train, "samples": samples}.items():
+        if hasattr(form, name):  # see recipe_core.checkpoint.Format
+            setattr(form, name, value)
     found = Checkpoints(
         out / "checkpoints",
         form,
@@ -130,30 +132,6 @@ def _save(
     saver.save(progress.step, _state(model, optimizer, progress), val_loss)
 
 
-def _resume(
-    job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress
-) -> None:
-    """Go on from a checkpoint, as ``train.resume`` says.
-
-    Raises:
-        ConfigError: the run is to begin anew in a folder that has checkpoints.
-        CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
-    """
-    path = checkpoints.newest()
-    if job.train.resume == "none" and path is not None:
-        raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
-    if path is None and job.train.resume not in ("auto", "none"):
-        path = Path(job.train.resume)
-        if problems := checkpoints.problems(path):
-            raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
-    if path is None:
-        return
-    state = _state(model, optimizer, progress)
-    checkpoints.load(path, state)
-    apply_state(model.module, optimizer, state)
-    progress.restore(state["progress"])
-
-
 def _line(job: Job) -> Callable[[Row], str]:
     """How a row of metrics looks on the console."""
     if not job.recipe.log_line:
@@ -162,14 +140,13 @@ def _line(job: Job) -> Callable[[Row], str]:
     return lambda row: line(row, job)
 
 
-def _opening(job: Job, out: Path, run: Run, model: Parallel, progress: Progress) -> str:
+def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
     parameters = sum(p.numel() for p in model.parameters())
     precision = described(run.device.type, job.train.precision)
-    text = (
+    return (
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
         f"samples, {run.world_size} x {run.device.type}, {precision}; {out}"
     )
-    return text if not progress.step else f"{text}\ncontinuing after step {progress.step:,}"
 
 
 def _close(

@@ -79,7 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
         for tensor in tensors.values():
             values = tensor.read().contiguous().reshape(-1)
             if values.numel():
-                file.write(values.view(torch.uint8).numpy())
+                file.write(values.view(torch.uint8).numpy().data)
 
 
 def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:

@@ -75,6 +75,11 @@ class OneFile(ABC):
             CheckpointError: the file is damaged, holds more than weights, or has other names, shapes or dtypes.
         """
         saved = self.open(path)
+        if lacking := [part for part in state if part not in saved]:
+            raise CheckpointError(
+                f"{path}: it holds no {' and no '.join(lacking)}, so that no run can go on from it; a new run can "
+                f"begin with its weights: train.init_from={path}"
+            )
         if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=self.strict_dtypes):
             raise CheckpointError(f"{path}: {text}")
         _fill(state, saved)

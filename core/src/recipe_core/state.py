@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 LEAF_OVERHEAD = 4096
@@ -16,6 +21,15 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 """Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
 
 from recipe_core.parallel import plain_name
+
+
+def weights(module: nn.Module) -> dict[str, Any]:
+    """The tensors of the model as a checkpoint names them, nothing copied; see :func:`gather_state`."""
+    module = _bare(module)
+    found = get_model_state_dict(module)
+    for alias in _ties(module):
+        del found[alias]
+    return found
 
 
 def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _extent(tensor: Tensor) -> int:
 
 
 def _leaf(path: Path, tensor: Tensor) -> Lazy:
-    begin = tensor.untyped_storage()._checkpoint_offset + tensor.storage_offset() * tensor.itemsize
+    begin = int(tensor.untyped_storage()._checkpoint_offset or 0) + int(tensor.storage_offset()) * tensor.itemsize
     shape, stride, dtype, extent = tensor.shape, tensor.stride(), tensor.dtype, _extent(tensor)
 
     def read() -> Tensor:
@@ -169,7 +169,7 @@ def _write(path: Path, pickle_bytes: bytes, tensors: Iterator[Lazy]) -> None:
                 values = tensor.read().contiguous()
                 if values.untyped_storage().nbytes() != values.nbytes:  # a part of a larger tensor
                     values = values.clone()
-                writer.write_record(f"data/{number}", values.untyped_storage(), values.nbytes)
+                writer.write_record(f"data/{number}", values.untyped_storage(), values.nbytes)  # type: ignore[arg-type]
             writer.write_end_of_file()
     except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
         cause = error.__context__

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from recipe_bert_dp.checkpoint_config import NeuronBert
 from recipe_bert_dp.config import BertHdf5, PrepareHdf5, PreparePacked
 from recipe_bert_dp.model_config import BertPretraining
-from recipe_core import Dataset, Model, Recipe, Train, Use, hookimpl
+from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Train, Use, hookimpl
 from recipe_core.variants import variants_of
 
 _READ: dict[str, Any] = {
@@ -15,6 +16,7 @@ _READ: dict[str, Any] = {
     "facts": "recipe_bert_dp.data_facts:facts",
     "config": BertHdf5,
     "files": "recipe_bert_dp.inspection:BertFiles",
+    "tokenizer": "recipe_bert_dp.tokenizer:files",
 }
 """One reader takes both kinds of shards; it tells them apart by what is in them."""
 
@@ -28,6 +30,7 @@ def register_models() -> Iterable[Model]:
         facts="recipe_bert_dp.model_facts:facts",
         config=BertPretraining,
         blocks="bert.encoder.layer.*",
+        adapters={"hf": "recipe_bert_dp.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",
     )
 
@@ -48,6 +51,19 @@ def register_datasets() -> Iterable[Dataset]:
         prepare_config=PreparePacked,
         summary="the same with several samples packed into each row",
         **_READ,
+    )
+
+
+@hookimpl
+def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
+    """The files of Neuron's and NVIDIA's scripts."""
+    yield CheckpointFormat(
+        name="neuron_bert",
+        build="recipe_bert_dp.checkpoint:NeuronBertFormat",
+        config=NeuronBert,
+        patterns=("ckpt_*.pt",),
+        model="bert_pretraining",
+        summary="ckpt_<step>.pt of Neuron's and NVIDIA's BERT scripts, written by rank 0",
     )
 
 

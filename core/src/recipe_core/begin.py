@@ -1,0 +1,128 @@
+"""What a run begins with: a checkpoint that it goes on from, the weights of another run, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from recipe_core.checkpoint import Checkpoints
+from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core.job import Job
+from recipe_core.lazy import fill, flat
+from recipe_core.manifest import NAME, STEP
+from recipe_core.mismatch import mismatch
+from recipe_core.naming import matches
+from recipe_core.origin import Origin
+from recipe_core.parallel import Parallel
+from recipe_core.registry import load
+from recipe_core.sources import Source, find
+from recipe_core.state import apply_state, gather_state, weights
+
+if TYPE_CHECKING:
+    from recipe_core.train import Progress
+
+T = TypeVar("T")
+SHOWN = 5
+"""So many names are told; the others are counted."""
+
+
+def begin(
+    job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress
+) -> str:
+    """Take over what ``train.resume`` and ``train.init_from`` say, and return it in words. All ranks call it.
+
+    Raises:
+        ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
+        CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
+    """
+    path = checkpoints.newest()
+    if job.train.resume == "none" and path is not None:
+        raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
+    state = {**gather_state(model.module, optimizer), "progress": progress.state()}
+    if path is not None:
+        checkpoints.load(path, state)
+    elif job.train.resume not in ("auto", "none"):
+        _load_named(job, checkpoints, Path(job.train.resume), state)
+    elif job.train.init_from is not None:
+        return _take_weights(job, checkpoints, model)
+    else:
+        return ""
+    apply_state(model.module, optimizer, state)
+    progress.restore(_counted(state["progress"], job.train.global_batch))
+    words = f"continuing after step {progress.step:,}"
+    return words if job.train.init_from is None else f"{words}; train.init_from is not read again"
+
+
+def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> None:
+    """Fill ``state`` from another run's checkpoint, of any format."""
+    ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
+    if ours and (problems := checkpoints.problems(path)):
+        raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
+    source = _on_all(checkpoints, lambda: find(load(), path, hashes=False))
+    if source.format.name == checkpoints.format.name:
+        checkpoints.load(source.path, state)
+    else:
+        _on_all(checkpoints, lambda: _fill(source, job, state))
+
+
+def _fill(source: Source, job: Job, state: dict[str, Any]) -> None:
+    saved = Origin(model=job.model).ours(source.open(), source.format, source.path)
+    lacking = [part for part in state if part not in saved]
+    if lacking:
+        raise CheckpointError(
+            f"train.resume: {source.path} holds no {' and no '.join(lacking)}; a new run can begin with its weights: "
+            f"train.init_from={source.path}"
+        )
+    if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=False):
+        raise CheckpointError(f"train.resume: {source.path} {text}")
+    found = dict(flat(saved))
+    for name, target in flat({part: state[part] for part in state if part != "progress"}):
+        if isinstance(target, torch.Tensor):
+            fill(target, found[name])
+    state["progress"] = dict(saved["progress"])
+
+
+def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel) -> str:
+    """Fill the model from ``train.init_from``: its tensors alone, of any format."""
+    if job.train.init_from == "required" or job.train.init_from is None:
+        raise ConfigError("train.init_from: required, and nothing is named; give a run folder or a checkpoint")
+    path = Path(job.train.init_from)
+    # One reading of every byte is enough; the other ranks look at the sizes.
+    source = _on_all(checkpoints, lambda: find(load(), path, hashes=checkpoints.engine.rank == 0))
+    drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, weights(model.module)))
+    words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
+    if drawn:
+        more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
+        words += f"\nnot in it, and drawn at random: {', '.join(drawn[:SHOWN])}{more}"
+    return words
+
+
+def _fill_weights(job: Job, source: Source, wanted: dict[str, Any]) -> list[str]:
+    """Fill ``wanted``; the names of what the source may lack, and does."""
+    origin, naming = Origin(model=job.model), source.format.naming
+    saved = origin.ours(source.open(), source.format, source.path)["model"]
+    optional = origin.adapter(naming, source.path).optional if naming else ()
+    drawn = [name for name in wanted if name not in saved and matches(name, optional)]
+    rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
+    advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
+    if text := mismatch(saved, rest, advice, dtypes=False):
+        raise CheckpointError(f"train.init_from: {source.path} {text}")
+    for name, tensor in rest.items():
+        fill(tensor, saved[name])
+    return drawn
+
+
+def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:
+    """Progress with the samples that so many steps consume, where others counted steps alone."""
+    step, samples = int(progress["step"]), progress.get("consumed_samples")
+    return {"step": step, "consumed_samples": step * global_batch if samples is None else int(samples)}
+
+
+def _on_all(checkpoints: Checkpoints, action: Callable[[], T]) -> T:
+    """What ``action`` gives on this rank; where it fails on one, all raise the same."""
+    found: list[T] = []
+    checkpoints.together(lambda: found.append(action()))
+    return found[0]

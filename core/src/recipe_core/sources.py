@@ -1,0 +1,162 @@
+"""Which checkpoint is meant by a path, and of which format it is, by the names of files. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from recipe_core.errors import CheckpointError
+from recipe_core.manifest import NAME, STEP, Manifest
+from recipe_core.registry import Registry
+from recipe_core.specs import CheckpointFormat, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint that was found."""
+
+    path: Path
+    """A folder, or one file."""
+    format: CheckpointFormat
+    manifest: Manifest | None = None
+    """What it says of itself; checkpoints of others have none."""
+    passed_over: tuple[str, ...] = ()
+    """Newer ones of the same run that are damaged, and why."""
+
+    def open(self) -> dict[str, Any]:
+        """Its state, whose tensors are read when they are asked for; see :mod:`recipe_core.lazy`.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        state: dict[str, Any] = self.format.load()(self.format.config()).open(self.path)
+        return state
+
+    def job(self) -> Mapping[str, Any]:
+        """The settings of the run that wrote it, as ``job.yaml`` has them; empty where they are not known.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        import yaml
+
+        path = (self.path if self.path.is_dir() else self.path.parent) / "job.yaml"
+        if not path.is_file():
+            return {}
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise CheckpointError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+        return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What ``recipe convert`` is to do."""
+
+    source: Path
+    """A run folder, a checkpoint's folder or file."""
+    target: Path
+    """The folder to make."""
+    to: Part
+    """The format that is wanted, with its settings."""
+    format: str | None = None
+    """The source's format, where its files do not tell."""
+    recipe: str | None = None
+    """A recipe of the model that the source holds, where it does not tell."""
+    drop_optimizer: bool = False
+    """Leave the optimizer's states out."""
+
+
+def find(registry: Registry, path: Path, name: str | None = None, *, hashes: bool = True) -> Source:
+    """The checkpoint at ``path``: one itself, a run folder or a folder of steps, for the newest that is whole.
+
+    Args:
+        registry: the formats that there are.
+        path: a folder or a file.
+        name: its format; None: by its manifest, or by the names of its files.
+        hashes: whether every byte of a checkpoint with a manifest is compared; else sizes alone.
+
+    Raises:
+        CheckpointError: there is nothing, nothing whole, or nothing of a known format.
+        PluginError: the format is not installed.
+    """
+    if not path.exists():
+        raise CheckpointError(f"{path}: there is no such file or folder")
+    passed_over: list[str] = []
+    for step in reversed(steps(path)):
+        manifest, problems = _manifest(step, hashes)
+        if manifest is not None and not problems:
+            form = _get(registry, name or manifest.format)
+            return Source(path=step, format=form, manifest=manifest, passed_over=tuple(passed_over))
+        passed_over.append(f"{step}: {'; '.join(problems)}")
+    if passed_over:
+        raise CheckpointError("\n".join([f"{path}: no checkpoint in it is whole:", *(f"  - {t}" for t in passed_over)]))
+    if (path / NAME).is_file() or (path.is_dir() and STEP.fullmatch(path.name)):
+        manifest, problems = _manifest(path, hashes)
+        if manifest is None or problems:
+            raise CheckpointError(f"{path} is not a whole checkpoint: {'; '.join(problems)}")
+        return Source(path=path, format=_get(registry, name or manifest.format), manifest=manifest)
+    return Source(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
+
+
+def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
+    """The formats whose files ``path`` has, or is."""
+    known = (_get(registry, name) for name in registry.names("checkpoint") if _single(registry, name))
+    return [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
+
+
+def steps(path: Path) -> list[Path]:
+    """The checkpoints of a run folder or of its folder of checkpoints, the newest last."""
+    for folder in (path, path / "checkpoints"):
+        found = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
+        if found:
+            return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
+    return []
+
+
+def _manifest(path: Path, hashes: bool) -> tuple[Manifest | None, list[str]]:
+    """What a checkpoint says of itself, and what is wrong with it."""
+    try:
+        manifest = Manifest.read(path)
+    except CheckpointError as error:
+        return None, [str(error)]
+    problems = manifest.wrong_sizes(path)
+    if hashes and not problems:
+        problems = manifest.wrong_hashes(path, manifest.files)
+    return manifest, problems
+
+
+def _known_by_files(registry: Registry, path: Path) -> CheckpointFormat:
+    found = formats_at(registry, path)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(spec.name for spec in found)
+        raise CheckpointError(f"{path}: it has files of several formats ({names}); say which is meant: --from FORMAT")
+    raise CheckpointError("\n".join([f"{path}: no checkpoint of a known format. They are known by", *_known(registry)]))
+
+
+def _known(registry: Registry) -> Iterator[str]:
+    for name in registry.names("checkpoint"):
+        if _single(registry, name) and (spec := _get(registry, name)).patterns:
+            yield f"  - {name}: {' or '.join(spec.patterns)}"
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    if path.is_dir():
+        return any(path.glob(pattern))
+    return fnmatchcase(path.name, pattern.rpartition("/")[2])
+
+
+def _single(registry: Registry, name: str) -> bool:
+    return len(registry.claims["checkpoint"][name]) == 1
+
+
+def _get(registry: Registry, name: str) -> CheckpointFormat:
+    spec = registry.get("checkpoint", name)
+    assert isinstance(spec, CheckpointFormat)
+    return spec

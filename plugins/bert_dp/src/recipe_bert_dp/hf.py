@@ -1,0 +1,113 @@
+"""The names of BERT's tensors in checkpoints of Hugging Face, of NVIDIA and of Neuron, and what config.json says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from recipe_bert_dp.model_config import BertPretraining
+from recipe_core.errors import CheckpointError
+from recipe_core.naming import Adapter
+
+HEAD_WIDTH = 64
+"""Of every BERT that was published (Devlin and others, 2019; Turc and others, 2019)."""
+_OLD = (
+    (re.compile(r"^(module\.)+"), ""),  # DistributedDataParallel's
+    (re.compile(r"\bdense_act\b"), "dense"),  # NVIDIA's, where the activation is part of the layer
+    (re.compile(r"\bgamma$"), "weight"),  # the first releases'
+    (re.compile(r"\bbeta$"), "bias"),
+    (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),  # of a BertModel without heads
+)
+_FIXED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "type_vocab_size": 2, "is_decoder": False}
+"""What this model does not let choose, with what it is where config.json is silent."""
+_EMBEDDINGS = "bert.embeddings"
+
+
+def spelled(name: str) -> str:
+    """The name that BertForPreTraining of today has for a tensor."""
+    for pattern, new in _OLD:
+        name = pattern.sub(new, name)
+    return name
+
+
+NAMES = Adapter(
+    ties={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    ignored=("bert.embeddings.position_ids", "bert.embeddings.token_type_ids"),
+    spelling=spelled,
+    optional=("cls.*", "bert.pooler.*"),
+)
+"""The module has the names of Hugging Face's, so that only second names and old spellings differ."""
+
+
+class HuggingFace:
+    """The naming ``hf`` of the model ``bert_pretraining``."""
+
+    def adapter(self, config: BertPretraining) -> Adapter:
+        """Names as they are, and a config.json for BertForPreTraining."""
+        from dataclasses import replace
+
+        from recipe_bert_dp.model import bert_config
+
+        return replace(NAMES, files={"config.json": bert_config(config).to_json_string()})
+
+    def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:
+        """From config.json where there is one, else from the shapes, with heads of 64.
+
+        Raises:
+            CheckpointError: it is a BERT with something that this one does not have.
+        """
+        if "config.json" in files:
+            try:
+                config = json.loads(files["config.json"])
+            except ValueError as error:
+                raise CheckpointError(f"config.json: is not JSON ({error})") from error
+            return _of_config(config) if config.get("model_type") == "bert" else None
+        return _of_shapes({spelled(name): shape for name, shape in shapes.items()})
+
+
+def _of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    other = [
+        f"{key} is {config[key]!r} and not {value!r}"
+        for key, value in _FIXED.items()
+        if config.get(key, value) != value
+    ]
+    if other:
+        raise CheckpointError(f"config.json: a BERT that bert_pretraining cannot be: {'; '.join(other)}")
+    try:
+        return {
+            "size": "custom",
+            "layers": config["num_hidden_layers"],
+            "hidden": config["hidden_size"],
+            "heads": config["num_attention_heads"],
+            "intermediate": config["intermediate_size"],
+            "positions": config["max_position_embeddings"],
+            "vocabulary": config["vocab_size"],
+            "dropout": config.get("hidden_dropout_prob", 0.1),
+            "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
+        }
+    except KeyError as error:
+        raise CheckpointError(f"config.json: lacks {error}, which every BERT's has") from error
+
+
+def _of_shapes(shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:
+    words, positions = (shapes.get(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in ("word", "position"))
+    inside = shapes.get("bert.encoder.layer.0.intermediate.dense.weight")
+    if words is None or positions is None or inside is None or not words[1] or words[1] % HEAD_WIDTH:
+        return None
+    layers = {name.split(".")[3] for name in shapes if name.startswith("bert.encoder.layer.")}
+    return {
+        "size": "custom",
+        "layers": len(layers),
+        "hidden": words[1],
+        "heads": words[1] // HEAD_WIDTH,
+        "intermediate": inside[0],
+        "positions": positions[0],
+        "vocabulary": words[0],
+    }
