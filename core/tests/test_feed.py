@@ -58,3 +58,14 @@ def test_one_thread_reads_everything() -> None:
 def test_an_error_in_the_thread_reaches_the_loop() -> None:
     with Feed(Numbers(), run()) as feed, pytest.raises(ValueError, match="no such sample"):
         feed.step(24)
+
+
+def test_narrow_integers_become_int64_on_the_device() -> None:
+    class Narrow:
+        def read(self, split: str, start: int, count: int) -> Batch:
+            kinds = (torch.int8, torch.int32, torch.bool, torch.float32)
+            return {str(kind): torch.ones(count, dtype=kind) for kind in kinds}
+
+    with Feed(Narrow(), run()) as feed:
+        batch = feed.step(0, last=True)[0]
+    assert [str(v.dtype) for v in batch.values()] == ["torch.int64", "torch.int64", "torch.bool", "torch.float32"]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
+import torch
+from torch import Tensor
+
 from recipe_core.parallel import Batch, Run, Samples
+
+_NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32}
 
 
 def starts(run: Run, consumed: int, samples: int) -> list[int]:
@@ -64,4 +69,9 @@ class Feed:
         return batches
 
     def _move(self, batch: Batch) -> Batch:
-        return {name: value.to(self.run.device, non_blocking=True) for name, value in batch.items()}
+        return {name: _widened(value.to(self.run.device, non_blocking=True)) for name, value in batch.items()}
+
+
+def _widened(value: Tensor) -> Tensor:
+    """Integers as int64, which embeddings and losses take; on the way to the device they are as narrow as in files."""
+    return value.long() if value.dtype in _NARROW else value

@@ -60,8 +60,8 @@ class Samples(Protocol):
     def read(self, split: str, start: int, count: int) -> Batch:
         """Samples ``start`` to ``start + count - 1`` of ``split`` (``"train"`` or ``"valid"``).
 
-        CPU tensors of shape ``[count, ...]``. Mostly called with growing ``start``, from one thread at a time, which
-        is not always the main thread.
+        CPU tensors of shape ``[count, ...]``; narrow integers become int64 on the device. Mostly called with growing
+        ``start``, from one thread at a time, which is not always the main thread.
         """
         ...
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from recipe_bert_dp.config import PrepareHdf5, PreparePacked
 from recipe_bert_dp.pack import prepare as pack
 from recipe_bert_dp.prepare import prepare
+from recipe_bert_dp.shards import PLAIN
 
 WORDS = ["the", "a", "house", "river", "mountain", "walks", "sings", "slowly", "bright", "1984", "old", "new", "café"]
 WORDS += ["東京", "unknownword", "of", "and", "under"]
@@ -90,3 +92,21 @@ def packed(shards: Path, tmp_path: Path) -> Path:
     """The same, packed."""
     pack(PreparePacked(inputs=(str(shards),), output=str(tmp_path / "packed"), workers=1, samples_per_shard=400))
     return tmp_path / "packed"
+
+
+@pytest.fixture
+def write_numbered() -> Callable[..., int]:
+    """Writes a plain shard whose samples say their numbers, in ``input_ids``; gives the number after its last."""
+
+    def write(path: Path, first: int, rows: int, sequence: int = 8, **packing: Any) -> int:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        with h5py.File(path, "w") as file:
+            for name, kind in PLAIN.items():
+                shape = {"m": (rows, 1), "n": (rows,)}.get("i" if name == "input_mask" else name[0], (rows, sequence))
+                file.create_dataset(name, shape, kind, **packing)
+            file["input_ids"][:] = np.arange(first, first + rows)[:, None]
+            file["input_mask"][:] = 1
+            file["masked_lm_positions"][:] = 1
+        return first + rows
+
+    return write

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from recipe_bert_dp import corpus
@@ -36,13 +35,14 @@ class BertSamples:
             self._stream(split)
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        """Rows ``start`` to ``start + count - 1`` of ``split``: the arrays of the shards, int64 ``[count, ...]``.
+        """Rows ``start`` to ``start + count - 1`` of ``split``: the arrays of the shards, ``[count, ...]``.
+
+        Their integers are as narrow as in the files; on the device they become int64.
 
         Raises:
             DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
         """
-        found = self._stream(split).read(start, count)
-        return {name: torch.from_numpy(values.astype(np.int64)) for name, values in found.items()}
+        return {name: torch.from_numpy(values) for name, values in self._stream(split).read(start, count).items()}
 
     def _stream(self, split: str) -> Stream:
         if split not in self._streams:

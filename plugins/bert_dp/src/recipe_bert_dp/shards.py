@@ -161,8 +161,8 @@ def shape_of(file: h5py.File, path: Path) -> Shape:
     return Shape(rows, sequence, predictions, slots, chunk)
 
 
-def read(file: h5py.File, path: Path, shape: Shape, start: int, stop: int) -> Arrays:
-    """Rows ``start`` to below ``stop``, in the types of the layout.
+def read(file: Mapping[str, Any], path: Path, shape: Shape, start: int, stop: int) -> Arrays:
+    """Rows ``start`` to below ``stop`` of the arrays of ``file``, in the types of the layout.
 
     Raises:
         DataError: the file is damaged there.

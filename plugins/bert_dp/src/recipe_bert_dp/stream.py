@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -23,6 +24,14 @@ WINDOW = 2048
 """Rows that are mixed with each other, at least."""
 MOST_OPEN = 64
 """Shards that are open at a time."""
+
+
+class Window(NamedTuple):
+    """Rows that were mixed with each other: those from ``first`` to below ``end`` of the order."""
+
+    first: int
+    end: int
+    rows: Arrays
 
 
 class Stream:
@@ -50,37 +59,43 @@ class Stream:
         self._slices: NDArray[np.int64] = np.array(cuts, dtype=np.int64)
         self._sizes: NDArray[np.int64] = self._slices[:, 2] - self._slices[:, 1]
         self._per_window = max(1, -(-WINDOW // int(self._sizes.max())))
-        self._files: dict[int, h5py.File] = {}
+        self.rows = int(self._sizes.sum())
+        """Rows of one epoch."""
+        self._open: dict[int, tuple[h5py.File, Mapping[str, h5py.Dataset]]] = {}
         self._owner = 0
         # Reading goes forward: around a border two epochs and two windows are in use.
         self._epoch = lru_cache(maxsize=2)(self._draw)
         self._window = lru_cache(maxsize=2)(self._read_window)
-
-    @property
-    def rows(self) -> int:
-        """Rows of one epoch."""
-        return int(self._sizes.sum())
+        self._now = Window(0, 0, {})
 
     def read(self, start: int, count: int) -> Arrays:
         """Rows ``start`` to ``start + count - 1`` of the order, in the types of the files.
 
+        They may share memory with what a later call gives, so that nobody should write into them.
+
         Raises:
             DataError: a shard is damaged there, or holds what cannot be.
         """
+        stop = start + count
         parts: list[Arrays] = []
-        while count:
-            epoch, place = divmod(start, self.rows)
-            _, ends = self._epoch(epoch)
-            window = int(np.searchsorted(ends, place, side="right"))
-            first = place - (int(ends[window - 1]) if window else 0)
-            block = self._window(epoch, window)
-            part = {name: values[first : first + count] for name, values in block.items()}
-            parts.append(part)
-            taken = len(part["input_ids"])
-            start, count = start + taken, count - taken
+        while start < stop:
+            if not self._now.first <= start < self._now.end:
+                self._now = self._find(start)
+            here, last = self._now.first, min(stop, self._now.end)
+            parts.append({name: values[start - here : last - here] for name, values in self._now.rows.items()})
+            start = last
         if len(parts) == 1:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _find(self, row: int) -> Window:
+        """The window that ``row`` of the order is in."""
+        epoch, place = divmod(row, self.rows)
+        _, ends = self._epoch(epoch)
+        number = int(np.searchsorted(ends, place, side="right"))
+        before = epoch * self.rows
+        first = int(ends[number - 1]) if number else 0
+        return Window(before + first, before + int(ends[number]), self._window(epoch, number))
 
     def _draw(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The slices of an epoch in their order, and where each window of them ends."""
@@ -103,20 +118,22 @@ class Stream:
 
     def _read_slice(self, shard: int, start: int, stop: int) -> Arrays:
         path, shape = self._paths[shard], self._shapes[shard]
-        block = shards.read(self._file(shard), path, shape, start, stop)
+        block = shards.read(self._arrays(shard), path, shape, start, stop)
         check(block, shape, self._vocabulary, path, start)
         return block
 
-    def _file(self, shard: int) -> h5py.File:
-        """An open shard. HDF5's handles do not survive a fork, so each process opens its own."""
+    def _arrays(self, shard: int) -> Mapping[str, h5py.Dataset]:
+        """The arrays of an open shard. HDF5's handles do not survive a fork, so each process opens its own."""
         if self._owner != os.getpid():
-            self._files, self._owner = {}, os.getpid()
-        if shard not in self._files:
-            if len(self._files) >= MOST_OPEN:
-                self._files.pop(next(iter(self._files))).close()
+            self._open, self._owner = {}, os.getpid()
+        if shard not in self._open:
+            if len(self._open) >= MOST_OPEN:
+                file, _ = self._open.pop(next(iter(self._open)))
+                file.close()
             with shards.naming(self._paths[shard]):
-                self._files[shard] = h5py.File(self._paths[shard], "r")
-        return self._files[shard]
+                file = h5py.File(self._paths[shard], "r")
+                self._open[shard] = file, {name: file[name] for name in self._shapes[shard].layout}
+        return self._open[shard][1]
 
 
 def _slice_rows(shape: Shape) -> int:
