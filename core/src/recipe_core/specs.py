@@ -111,7 +111,8 @@ class Model(Spec):
 
     ``module(batch)`` takes a micro batch (``dict`` of tensors, first dimension: sample) and returns an output;
     ``loss(output, batch)`` turns that into a ``dict`` of scalar tensors: ``"loss"`` is what is minimised, a mean over
-    the micro batch; the others are logged beside it.
+    the micro batch; the others are logged beside it, except ``real_tokens`` and ``sequences``: these are counts, which
+    are added up and become speeds.
     """
 
     facts: str = ""
