@@ -44,25 +44,32 @@ def register_recipes() -> Iterable[Recipe]:
         name="megatron_gpt",
         summary="GPT pre-training on memory-mapped token files",
         # Small enough for two cores: most parameters are in the embedding, and batches are small, since many steps
-        # teach more here than long ones. Three minutes bring it to the loss of a good bigram model.
+        # teach more here than long ones. So the second moment has a long memory: a rare word's gradient is rare.
         model=Use(
-            "gpt", layers=2, hidden=320, heads=5, positions=256, vocabulary=8192, dropout=0.0, attention_dropout=0.0
+            "gpt",
+            layers=2,
+            hidden=320,
+            heads=5,
+            positions=256,
+            vocabulary=8192,
+            dropout=0.0,
+            attention_dropout=0.0,
+            init_std=0.035,  # sqrt(2 / (5 hidden)), Nguyen and Salazar, 2019
         ),
-        data=Use("gpt_indexed", sequence=256, vocabulary=8192),
+        data=Use("gpt_indexed", sequence=128, vocabulary=8192),
         train=Train(
-            steps=1200,
+            steps=1300,
             global_batch=4,
             micro_batch=2,
-            lr=1e-3,
-            min_lr=2e-5,
-            warmup_steps=30,
+            lr=6e-4,
+            warmup_steps=20,
             weight_decay=0.1,
-            betas=(0.9, 0.95),
+            betas=(0.9, 0.999),
             precision="bf16_mixed",
             log_every=20,
-            eval_every=200,
+            eval_every=130,
             eval_samples=32,
-            save_every=400,
+            save_every=650,
         ),
         variants=variants_of("recipe_megatron_gpt"),
         log_line="recipe_megatron_gpt.console:line",
