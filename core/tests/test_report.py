@@ -34,13 +34,13 @@ def test_parts_of_the_loss_and_padding() -> None:
         "tokens_per_second": 2000.0, "real_tokens_per_second": 1500.4, "sequences_per_second": 16.25, "mfu": 0.4,
     }  # fmt: skip
     assert lines(**more) == [
-        "  training loss    9.0000 -> 6.0000 (-33.3%)",
-        "  validation loss  9.0000 -> 6.3000 (-30.0%)",
-        "  mlm loss         8.3000 -> 5.4000 (-34.9%)",
-        "  nsp loss         0.7000 -> 0.6000 (-14.3%)",
+        "  training loss       9.0000 -> 6.0000 (-33.3%)",
+        "  validation loss     9.0000 -> 6.3000 (-30.0%)",
+        "  mlm loss            8.3000 -> 5.4000 (-34.9%)",
+        "  nsp loss            0.7000 -> 0.6000 (-14.3%)",
         "  validation mlm loss 8.3000 -> 5.7000 (-31.3%)",
-        "  mlm accuracy     0.0100 -> 0.1200",
-        "  speed            16.2 sequences/s, 1,500 tokens/s without padding, MFU 40.0% (median)",
+        "  mlm accuracy        0.0100 -> 0.1200",
+        "  speed               16.2 sequences/s, 1,500 tokens/s without padding, MFU 40.0% (median)",
     ]
 
 

@@ -107,8 +107,12 @@ def plain_line(row: Mapping[str, Any], steps: int) -> str:
 
 def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Where each loss and accuracy began and ended: the whole loss first, then its parts; training, then validation."""
+
+    def place(key: str) -> tuple[bool, bool, bool]:
+        return key.removeprefix("val_") != "loss", key.endswith("accuracy"), key.startswith("val_")
+
     keys = [key.removeprefix("first_") for key in results if key.startswith("first_")]
-    for key in sorted(keys, key=lambda key: (key.removeprefix("val_") != "loss", key.endswith("accuracy"))):
+    for key in sorted(keys, key=place):
         first, last = results[f"first_{key}"], results.get(key)
         if first is None or last is None:
             continue
@@ -140,12 +144,12 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
         head = f"{name} reached step {steps} of {total} (train.stop_after)"
     else:
         head = f"{name} finished {total} steps"
-    lines = ["", head]
-    lines += [f"  {label:16} {text}" for label, text in (*_ends(results), *_speed(results))]
-    lines += [f"  {label:16} {text}" for label, text in results.get("notes", {}).items()]
+    found = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
     if results.get("sample"):
-        lines.append(f"  {'sample':16} {' '.join(results['sample'].split())}")
-    lines += [f"  {'files':16} {folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)", "next"]
+        found.append(("sample", " ".join(results["sample"].split())))
+    found.append(("files", f"{folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)"))
+    width = max(16, *(len(label) for label, _ in found))
+    lines = ["", head, *(f"  {label:{width}} {text}" for label, text in found), "next"]
     job = f"{folder}/job.yaml"
     if steps < total:
         lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")

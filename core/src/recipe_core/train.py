@@ -158,8 +158,9 @@ def _row(parts: Parts, progress: Progress) -> Row:
     """
     reading = parts.meter.read()
     row = _position(progress) | reading.row
-    problem = parts.golden.departure(progress.step, reading.losses) if parts.golden else None
-    if problem := problem or _not_finite(row):
+    departure = parts.golden.departure(progress.step, reading.losses) if parts.golden else None
+    problem = departure or _not_finite(row)
+    if problem is not None:
         parts.record(row)
         raise problem
     return row
