@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from recipe_core.engine import Value
+from recipe_core.engine.memory import keep_freed_memory
 from recipe_core.engine.peaks import Peak, known_peak, trainium_peak
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.failures import chain, explain
@@ -54,6 +55,8 @@ class NativeEngine:
         # After the process group: TorchNeuron wants it before the device is touched, and no other device minds.
         if self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         return self
 
     def _meet(self, me: Worker) -> None:
