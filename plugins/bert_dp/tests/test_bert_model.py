@@ -1,8 +1,9 @@
-"""The model against plain code of transformers."""
+"""The model against plain code of transformers: whole logits, padding row by row."""
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from transformers import BertForPreTraining
 
 from recipe_bert_dp.model import BertPretrainingModel, bert_config, build, loss
 from recipe_bert_dp.model_config import BertPretraining
+from recipe_bert_dp.testing import packed_rows, plain_rows
 from recipe_core.parallel import Batch
 
 SMALL = BertPretraining(
@@ -17,11 +19,12 @@ SMALL = BertPretraining(
     dropout=0.0, attention_dropout=0.0, init_std=0.1,
 )  # fmt: skip
 LENGTHS = [150, 40, 97, 13, 60, 88]
-PREDICTIONS = 12
+ROWS = [[0], [1, 2, 3], [5, 4]]
+FORMS = ["plain", "packed"]
 
 
-def make(config: BertPretraining = SMALL, seed: int = 1) -> BertPretrainingModel:
-    torch.manual_seed(seed)
+def make(config: BertPretraining = SMALL) -> BertPretrainingModel:
+    torch.manual_seed(1)
     module, _ = build(config)
     with torch.no_grad():
         for p in module.parameters():  # biases and norms too, which would be zeros and ones
@@ -29,64 +32,19 @@ def make(config: BertPretraining = SMALL, seed: int = 1) -> BertPretrainingModel
     return module
 
 
-def peer_of(module: BertPretrainingModel, config: BertPretraining = SMALL) -> BertForPreTraining:
-    peer = BertForPreTraining(bert_config(config))
+def peer_of(module: BertPretrainingModel) -> BertForPreTraining:
+    peer = BertForPreTraining(bert_config(SMALL))
     peer.load_state_dict(module.state_dict())
     return peer
 
 
-def samples(lengths: list[int] = LENGTHS, sequence: int = 150, seed: int = 3) -> Batch:
-    """Plain rows with padding; every other one has fewer predictions than places."""
-    random = np.random.default_rng(seed)
-    rows = len(lengths)
-    batch = {name: np.zeros((rows, sequence), np.int64) for name in ("input_ids", "input_mask", "segment_ids")}
-    batch |= {name: np.zeros((rows, PREDICTIONS), np.int64) for name in ("masked_lm_positions", "masked_lm_ids")}
-    for row, length in enumerate(lengths):
-        batch["input_ids"][row, :length] = random.integers(1, 131, length)
-        batch["input_mask"][row, :length] = 1
-        batch["segment_ids"][row, length // 2 : length] = 1
-        count = PREDICTIONS if row % 2 else 5
-        batch["masked_lm_positions"][row, :count] = np.sort(random.permutation(length - 1)[:count] + 1)
-        batch["masked_lm_ids"][row, :count] = random.integers(1, 131, count)
-    batch["next_sentence_labels"] = random.integers(0, 2, rows)
-    return {name: torch.from_numpy(values) for name, values in batch.items()}
+def batch_of(form: str = "plain", seed: int = 3) -> Batch:
+    plain = plain_rows(LENGTHS, sequence=150, predictions=11, vocabulary=131, seed=seed)
+    return plain if form == "plain" else packed_rows(plain, ROWS, sequence=160)
 
 
-def packed(batch: Batch, rows: list[list[int]], sequence: int = 160, slots: int = 3) -> Batch:
-    """The same samples, several in a row, in Habana's arrays."""
-    wide, some = (len(rows), sequence), (len(rows), slots)
-    found = {
-        name: torch.zeros(wide, dtype=torch.int64) for name in ("input_ids", "input_mask", "segment_ids", "positions")
-    }
-    for name in ("masked_lm_positions", "masked_lm_ids"):
-        found[name] = torch.zeros(len(rows), slots * PREDICTIONS, dtype=torch.int64)
-    for name in ("next_sentence_positions", "next_sentence_labels", "next_sentence_weights"):
-        found[name] = torch.zeros(some, dtype=torch.int64)
-    for row, numbers in enumerate(rows):
-        start = used = 0
-        for slot, number in enumerate(numbers):
-            length = int(batch["input_mask"][number].sum())
-            tokens = slice(start, start + length)
-            for name in ("input_ids", "segment_ids"):
-                found[name][row, tokens] = batch[name][number, :length]
-            found["input_mask"][row, tokens] = slot + 1
-            found["positions"][row, tokens] = torch.arange(length)
-            count = int((batch["masked_lm_positions"][number] != 0).sum())
-            places = slice(used, used + count)
-            found["masked_lm_positions"][row, places] = batch["masked_lm_positions"][number, :count] + start
-            found["masked_lm_ids"][row, places] = batch["masked_lm_ids"][number, :count]
-            found["next_sentence_positions"][row, slot] = start
-            found["next_sentence_labels"][row, slot] = batch["next_sentence_labels"][number]
-            found["next_sentence_weights"][row, slot] = 1
-            start, used = start + length, used + count
-    return found
-
-
-PACKED_ROWS = [[0], [1, 2, 3], [5, 4]]
-
-
-def plain_loss(peer: BertForPreTraining, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-    """Loss as the published scripts compute it: whole logits, -100 where nothing is predicted; and accuracies."""
+def peers_loss(peer: BertForPreTraining, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    """Loss as the published scripts compute it, -100 where nothing is predicted; and what is logged beside it."""
     labels = torch.full_like(batch["input_ids"], -100)
     for row in range(len(labels)):
         for place, word in zip(batch["masked_lm_positions"][row], batch["masked_lm_ids"][row], strict=True):
@@ -96,7 +54,7 @@ def plain_loss(peer: BertForPreTraining, batch: Batch) -> tuple[Tensor, dict[str
     words, following = output.prediction_logits, output.seq_relationship_logits
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
     masked = criterion(words.view(-1, words.shape[-1]), labels.view(-1))
-    next_sentence = criterion(following.view(-1, 2), batch["next_sentence_labels"].view(-1))
+    next_sentence = criterion(following, batch["next_sentence_labels"])
     chosen = labels != -100
     values = {
         "mlm_loss": masked.item(),
@@ -113,20 +71,119 @@ def gradients(module: nn.Module, value: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters()}
 
 
-@pytest.mark.parametrize("form", ["plain", "packed"])
+@pytest.mark.parametrize("form", FORMS)
 def test_loss_and_gradients_are_those_of_transformers(form: str) -> None:
-    module, batch = make(), samples()
+    module, batch = make(), batch_of(form)
     peer = peer_of(module)
-    wanted, values = plain_loss(peer, batch)
-    ours = batch if form == "plain" else packed(batch, PACKED_ROWS)
-    found = loss(module(ours), ours)
+    wanted, values = peers_loss(peer, batch_of())
+    found = loss(module(batch), batch)
     assert found["loss"].item() == pytest.approx(wanted.item(), rel=1e-6)
     for name, value in values.items():
         assert found[name].item() == pytest.approx(value, rel=1e-6), name
     assert found["real_tokens"] == sum(LENGTHS)
     assert found["sequences"] == len(LENGTHS)
-    theirs = gradients(peer, wanted)
-    mine = gradients(module, found["loss"])
-    assert mine.keys() == theirs.keys()
+    theirs, ours = gradients(peer, wanted), gradients(module, found["loss"])
+    assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
-        torch.testing.assert_close(mine[name], value, atol=1e-6, rtol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+        assert value.abs().max() > 1e-6 or name.endswith("key.bias"), name  # a comparison of zeros says nothing
+        torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_ten_steps_are_those_of_transformers(form: str) -> None:
+    module = make()
+    peer = peer_of(module)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01) for model in (module, peer)]
+    first = last = 0.0
+    for step in range(10):
+        batch = batch_of(form, seed=step % 2)
+        mine, theirs = loss(module(batch), batch)["loss"], peers_loss(peer, batch_of(seed=step % 2))[0]
+        assert mine.item() == pytest.approx(theirs.item(), abs=1e-5)
+        for optimizer, value in zip(optimizers, (mine, theirs), strict=True):
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+        first, last = first or mine.item(), mine.item()
+    assert last < first - 0.5
+    weights = dict(module.named_parameters())
+    for name, value in peer.named_parameters():
+        # Adam divides by the gradient's size, so the keys' biases, whose true gradient is zero, move by rounding alone.
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(weights[name], value, atol=1e-5, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_hits_are_those_of_the_peer() -> None:
+    """Labels that the peer thinks likeliest, so that there is something to hit."""
+    module, batch = make(), batch_of()
+    with torch.no_grad():
+        output = peer_of(module).eval()(
+            input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"]
+        )
+    likeliest = output.prediction_logits.argmax(-1).gather(1, batch["masked_lm_positions"])
+    right = torch.arange(11) % 3 == 0
+    batch["masked_lm_ids"] = torch.where(right, likeliest, (likeliest + 1) % 131)
+    batch["next_sentence_labels"] = output.seq_relationship_logits.argmax(-1)
+    used = batch["masked_lm_positions"] != 0
+    found = loss(module(batch), batch)
+    assert found["mlm_accuracy"].item() == pytest.approx((right & used).sum().item() / used.sum().item())
+    assert found["nsp_accuracy"] == 1
+
+
+def test_rows_do_not_depend_on_what_shares_them() -> None:
+    """Other samples of a row, padding and the row's length change no loss of a sample."""
+    module = make()
+    plain = plain_rows([30, 50, 20], sequence=60, predictions=4, vocabulary=131)
+    both = packed_rows(plain, [[0, 1], [2]], sequence=100, slots=2)
+    alone = packed_rows(plain, [[1], [2]], sequence=70, slots=1)
+    with torch.no_grad():
+        together, apart = module(both), module(alone)
+    torch.testing.assert_close(together.masked_losses[0, 2:6], apart.masked_losses[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.masked_losses[1, :2], apart.masked_losses[1, :2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.next_losses[:, :1][[1]], apart.next_losses[[1]], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.next_losses[0, 1], apart.next_losses[0, 0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_batch_without_predictions_has_a_loss() -> None:
+    module, batch = make(), batch_of()
+    batch["masked_lm_positions"].zero_()
+    found = loss(module(batch), batch)
+    assert found["mlm_loss"] == 0
+    assert found["loss"] == found["nsp_loss"]
+
+
+def test_its_weights_are_a_checkpoint_of_hugging_face(tmp_path: Path) -> None:
+    """from_pretrained reads the bare weights, each once, and gives an equal loss."""
+    from safetensors.torch import save_file
+
+    module, batch = make(), batch_of()
+    weights = dict(module.named_parameters())
+    save_file({name: p.detach() for name, p in weights.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    module.config.save_pretrained(tmp_path)
+    peer, notes = BertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not notes["unexpected_keys"]
+    assert not notes["missing_keys"]
+    assert peer.config.architectures == ["BertForPreTraining"]
+    wanted, _ = peers_loss(peer, batch)
+    assert loss(module(batch), batch)["loss"].item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_bfloat16_is_as_good_as_that_of_transformers(mixed: bool, form: str) -> None:
+    """Errors of loss and gradients against fp32 are at most a little larger than the peer's."""
+    exact, batch = make(), batch_of(form)
+    expected = loss(exact(batch), batch)["loss"]
+    wanted = gradients(exact, expected)
+    errors = {}
+    for name in ("ours", "peer"):
+        module = make() if name == "ours" else peer_of(make())
+        module = module if mixed else module.to(torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            found = loss(module(batch), batch)["loss"] if name == "ours" else peers_loss(module, batch_of())[0]
+        found_gradients = gradients(module, found)
+        assert {g.dtype for g in found_gradients.values()} == {torch.float32 if mixed else torch.bfloat16}
+        squares = [(g.float() - wanted[name]).square().sum() for name, g in found_gradients.items()]
+        errors[name] = torch.stack(squares).sum().sqrt().item(), abs(found.item() - expected.item())
+        assert name == "peer" or found.dtype == torch.float32
+    assert errors["ours"][0] < 1.1 * errors["peer"][0]
+    assert errors["ours"][1] < 0.01
