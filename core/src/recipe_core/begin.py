@@ -41,15 +41,14 @@ def begin(
     path = checkpoints.newest()
     if job.train.resume == "none" and path is not None:
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
+    if path is None and job.train.resume in ("auto", "none"):
+        # Before the optimizer has states: a master copy of the weights is made of those that it finds.
+        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model)
     state = {**gather_state(model.module, optimizer), "progress": progress.state()}
     if path is not None:
         checkpoints.load(path, state)
-    elif job.train.resume not in ("auto", "none"):
-        _load_named(job, checkpoints, Path(job.train.resume), state)
-    elif job.train.init_from is not None:
-        return _take_weights(job, checkpoints, model)
     else:
-        return ""
+        _load_named(job, checkpoints, Path(job.train.resume), state)
     apply_state(model.module, optimizer, state)
     progress.restore(_counted(state["progress"], job.train.global_batch))
     words = f"continuing after step {progress.step:,}"
@@ -103,7 +102,7 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel) -> str:
 def _fill_weights(job: Job, source: Source, wanted: dict[str, Any]) -> list[str]:
     """Fill ``wanted``; the names of what the source may lack, and does."""
     origin, naming = Origin(model=job.model), source.format.naming
-    saved = origin.ours(source.open(), source.format, source.path)["model"]
+    saved = origin.ours(source.open(weights=True), source.format, source.path)["model"]
     optional = origin.adapter(naming, source.path).optional if naming else ()
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
