@@ -137,8 +137,8 @@ def csrc_sanitized(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """The tests that compare our results with megatron-core and transformers."""
-    install(session, *FOLDERS, *TESTING, "megatron-core", "transformers")
+    """The tests that compare our results with megatron-core, pytorch-optimizer and transformers."""
+    install(session, *FOLDERS, *TESTING, "megatron-core", "pytorch-optimizer", "transformers")
     test(session, "-m", "peer", *tests_of(*FOLDERS), ROOT / "tests")
 
 

@@ -17,8 +17,11 @@ class Gpt:
     """A decoder-only transformer as Megatron-LM trains it."""
 
     layers: int = 4
+    """Transformer blocks, each attention and an MLP."""
     hidden: int = 256
+    """Width of the residual stream; the MLP is four times as wide."""
     heads: int = 4
+    """Attention heads; ``hidden`` divides by them."""
     positions: int = 256
     """Longest sequence: rows of the learned position embedding."""
     vocabulary: int = 8192
@@ -26,7 +29,10 @@ class Gpt:
     dropout: float = 0.1
     """After the embeddings, the attention and the MLP."""
     attention_dropout: float = 0.1
+    """On the attention probabilities."""
     init_std: float = 0.02
+    """Standard deviation of the initial weights; that of matrices which write into the residual stream is divided by
+    the root of twice the layers."""
 
     def __post_init__(self) -> None:
         problems = []
