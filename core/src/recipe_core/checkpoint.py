@@ -34,8 +34,11 @@ class Format(Protocol):
     def load(self, path: Path, state: dict[str, Any]) -> None:
         """Fill ``state`` from ``path``: tensors in place, plain values replaced."""
 
-    def open(self, path: Path) -> dict[str, Any]:
-        """Everything in ``path``, as a state whose tensors are read when they are asked for. One process calls it."""
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        """Everything in ``path``, as a state whose tensors are read when they are asked for. One process calls it.
+
+        With ``weights`` the optimizer is left out, and what is wrong with it does not matter.
+        """
         ...
 
     def detect(self, path: Path) -> bool:

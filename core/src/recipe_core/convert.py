@@ -39,10 +39,13 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         raise ConfigError(f"{request.target} is there already; give the name of a new folder")
     target: CheckpointFormat = request.to.spec  # type: ignore[assignment]
     source = find(registry, request.source, request.format)
-    found = source.open()
+    found = source.open(weights=request.drop_optimizer)
     origin = origin_of(registry, source, found, request.recipe)
     ours = origin.ours(found, source.format, source.path)
     _require_known(ours, origin, source.path)
+    if target.model and (origin.model is None or origin.model.spec.name != target.model):
+        whose = f"model {origin.model.spec.name}" if origin.model else "a model that it does not name"
+        raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {whose}")
     kept = _kept(ours, target, request.drop_optimizer)
     step = source.manifest.step if source.manifest else int(ours.get("progress", {}).get("step") or 0)
     require_space(request.target.parent, state_size(kept), "the converted checkpoint")

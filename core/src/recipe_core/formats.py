@@ -90,8 +90,8 @@ class Dcp:
         """Whether ``path`` looks like a checkpoint of this format."""
         return (path / METADATA).is_file()
 
-    def open(self, path: Path) -> dict[str, Any]:
-        """Everything in it, as a state whose tensors are read when they are asked for.
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        """Everything in it, as a state whose tensors are read when they are asked for; ``weights``: no optimizer.
 
         Raises:
             CheckpointError: ``path`` is damaged, or names a forbidden global.
@@ -106,9 +106,9 @@ class Dcp:
                 state[name] = None
         plain = {name: value for name, value in state.items() if value is None}
         _read(path, metadata, plain)
-        return dict(
-            unflatten_state_dict({**state, **plain}, metadata.planner_data or {name: (name,) for name in state})
-        )
+        places = metadata.planner_data or {name: (name,) for name in state}
+        found: dict[str, Any] = unflatten_state_dict({**state, **plain}, places)
+        return {part: value for part, value in found.items() if part != "optimizer" or not weights}
 
 
 def _one_tensor(path: Path, metadata: Metadata, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -57,7 +57,7 @@ class Hf:
         for name, text in _with_dtype(state.get("files", {}), tensors).items():
             (path / name).write_text(text, encoding="utf-8")
 
-    def open(self, path: Path) -> dict[str, Any]:
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Everything in it, as a state whose tensors are read when they are asked for.
 
         Raises:

@@ -54,8 +54,8 @@ class OneFile(ABC):
         tensors = mapped(state, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
         torch_file.write_tree(path / self.file(state) if writes else None, self.encode(tensors))
 
-    def open(self, path: Path) -> dict[str, Any]:
-        """Everything in it, as a state whose tensors are read when they are asked for.
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        """Everything in it, as a state whose tensors are read when they are asked for; ``weights``: no optimizer.
 
         Raises:
             CheckpointError: the file is missing or damaged, or holds more than weights.
@@ -66,6 +66,8 @@ class OneFile(ABC):
         tree = torch_file.read_tree(file)
         if not isinstance(tree, dict):
             raise CheckpointError(f"{file}: expected a dict of tensors and plain values, found {type(tree).__name__}")
+        if weights:
+            tree.pop("optimizer", None)
         return self.decode(tree, file)
 
     def load(self, path: Path, state: dict[str, Any]) -> None:

@@ -26,13 +26,15 @@ class Source:
     passed_over: tuple[str, ...] = ()
     """Newer ones of the same run that are damaged, and why."""
 
-    def open(self) -> dict[str, Any]:
-        """Its state, whose tensors are read when they are asked for; see :mod:`recipe_core.lazy`.
+    def open(self, *, weights: bool = False) -> dict[str, Any]:
+        """Its state, whose tensors are read when they are asked for (:mod:`recipe_core.lazy`).
+
+        With ``weights``, the optimizer is left out.
 
         Raises:
             CheckpointError: it is damaged.
         """
-        state: dict[str, Any] = self.format.load()(self.format.config()).open(self.path)
+        state: dict[str, Any] = self.format.load()(self.format.config()).open(self.path, weights=weights)
         return state
 
     def job(self) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ LEAF_OVERHEAD = 4096
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 """Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
 
+from recipe_core.lazy import Lazy
 from recipe_core.parallel import plain_name
 
 
@@ -65,7 +67,8 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
 def state_size(state: Mapping[str, Any]) -> int:
     """Bytes of a checkpoint that holds ``state``, by all ranks together, rounded up generously."""
     return sum(
-        LEAF_OVERHEAD + (leaf.numel() * leaf.itemsize if isinstance(leaf, Tensor) else 0) for leaf in _leaves(state)
+        LEAF_OVERHEAD + (math.prod(leaf.shape) * leaf.dtype.itemsize if isinstance(leaf, Tensor | Lazy) else 0)
+        for leaf in _leaves(state)
     )
 
 

@@ -101,8 +101,11 @@ class PluginConformance:
         import pkgutil
 
         for _, item in self.contributed():
-            for key in ("build", "facts", "run", "log_line", "closing"):
-                if target := getattr(item, key, ""):
+            named = {
+                key: getattr(item, key, "") for key in ("build", "facts", "tokenizer", "run", "log_line", "closing")
+            }
+            for key, target in {**named, **getattr(item, "adapters", {})}.items():
+                if target:
                     assert callable(pkgutil.resolve_name(target)), f"{item.name}.{key}"
 
     def test_every_variant_resolves(self, registry: Registry) -> None:
@@ -139,7 +142,7 @@ class PluginConformance:
                 assert all(sample[key].equal(streams[1][number][key]) for key in sample), (recipe.name, number)
 
     def test_formats_round_trip(self, tmp_path: Path) -> None:
-        """What a checkpoint format saved, it recognises and loads, bit by bit."""
+        """What a checkpoint format saved, it recognises, loads and opens, bit by bit, and is known by its files."""
         import torch
 
         for kind, spec in self.contributed():
@@ -152,8 +155,13 @@ class PluginConformance:
                 loaded = {key: torch.zeros_like(value) for key, value in weights.items()}
                 state: dict[str, Any] = {"model": loaded, "progress": {"step": 0}}
                 form.load(path, state)
-                assert state["progress"] == {"step": 7}, spec.name
                 assert all(state["model"][key].equal(value) for key, value in weights.items()), spec.name
+                opened = form.open(path)
+                assert opened["model"].keys() == weights.keys(), spec.name
+                assert all(opened["model"][key].read().equal(value) for key, value in weights.items()), spec.name
+                if "progress" in getattr(spec, "holds", ()):
+                    assert state["progress"] == opened["progress"] == {"step": 7}, spec.name
+                assert any(any(path.glob(pattern)) for pattern in getattr(spec, "patterns", ())), spec.name
 
 
 def _stream(job: Job, dp_size: int, cache: Path) -> dict[int, dict[str, Any]]:

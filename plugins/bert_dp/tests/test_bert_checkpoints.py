@@ -1,0 +1,473 @@
+"""Checkpoints of the published scripts and of Hugging Face: read, continued, written, and turned into each other.
+
+What the scripts do is written out here in plain torch and transformers, without our code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel, get_linear_schedule_with_warmup
+
+from recipe_bert_dp.checkpoint import NeuronBertFormat
+from recipe_bert_dp.checkpoint_config import NeuronBert
+from recipe_bert_dp.config import BertHdf5
+from recipe_bert_dp.data import build as build_data
+from recipe_bert_dp.model import build as build_model
+from recipe_bert_dp.model_config import BertPretraining
+from recipe_core import Train, optim
+from recipe_core.errors import CheckpointError
+from recipe_core.parallel import Run
+from recipe_core.state import apply_state, gather_state, weights
+from recipe_core.testing import command, run_tiny
+
+SIZES = {"layers": 2, "hidden": 64, "heads": 4, "positions": 64, "vocabulary": 1000}
+TINY = BertPretraining(size="custom", **SIZES)
+TRAIN = Train(steps=10, lr=3e-3, schedule="linear", warmup_steps=4, weight_decay=0.01, eps=1e-6)
+NO_DECAY = ["bias", "LayerNorm"]
+Published = tuple[BertForPreTraining, torch.optim.Optimizer, Any]
+
+
+def bert_config() -> BertConfig:
+    return BertConfig(
+        vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256,
+        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def published(seed: int = 1) -> Published:
+    """Model, optimizer and scheduler as the script makes them."""
+    torch.manual_seed(seed)
+    model = BertForPreTraining(bert_config())
+    model.cls.predictions.decoder.bias = model.cls.predictions.bias
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [p for n, p in named if not any(part in n for part in NO_DECAY)], "weight_decay": 0.01},
+        {"params": [p for n, p in named if any(part in n for part in NO_DECAY)], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=3e-3, eps=1e-6)
+    return model, optimizer, get_linear_schedule_with_warmup(optimizer, 4, 10)
+
+
+def train(parts: Published, first: int, last: int) -> list[float]:
+    """Steps on made-up batches, and their losses."""
+    model, optimizer, scheduler = parts
+    losses = []
+    for number in range(first, last):
+        generator = torch.Generator().manual_seed(number)
+        ids = torch.randint(5, 1000, (4, 16), generator=generator)
+        labels = torch.where(torch.rand(4, 16, generator=generator) < 0.2, ids, -100)
+        following = torch.randint(0, 2, (4,), generator=generator)
+        loss = model(input_ids=ids, labels=labels, next_sentence_label=following).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def write_published(path: Path, parts: Published, **changes: Any) -> Path:
+    """``ckpt_<step>.pt`` as the script writes it; an entry that is None is left out."""
+    model, optimizer, scheduler = parts
+    data = {
+        "model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+        "files": [3, "a_training_0.hdf5", "a_training_1.hdf5"], "epoch": 2, **changes,
+    }  # fmt: skip
+    torch.save({name: value for name, value in data.items() if value is not None}, path)
+    return path
+
+
+def read_published(path: Path) -> Published:
+    """How the script goes on from a file."""
+    parts = model, optimizer, scheduler = published(seed=2)
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(found["model"], strict=True)
+    optimizer.load_state_dict(found["optimizer"])
+    scheduler.load_state_dict(found["scheduler"])
+    assert isinstance(found["files"][0], int)
+    assert isinstance(found["epoch"], int)
+    return parts
+
+
+def ours(settings: Train = TRAIN) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:
+    module, _ = build_model(TINY)
+    optimizer = optim.build(list(module.named_parameters()), settings)
+    state = {**gather_state(module, optimizer), "progress": {"step": 0, "consumed_samples": 0}}
+    return module, optimizer, state
+
+
+def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> tuple[Path, Published]:
+    """A file of the script after three steps, and what wrote it."""
+    parts = published()
+    train(parts, 0, 3)
+    return write_published(tmp_path / "ckpt_3.pt", parts), parts
+
+
+# Reading what the scripts wrote
+
+
+def test_a_published_file_is_continued_as_the_script_would(file: tuple[Path, Published]) -> None:
+    """The same weights, states and step; and after one step on the same gradients, the same weights."""
+    path, (model, theirs, _) = file
+    module, optimizer, state = ours()
+    NeuronBertFormat().load(path, state)
+    apply_state(module, optimizer, state)
+    assert same(weights(module), {n: t for n, t in model.state_dict().items() if n in weights(module)})
+    assert state["progress"] == {"step": 3, "consumed_samples": None}
+    assert {s["step"].item() for s in optimizer.state.values()} == {3.0}
+    named = dict(model.named_parameters())
+    for name, parameter in module.named_parameters():
+        parameter.grad = torch.full_like(parameter, 0.01)
+        named[name].grad = parameter.grad.clone()
+    for group, other in zip(optimizer.param_groups, theirs.param_groups, strict=True):
+        group["lr"] = other["lr"]
+    optimizer.step()
+    theirs.step()
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(parameter, named[name], rtol=1e-6, atol=1e-7)
+
+
+def test_other_spellings(file: tuple[Path, Published], tmp_path: Path) -> None:
+    """NVIDIA's names, a prefix of DistributedDataParallel's, counted positions, steps in groups, fp16 with masters."""
+    _, parts = file
+    model, optimizer, _ = parts
+    states = optimizer.state_dict()
+    for group in states["param_groups"]:
+        group["step"] = 3
+    for state in states["state"].values():
+        del state["step"]
+    ordered = [p for group in optimizer.param_groups for p in group["params"]]
+    tensors = {nvidia(f"module.{name}"): tensor.half() for name, tensor in model.state_dict().items()}
+    del tensors["module.cls.predictions.decoder.bias"]
+    tensors["module.bert.embeddings.position_ids"] = torch.arange(64)[None]
+    path = write_published(
+        tmp_path / "ckpt_28128.pt", parts, model=tensors, optimizer=states, scheduler=None, epoch=None,
+        **{"master params": list(ordered)},
+    )  # fmt: skip
+    module, ours_optimizer, state = ours()
+    NeuronBertFormat().load(path, state)
+    apply_state(module, ours_optimizer, state)
+    assert same(weights(module), {n: t for n, t in model.state_dict().items() if n in weights(module)})
+    assert state["progress"]["step"] == 28128
+    assert {s["step"].item() for s in ours_optimizer.state.values()} == {3.0}
+
+
+def nvidia(name: str) -> str:
+    """NVIDIA's name: the activation belongs to three of the layers."""
+    for part in ("intermediate", "pooler", "transform"):
+        name = name.replace(f"{part}.dense.", f"{part}.dense_act.")
+    return name
+
+
+def test_one_group_in_the_models_order(file: tuple[Path, Published], tmp_path: Path) -> None:
+    """An optimizer of ``model.parameters()``, as other scripts have it."""
+    model, _, _ = file[1]
+    optimizer = torch.optim.AdamW(model.parameters())
+    for number, p in enumerate(model.parameters()):
+        p.grad = torch.full_like(p, number)
+    optimizer.step()
+    path = write_published(tmp_path / "ckpt_1.pt", file[1], optimizer=optimizer.state_dict())
+    _, _, state = ours()
+    NeuronBertFormat().load(path, state)
+    for number, (name, _) in enumerate(model.named_parameters()):
+        assert state["optimizer"]["state"][name]["exp_avg"].unique().tolist() == pytest.approx([number * 0.1])
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("false",)
+
+
+def as_written(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(file, weights_only=True)
+    return found
+
+
+def no_model(path: Path) -> None:
+    found = as_written(path)
+    torch.save({"state_dict": found.pop("model"), **found}, path)
+
+
+def forbidden(path: Path) -> None:
+    torch.save(as_written(path) | {"epoch": Evil()}, path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5000])
+
+
+def minimal(path: Path) -> None:
+    found = as_written(path)
+    torch.save({name: found[name] for name in ("model", "files", "epoch")}, path)
+
+
+def other_sizes(path: Path) -> None:
+    found = as_written(path)
+    found["model"]["cls.seq_relationship.bias"] = torch.zeros(3)
+    found["optimizer"]["state"][45]["exp_avg"] = torch.zeros(3)
+    found["optimizer"]["state"][45]["exp_avg_sq"] = torch.zeros(3)
+    torch.save(found, path)
+
+
+def other_names(path: Path) -> None:
+    found = as_written(path)
+    found["model"] = {name.replace("bert.pooler", "bert.poller"): tensor for name, tensor in found["model"].items()}
+    torch.save(found, path)
+
+
+def untied(path: Path) -> None:
+    found = as_written(path)
+    found["model"]["cls.predictions.decoder.weight"] = torch.zeros(1000, 64)
+    torch.save(found, path)
+
+
+def other_groups(path: Path) -> None:
+    found = as_written(path)
+    found["optimizer"]["param_groups"][0]["params"].pop()
+    torch.save(found, path)
+
+
+def no_optimizer_at_all(path: Path) -> None:
+    torch.save(as_written(path) | {"optimizer": {"state": [1]}}, path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (no_model, r"ckpt_3\.pt: it has no entry 'model'; expected a dict of model, optimizer, scheduler, files and"),
+        (forbidden, r"ckpt_3\.pt: refused, since it names posix\.system, which no checkpoint needs"),
+        (cut, r"ckpt_3\.pt: damaged, or no file of weights"),
+        (minimal, r"ckpt_3\.pt: it holds no optimizer, so that no run can go on from it; .* train\.init_from="),
+        (other_sizes, r"3 of 186 entries differ:\n  - model\.cls\.seq_relationship\.bias: found \[3\], expected \[2\]"),
+        (other_names, r"bert\.pooler\.dense\.weight: not in the checkpoint; nearest there: model\.bert\.poller\.dense\.weight"),
+        (untied, r"decoder\.weight and bert\.embeddings\.word_embeddings\.weight differ, and this model has one"),
+        (other_groups, r"its optimizer has groups of 17 and 28 tensors, and its model 18 and 28"),
+        (no_optimizer_at_all, r"its optimizer is no state_dict\(\) of PyTorch's \(KeyError\('param_groups'\)\)"),
+    ],
+)
+def test_what_cannot_be_continued(file: tuple[Path, Published], damage: Callable[[Path], None], message: str) -> None:
+    damage(file[0])
+    with pytest.raises(CheckpointError, match=message):
+        NeuronBertFormat().load(file[0], ours()[2])
+
+
+# Writing what the scripts read
+
+
+def test_the_script_goes_on_from_ours(tmp_path: Path) -> None:
+    """Strict names, states and schedule; and its next losses are those of a script that was never stopped."""
+    parts = published()
+    train(parts, 0, 3)
+    expected = train(parts, 3, 6)
+    module, optimizer, state = ours()
+    again = published()
+    train(again, 0, 3)
+    NeuronBertFormat().load(write_published(tmp_path / "ckpt_3.pt", again), state)
+    apply_state(module, optimizer, state)
+    form = NeuronBertFormat(NeuronBert(files=("x_training_0.hdf5",)))
+    form.train = TRAIN
+    (tmp_path / "out").mkdir()
+    form.save(tmp_path / "out", state)
+    resumed = read_published(tmp_path / "out" / "ckpt_3.pt")
+    assert resumed[2].get_last_lr() == again[2].get_last_lr()
+    assert train(resumed, 3, 6) == expected
+    assert torch.load(tmp_path / "out" / "ckpt_3.pt", weights_only=True)["files"] == [0, "x_training_0.hdf5"]
+
+
+def test_lambs_settings_are_all_there(tmp_path: Path) -> None:
+    """The script's Lamb takes them from the groups of the file, without a default."""
+    settings = Train(optimizer="lamb", trust_clip=1.0, lr=6e-3, steps=10)
+    _, _, state = ours(settings)
+    form = NeuronBertFormat()
+    form.train = settings
+    form.save(tmp_path, state | {"progress": {"step": 4, "consumed_samples": 32}})
+    for group in torch.load(tmp_path / "ckpt_4.pt", weights_only=True)["optimizer"]["param_groups"]:
+        wanted = {"step": 4, "bias_correction": True, "grad_averaging": True, "max_grad_norm": 1.0, "trust_clip": True}
+        assert group.items() >= {**wanted, "always_adapt": False, "betas": (0.9, 0.999), "eps": 1e-8}.items()
+
+
+def test_nvidias_names_are_those_of_its_model(tmp_path: Path) -> None:
+    _, _, state = ours()
+    form = NeuronBertFormat(NeuronBert(names="nvidia"))
+    form.save(tmp_path, {"model": state["model"], "progress": {"step": 7}})
+    names = set(torch.load(tmp_path / "ckpt_7.pt", weights_only=True)["model"])
+    expected = {nvidia(name) for name in published()[0].state_dict()} - {"cls.predictions.decoder.bias"}
+    assert names == expected
+
+
+def test_a_run_that_saves_in_it_resumes_exactly(tmp_path: Path) -> None:
+    words = ("checkpoint=neuron_bert", "train.steps=4", "train.save_every=2")
+    whole = run_tiny("bert_dp", tmp_path / "whole", *words)
+    run_tiny("bert_dp", tmp_path / "parts", *words, "train.stop_after=2")
+    resumed = run_tiny("bert_dp", tmp_path / "parts", *words, "--processes", "1")
+    assert resumed.column() == whole.column()
+    folder = tmp_path / "parts" / "checkpoints" / "step-2"
+    assert sorted(p.name for p in folder.iterdir()) == ["checkpoint.json", "ckpt_2.pt", "job.yaml"]
+
+
+# The published file through the real commands
+
+
+def test_a_run_goes_on_from_a_published_file(file: tuple[Path, Published], tmp_path: Path) -> None:
+    """In the format of the run's own checkpoints, whatever that is; the next step is the fourth."""
+    for form in ("dcp", "neuron_bert"):
+        done = run_tiny("bert_dp", tmp_path / form, f"checkpoint={form}", "train.steps=4", f"train.resume={file[0]}")
+        assert "continuing after step 3" in done.text
+        assert list(done.column()) == [4]
+        assert done.rows[-1]["consumed_samples"] == 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model.positions=128",), "position_embeddings.weight: found [64, 64], expected [128, 64]"),
+        (("model.hidden=32",), "44 of 46 entries differ"),
+        (("train.resume=step-4",), "init_from, train.resume: both say where to begin"),
+    ],
+)
+def test_weights_of_another_architecture(
+    file: tuple[Path, Published], tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    line = ("run", "bert_dp:tiny", f"train.init_from={file[0]}", *words, "--out", str(tmp_path / "run"))
+    done = command(*line)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+# Hugging Face
+
+
+def test_neuron_to_hugging_face_and_back_is_bit_equal(file: tuple[Path, Published], tmp_path: Path) -> None:
+    """46 tensors there and back; in the middle, transformers itself reads them."""
+    path, (model, _, _) = file
+    for line in (
+        (str(path), str(tmp_path / "hf"), "--to", "hf", "--drop", "optimizer", "--recipe", "bert_dp:tiny"),
+        (str(tmp_path / "hf"), str(tmp_path / "back"), "--to", "neuron_bert"),
+        (str(tmp_path / "back" / "ckpt_3.pt"), str(tmp_path / "nvidia"), "--to", "neuron_bert", "names=nvidia"),
+        (str(tmp_path / "nvidia"), str(tmp_path / "again"), "--to", "neuron_bert"),
+    ):
+        done = command("convert", *line)
+        assert done.returncode == 0, done.stdout
+    loaded, info = BertForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(info.values())
+    assert same(loaded.state_dict(), model.state_dict())
+    for name in ("back", "again"):
+        found = torch.load(tmp_path / name / "ckpt_3.pt", weights_only=True)
+        assert same(found["model"], dict(model.state_dict()))
+
+
+def test_the_model_is_known_by_its_shapes(file: tuple[Path, Published], tmp_path: Path) -> None:
+    done = command("convert", str(file[0]), str(tmp_path / "hf"), "--to", "hf", "--drop", "optimizer")
+    assert done.returncode == 0, done.stdout
+    assert "bert_pretraining by the shapes of its tensors: size=custom, layers=2, hidden=64, heads=1" in done.stdout
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["num_attention_heads"] == 1
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "sharded", "bin", "old names", "no heads"])
+def test_a_run_begins_with_hugging_faces_weights(tmp_path: Path, kind: str) -> None:
+    torch.manual_seed(0)
+    model = BertForPreTraining(bert_config())
+    folder = tmp_path / "hf"
+    saved = BertModel(bert_config()) if kind == "no heads" else model
+    saved.save_pretrained(folder, max_shard_size="200KB" if kind == "sharded" else "5GB")
+    if kind in ("bin", "old names"):
+        (folder / "model.safetensors").unlink()
+        names = {name: old(name) if kind == "old names" else name for name in model.state_dict()}
+        torch.save({names[n]: t for n, t in model.state_dict().items()}, folder / "pytorch_model.bin")
+    done = run_tiny("bert_dp", tmp_path / "run", f"train.init_from={folder}", "train.steps=1", "train.lr=0")
+    found = torch.load(converted(tmp_path / "run", tmp_path / "single") / "checkpoint.pt", weights_only=True)["model"]
+    assert all(torch.equal(tensor, found[name]) for name, tensor in saved.state_dict().items() if name in found)
+    assert f"weights of {folder} (hf); optimizer, schedule and data begin anew" in done.text
+    heads = "not in it, and drawn at random: cls.predictions.bias"
+    assert (heads in done.text) == (kind == "no heads")
+
+
+def old(name: str) -> str:
+    """As the first releases called it."""
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+def converted(run: Path, target: Path) -> Path:
+    done = command("convert", str(run), str(target), "--to", "single")
+    assert done.returncode == 0, done.stdout
+    return target
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "relu"}, "a BERT that bert_pretraining cannot be: hidden_act is 'relu' and not 'gelu'"),
+        ({"vocab_size": None}, "config.json: lacks 'vocab_size', which every BERT's has"),
+        ({"model_type": "gpt2"}, "it does not say which model it holds"),
+    ],
+)
+def test_a_config_of_something_else(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    BertForPreTraining(bert_config()).save_pretrained(tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    done = command("convert", str(tmp_path / "hf"), str(tmp_path / "x"), "--to", "dcp")
+    assert done.returncode == 2, done.stdout
+    assert message in done.stdout
+    assert not (tmp_path / "x").exists()
+
+
+def test_both_phases_and_the_export(tmp_path: Path) -> None:
+    """Phase 1, phase 2 from its weights, export; from_pretrained has the loss that the run told at its end."""
+    plain = "data.packed=false"
+    short = (plain, "data.sequence=32", "data.max_predictions=5", "train.steps=4", "train.eval_every=0")
+    run_tiny("bert_dp", tmp_path / "phase1", *short)
+    rows = (plain, "train.steps=3", "train.micro_batch=8", f"train.init_from={tmp_path / 'phase1'}")
+    phase2 = run_tiny("bert_dp", tmp_path / "phase2", *rows)
+    assert f"weights of {tmp_path}/phase1/checkpoints/step-4 (dcp)" in phase2.text
+    done = command("convert", str(tmp_path / "phase2"), str(tmp_path / "hf"), "--to", "hf", "--drop", "optimizer")
+    assert done.returncode == 0, done.stdout
+
+    data = build_data(BertHdf5(packed=False, sequence=64, max_predictions=10, vocabulary=1000), context(tmp_path))
+    batch = data.read("valid", 0, 8)
+    batch = {name: values.long() for name, values in batch.items()}
+    labels = torch.full_like(batch["input_ids"], -100)
+    places, words = batch["masked_lm_positions"], batch["masked_lm_ids"]
+    rows_of = torch.arange(8)[:, None].expand_as(places)[places > 0]
+    labels[rows_of, places[places > 0]] = words[places > 0]
+    model = BertForPreTraining.from_pretrained(tmp_path / "hf").eval()
+    with torch.no_grad():
+        output = model(
+            input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"],
+            labels=labels, next_sentence_label=batch["next_sentence_labels"],
+        )  # fmt: skip
+    assert output.loss.item() == pytest.approx(phase2.rows[-1]["val_loss"], abs=1e-5)
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    real = batch["input_ids"][0][batch["input_mask"][0] > 0]
+    assert tokenizer.decode(real).startswith("[CLS]")
+    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[MASK]"]) == [0, 4]
+
+
+def context(cache: Path) -> Run:
+    settings = Train(eval_every=1)
+    return Run(
+        device=torch.device("cpu"), mesh=None, rank=0, world_size=1, local_rank=0, dp_rank=0, dp_size=1,
+        train=settings, cache=Path(os.environ.get("RECIPE_CACHE") or home_cache()),
+    )  # fmt: skip
+
+
+def home_cache() -> Path:
+    from recipe_core.files import home
+
+    return home()
