@@ -87,8 +87,15 @@ def _aligned(cells: Sequence[str], there: Sequence[bool]) -> list[str]:
 def _settings(found: Comparison) -> Iterator[str]:
     if found.settings:
         rows = [["setting", *found.names]]
-        rows += [[key, *("-" if v is None else str(v) for v in values)] for key, values in found.settings.items()]
+        rows += [[key, *map(_setting, values)] for key, values in found.settings.items()]
         yield _block("Settings that differ", rows)
+
+
+def _setting(value: object) -> str:
+    """A value as it is written on the line."""
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number(value: float | None) -> str:
