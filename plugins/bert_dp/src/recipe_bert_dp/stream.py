@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import h5py
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from recipe_bert_dp import shards
+from recipe_bert_dp.columns import Column
 from recipe_bert_dp.limits import check
 from recipe_bert_dp.shards import Arrays, Shape
+from recipe_core.parallel import Batch
 
 SLICE = shards.CHUNK
 """Rows that are read at once, at least."""
@@ -23,7 +27,9 @@ MOST_IN_SLICE = 4096
 WINDOW = 2048
 """Rows that are mixed with each other, at least."""
 MOST_OPEN = 64
-"""Shards that are open at a time."""
+"""Shards that are open at a time, unless a window needs more."""
+THREADS = min(4, os.cpu_count() or 1)
+"""Threads that inflate chunks."""
 
 
 class Window(NamedTuple):
@@ -31,7 +37,7 @@ class Window(NamedTuple):
 
     first: int
     end: int
-    rows: Arrays
+    rows: Batch
 
 
 class Stream:
@@ -61,14 +67,14 @@ class Stream:
         self._per_window = max(1, -(-WINDOW // int(self._sizes.max())))
         self.rows = int(self._sizes.sum())
         """Rows of one epoch."""
-        self._open: dict[int, tuple[h5py.File, Mapping[str, h5py.Dataset]]] = {}
-        self._owner = 0
+        self._open: dict[int, tuple[h5py.File, Mapping[str, Column]]] = {}
+        self._owner, self._threads = 0, ThreadPoolExecutor(THREADS, "shards")
         # Reading goes forward: around a border two epochs and two windows are in use.
         self._epoch = lru_cache(maxsize=2)(self._draw)
         self._window = lru_cache(maxsize=2)(self._read_window)
         self._now = Window(0, 0, {})
 
-    def read(self, start: int, count: int) -> Arrays:
+    def read(self, start: int, count: int) -> Batch:
         """Rows ``start`` to ``start + count - 1`` of the order, in the types of the files.
 
         They may share memory with what a later call gives, so that nobody should write into them.
@@ -77,16 +83,16 @@ class Stream:
             DataError: a shard is damaged there, or holds what cannot be.
         """
         stop = start + count
-        parts: list[Arrays] = []
+        parts: list[Batch] = []
         while start < stop:
             if not self._now.first <= start < self._now.end:
                 self._now = self._find(start)
-            here, last = self._now.first, min(stop, self._now.end)
-            parts.append({name: values[start - here : last - here] for name, values in self._now.rows.items()})
-            start = last
+            first, size = start - self._now.first, min(stop, self._now.end) - start
+            parts.append({name: values.narrow(0, first, size) for name, values in self._now.rows.items()})
+            start += size
         if len(parts) == 1:
             return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _find(self, row: int) -> Window:
         """The window that ``row`` of the order is in."""
@@ -107,33 +113,37 @@ class Stream:
     def _random(self, *numbers: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox([self._seed, *numbers]))
 
-    def _read_window(self, epoch: int, window: int) -> Arrays:
+    def _read_window(self, epoch: int, window: int) -> Batch:
         """The rows of a window, shuffled."""
         order, _ = self._epoch(epoch)
         mine = order[window * self._per_window : (window + 1) * self._per_window]
         # In the order of the files: neighbours on the disk are read one behind the other.
-        blocks = [self._read_slice(*map(int, self._slices[which])) for which in np.sort(mine)]
+        slices = [tuple(map(int, self._slices[which])) for which in np.sort(mine)]
+        self._open_all({shard for shard, _, _ in slices})
+        blocks = list(self._threads.map(self._read_slice, *zip(*slices, strict=True)))
         shuffled = self._random(epoch, window).permutation(sum(len(block["input_ids"]) for block in blocks))
-        return {name: np.concatenate([block[name] for block in blocks])[shuffled] for name in blocks[0]}
+        whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        return {name: torch.from_numpy(values[shuffled]) for name, values in whole.items()}
 
     def _read_slice(self, shard: int, start: int, stop: int) -> Arrays:
         path, shape = self._paths[shard], self._shapes[shard]
-        block = shards.read(self._arrays(shard), path, shape, start, stop)
+        block = shards.read(self._open[shard][1], path, shape, start, stop)
         check(block, shape, self._vocabulary, path, start)
         return block
 
-    def _arrays(self, shard: int) -> Mapping[str, h5py.Dataset]:
-        """The arrays of an open shard. HDF5's handles do not survive a fork, so each process opens its own."""
+    def _open_all(self, wanted: set[int]) -> None:
+        """Have these shards open, and close others where they become too many.
+
+        Neither HDF5's handles nor threads survive a fork, so each process has its own.
+        """
         if self._owner != os.getpid():
-            self._open, self._owner = {}, os.getpid()
-        if shard not in self._open:
-            if len(self._open) >= MOST_OPEN:
-                file, _ = self._open.pop(next(iter(self._open)))
-                file.close()
+            self._open, self._owner, self._threads = {}, os.getpid(), ThreadPoolExecutor(THREADS, "shards")
+        for shard in wanted - self._open.keys():
             with shards.naming(self._paths[shard]):
                 file = h5py.File(self._paths[shard], "r")
-                self._open[shard] = file, {name: file[name] for name in self._shapes[shard].layout}
-        return self._open[shard][1]
+                self._open[shard] = file, {name: Column(file[name]) for name in self._shapes[shard].layout}
+        for shard in [shard for shard in self._open if shard not in wanted][: max(0, len(self._open) - MOST_OPEN)]:
+            self._open.pop(shard)[0].close()
 
 
 def _slice_rows(shape: Shape) -> int:
