@@ -201,5 +201,5 @@ def build(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure the speed against the peers, with all of benchmarks/ or what is named (`-- gather`); many minutes."""
     install(session, *FOLDERS, "accelerate", "megatron-core", "transformers")
-    for name in session.posargs or ["index_build", "gather", "train_gpt"]:
+    for name in session.posargs or ["index_build", "gather", "optimizer", "train_gpt"]:
         session.run("python", f"benchmarks/{name}.py")
