@@ -21,8 +21,8 @@ from recipe_core.prepare import read_manifest
 from recipe_core.settings import Train
 from recipe_core.text import library
 
-CONFIG = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10)
-PACKED = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10, packed=True)
+CONFIG = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10, packed=False)
+PACKED = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10)
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ class BertHdf5:
     """Folders, or single shards. In a folder, ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation,
     at any depth. None: the English text that CPython carries, prepared once per machine."""
     packed: bool | None = None
-    """Whether a row holds several samples: ``true`` takes packed shards only (of the embedded corpus too), ``false``
-    plain ones only; unless given, the files decide. A sample of ``train.global_batch`` is a row."""
+    """Whether a row holds several samples: ``true`` takes packed shards only, ``false`` plain ones only; unless given,
+    the files decide, and the embedded corpus is packed. A sample of ``train.global_batch`` is a row."""
     sequence: int = 128
     """Tokens of a row; the shards must have been made for it."""
     max_predictions: int = 20

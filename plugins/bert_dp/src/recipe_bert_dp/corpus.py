@@ -49,7 +49,7 @@ def prepare(cache: Path, config: BertHdf5) -> Path:
     text = load_or_build(cache / f"bert-text-{_fingerprint(config)}", _text, lambda part: _write_text(part, config))
     key = f"{_fingerprint(config)}-{config.sequence}-{config.max_predictions}"
     plain = load_or_build(cache / f"bert-shards-{key}", _shards, lambda part: _write_shards(part, text, config))
-    if not config.packed:
+    if config.packed is False:
         return plain
     return load_or_build(cache / f"bert-packed-{key}", _shards, lambda part: _write_packed(part, plain))
 

@@ -73,7 +73,7 @@ def _misfit(config: BertHdf5, shape: Shape, first: Shape) -> str:
     if config.packed and not shape.packed:
         return (
             "has one sample a row, but data.packed=true; make packed shards with `recipe prepare bert_packed "
-            "inputs=FOLDER output=PACKED` and name these, or leave data.packed away"
+            "inputs=FOLDER output=PACKED` and name these, or set data.packed=null"
         )
     if shape.sequence != config.sequence:
         return f"has {shape.sequence} tokens a row, but data.sequence={config.sequence}; set it to {shape.sequence}"
