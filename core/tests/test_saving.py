@@ -11,11 +11,11 @@ import torch
 
 from recipe_core import registry
 from recipe_core.background import Saver, copied
+from recipe_core.curves import read_rows
 from recipe_core.errors import CheckpointError, ConfigError, DiskError
 from recipe_core.job import Job, resolve
 from recipe_core.lazy import flat
 from recipe_core.manifest import Manifest
-from recipe_core.metrics import read_rows
 from recipe_core.run import run
 from recipe_core.single import Single
 from recipe_core.testing import spawn, toy
@@ -115,7 +115,9 @@ def test_single_says_what_does_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"cos\nsystem\n(S'true'\ntR."])
 def test_single_refuses_what_is_no_weights(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint.pt").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: (refused, since it names|damaged, or no file of weights)"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint\.pt: (refused, since it names|damaged, or no file of weights)"
+    ):
         Single().load(tmp_path, {})
 
 

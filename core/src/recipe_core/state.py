@@ -16,13 +16,11 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-LEAF_OVERHEAD = 4096
-"""Bytes that a checkpoint needs for a leaf beside its values, at most: headers in the file, its metadata."""
-_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
-"""Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
-
 from recipe_core.lazy import Lazy
 from recipe_core.parallel import plain_name
+
+LEAF_OVERHEAD = 4096
+"""Bytes that a checkpoint needs for a leaf beside its values, at most: headers in the file, its metadata."""
 
 
 def weights(module: nn.Module) -> dict[str, Any]:

@@ -253,7 +253,10 @@ def no_optimizer_at_all(path: Path) -> None:
         (cut, r"ckpt_3\.pt: damaged, or no file of weights"),
         (minimal, r"ckpt_3\.pt: it holds no optimizer, so that no run can go on from it; .* train\.init_from="),
         (other_sizes, r"3 of 186 entries differ:\n  - model\.cls\.seq_relationship\.bias: found \[3\], expected \[2\]"),
-        (other_names, r"bert\.pooler\.dense\.weight: not in the checkpoint; nearest there: model\.bert\.poller\.dense\.weight"),
+        (
+            other_names,
+            r"bert\.pooler\.dense\.weight: not in the checkpoint; nearest there: model\.bert\.poller\.dense\.weight",
+        ),
         (untied, r"decoder\.weight and bert\.embeddings\.word_embeddings\.weight differ, and this model has one"),
         (other_groups, r"its optimizer has groups of 17 and 28 tensors, and its model 18 and 28"),
         (no_optimizer_at_all, r"its optimizer is no state_dict\(\) of PyTorch's \(KeyError\('param_groups'\)\)"),
