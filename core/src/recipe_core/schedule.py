@@ -39,4 +39,5 @@ def _polynomial(train: Train, number: int) -> float:
     warmup = train.warmup_ratio or train.warmup_steps / train.steps
     if progress < warmup:
         return train.lr * progress / warmup
-    return train.min_lr + (train.lr - train.min_lr) * (1 - progress) ** train.schedule_power
+    left: float = (1 - progress) ** train.schedule_power
+    return train.min_lr + (train.lr - train.min_lr) * left

@@ -35,10 +35,13 @@ class Column:
         if not self._direct or start % self._chunk[0]:
             found = self._dataset[where]
             return found
-        parts = [self._read(first) for first in range(start, stop, self._chunk[0])]
-        if any(part is None for part in parts):
-            found = self._dataset[where]
-            return found
+        parts = []
+        for first in range(start, stop, self._chunk[0]):
+            part = self._read(first)
+            if part is None:
+                found = self._dataset[where]
+                return found
+            parts.append(part)
         # The last chunk of a file is as long as the others, filled up.
         found = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return found[: stop - start]
@@ -53,4 +56,5 @@ class Column:
         flat: NDArray[np.uint8] = np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
         if self._shuffled:  # all first bytes of the numbers, then all second ones, ...
             flat = np.ascontiguousarray(flat.reshape(self._dtype.itemsize, -1).T).reshape(-1)
-        return flat.view(self._dtype).reshape(self._chunk)
+        chunk: NDArray[Any] = flat.view(self._dtype).reshape(self._chunk)
+        return chunk
