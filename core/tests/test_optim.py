@@ -73,6 +73,25 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
     return all(p.equal(q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"optimizer_states": "master"}, "optimizer_states: master keeps bf16 weights in fp32 too"),
+        ({"stochastic_rounding": True}, "stochastic_rounding: it rounds to bf16 weights, and with precision=fp32"),
+        (
+            {"precision": "bf16", "stochastic_rounding": True, "optimizer_states": "master"},
+            "stochastic_rounding: optimizer_states=master keeps all of each update",
+        ),
+        ({"trust_clip": 2.0}, "trust_clip: only optimizer=lamb takes it, and this is adamw"),
+        ({"optimizer": "lamb", "trust_clip": -1.0}, "trust_clip: expected at least 0, got -1.0"),
+        ({"schedule_power": 0.0}, "schedule_power: expected more than 0, got 0.0"),
+    ],
+)
+def test_settings_that_exclude_each_other(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Train(**settings)
+
+
 def test_biases_and_norms_do_not_decay() -> None:
     module = nn.Sequential(nn.Embedding(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
     optimizer = build(module.named_parameters(), Train(weight_decay=0.3))
