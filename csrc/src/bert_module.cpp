@@ -9,9 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "checks.hpp"
@@ -21,6 +19,7 @@
 #include "recipe_index/packing.hpp"
 #include "recipe_index/pairs.hpp"
 #include "recipe_index/wordpiece.hpp"
+#include "texts.hpp"
 
 namespace recipe_index::python {
 namespace {
@@ -28,28 +27,12 @@ namespace {
 constexpr std::int64_t kMostSequence = std::numeric_limits<std::uint16_t>::max();
 constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
 
-template <typename Work>
-auto unlocked(Work work) {
-    const py::gil_scoped_release release;
-    return work();
-}
-
 double probability(const char* name, const py::handle& value) {
     const auto number = value.cast<double>();
     if (!(number >= 0.0 && number <= 1.0)) {
         throw py::value_error(std::string(name) + ": expected from 0 to 1, got " + std::string(py::str(value)));
     }
     return number;
-}
-
-// Moves the entries of a vector into an array, without a copy.
-template <typename T>
-py::array_t<T> owned(std::vector<T>&& values) {
-    auto kept = std::make_unique<std::vector<T>>(std::move(values));
-    std::vector<T>* const raw = kept.get();
-    const py::capsule owner(raw, [](void* vector) { delete static_cast<std::vector<T>*>(vector); });
-    static_cast<void>(kept.release());
-    return py::array_t<T>(static_cast<py::ssize_t>(raw->size()), raw->data(), owner);
 }
 
 // An array of zeros and where its entries are.
@@ -60,60 +43,24 @@ py::array_t<T> zeros(std::vector<py::ssize_t> shape) {
     return out;
 }
 
-// A tokenizer that several Python threads may share: what it remembers is changed by one at a time.
-class Tokenizer {
-public:
-    Tokenizer(const std::vector<std::string>& pieces, const py::object& ids, bool lowercase, const py::object& unknown,
-              std::vector<std::string> special, WordPiece::Fallback fallback)
-        : wordpiece_(pieces, numbers(ids, pieces.size()), lowercase,
-                     static_cast<std::int32_t>(integer("unknown", unknown, 0, kMostIds)), std::move(special),
-                     // It is Python: it needs the lock of the interpreter, which encode() lets go.
-                     [asked = std::move(fallback)](const std::vector<std::string>& texts) {
-                         const py::gil_scoped_acquire acquire;
-                         return asked(texts);
-                     }) {}
-
-    py::tuple encode(const py::list& texts) {
-        std::vector<std::string_view> views;
-        views.reserve(texts.size());
-        for (const py::handle text : texts) {
-            if (!PyUnicode_Check(text.ptr())) {
-                throw py::type_error("texts: expected str, got " + std::string(py::str(py::type::of(text))));
-            }
-            Py_ssize_t size = 0;
-            const char* const data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);  // the str keeps it
-            if (data == nullptr) {
-                throw py::error_already_set();
-            }
-            views.emplace_back(data, static_cast<std::size_t>(size));
-        }
-        const py::list kept = texts.attr("copy")();  // whoever takes a text off the list must not free it meanwhile
-        WordPiece::Encoded encoded = unlocked([&] {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            return wordpiece_.encode(views);
-        });
-        return py::make_tuple(owned(std::move(encoded.ids)), owned(std::move(encoded.lengths)));
+std::unique_ptr<Shared<WordPiece>> word_piece(const std::vector<std::string>& pieces, const py::object& ids,
+                                              bool lowercase, const py::object& unknown,
+                                              std::vector<std::string> special, AskedWords::Fallback fallback) {
+    const py::array given = array<std::int32_t>("ids", ids);
+    if (static_cast<std::size_t>(given.size()) != pieces.size()) {
+        throw py::value_error("ids: expected one for each of the " + std::to_string(pieces.size()) + " pieces, got " +
+                              std::to_string(given.size()));
     }
-
-private:
-    static std::vector<std::int32_t> numbers(const py::object& ids, std::size_t count) {
-        const py::array given = array<std::int32_t>("ids", ids);
-        if (static_cast<std::size_t>(given.size()) != count) {
-            throw py::value_error("ids: expected one for each of the " + std::to_string(count) + " pieces, got " +
-                                  std::to_string(given.size()));
+    const auto* const data = static_cast<const std::int32_t*>(given.data());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        if (data[i] < 0) {
+            throw py::value_error("ids: expected no negative number, got " + std::to_string(data[i]));
         }
-        const auto* const data = static_cast<const std::int32_t*>(given.data());
-        for (std::size_t i = 0; i < count; ++i) {
-            if (data[i] < 0) {
-                throw py::value_error("ids: expected no negative number, got " + std::to_string(data[i]));
-            }
-        }
-        return {data, data + count};
     }
-
-    std::mutex mutex_;
-    WordPiece wordpiece_;
-};
+    const auto id = static_cast<std::int32_t>(integer("unknown", unknown, 0, kMostIds));
+    return std::make_unique<Shared<WordPiece>>(WordPiece(pieces, {data, data + pieces.size()}, lowercase, id,
+                                                         std::move(special), locking(std::move(fallback))));
+}
 
 py::array make_pairs(const py::object& sentences, const py::object& documents, const py::object& pool,
                      const py::object& first, const py::object& last, const py::object& sequence,
@@ -280,11 +227,10 @@ PYBIND11_MODULE(_bert, module) {
     using py::arg;
     PYBIND11_NUMPY_DTYPE(Pair, a_start, b_start, key, a_length, b_length, random_next, single, unused);
     module.attr("PAIR") = py::dtype::of<Pair>();
-    py::class_<Tokenizer>(module, "WordPiece", "See recipe_index.plain_bert.WordPiece.")
-        .def(py::init<const std::vector<std::string>&, const py::object&, bool, const py::object&,
-                      std::vector<std::string>, WordPiece::Fallback>(),
-             arg("pieces"), arg("ids"), arg("lowercase"), arg("unknown"), arg("special"), arg("fallback"))
-        .def("encode", &Tokenizer::encode, arg("texts"), "See recipe_index.plain_bert.WordPiece.encode.");
+    py::class_<Shared<WordPiece>>(module, "WordPiece", "See recipe_index.plain_bert.WordPiece.")
+        .def(py::init(&word_piece), arg("pieces"), arg("ids"), arg("lowercase"), arg("unknown"), arg("special"),
+             arg("fallback"))
+        .def("encode", &Shared<WordPiece>::encode, arg("texts"), "See recipe_index.plain_bert.WordPiece.encode.");
     module.def("make_pairs", &make_pairs, arg("sentences"), arg("documents"), arg("pool"), arg("first"), arg("last"),
                arg("sequence"), arg("short_probability"), arg("seed"), arg("round"),
                "See recipe_index.plain_bert.make_pairs.");

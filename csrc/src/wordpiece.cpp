@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <stdexcept>
 #include <utility>
 
 namespace recipe_index {
 namespace {
 
 constexpr std::size_t kLongestWord = 100;  // characters; a longer word is unknown, as in the published tokenizer
-constexpr std::size_t kMostWords = 1 << 20;
-constexpr std::size_t kMostBytes = 64 << 20;  // what is remembered starts anew beyond either
 
 enum Class : unsigned char { kLetter, kSpace, kControl, kPunctuation, kOther };
 
@@ -42,8 +39,8 @@ Class class_of(char byte) { return kClasses[static_cast<unsigned char>(byte)]; }
 }  // namespace
 
 WordPiece::WordPiece(const std::vector<std::string>& pieces, const std::vector<std::int32_t>& ids, bool lowercase,
-                     std::int32_t unknown, std::vector<std::string> special, Fallback fallback)
-    : lowercase_(lowercase), unknown_(unknown), special_(std::move(special)), fallback_(std::move(fallback)) {
+                     std::int32_t unknown, std::vector<std::string> special, AskedWords::Fallback fallback)
+    : known_(std::move(fallback)), lowercase_(lowercase), unknown_(unknown), special_(std::move(special)) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
         if (vocabulary_.find(pieces[i]) == nullptr) {
             vocabulary_.insert(pieces[i], vocabulary_.keep(&ids[i], 1));
@@ -57,21 +54,9 @@ WordPiece::WordPiece(const std::vector<std::string>& pieces, const std::vector<s
     }
 }
 
-WordPiece::Encoded WordPiece::encode(const std::vector<std::string_view>& texts) {
-    if (known_.words() > kMostWords || known_.bytes() > kMostBytes) {
-        known_.clear();
-    }
-    Encoded encoded;
-    encoded.lengths.reserve(texts.size());
-    for (const std::string_view text : texts) {
-        const std::size_t before = encoded.ids.size();
-        encode_one(text, encoded.ids);
-        encoded.lengths.push_back(static_cast<std::int32_t>(encoded.ids.size() - before));
-    }
-    if (!missing_.empty()) {
-        expand(encoded, resolve());
-    }
-    return encoded;
+Encoded WordPiece::encode(const std::vector<std::string_view>& texts) {
+    return known_.encode(
+        texts, [this](std::string_view text, std::vector<std::int32_t>& ids) { encode_one(text, ids); });
 }
 
 void WordPiece::encode_one(std::string_view text, std::vector<std::int32_t>& out) {
@@ -89,12 +74,12 @@ void WordPiece::encode_one(std::string_view text, std::vector<std::int32_t>& out
         }
         if (at > start) {
             const std::string_view raw = text.substr(start, at - start);
-            ascii ? ascii_word(raw, out) : other_text(raw, out);
+            ascii ? ascii_word(raw, out) : known_.ask(raw, out);
         }
         if (at < text.size() && found == kPunctuation) {
             if (text[at] == '[' && special_at(text.substr(at))) {
                 out.resize(before);  // the other tokenizer knows how to part a text at such tokens
-                other_text(text, out);
+                known_.ask(text, out);
                 return;
             }
             out.push_back(punctuation_[static_cast<unsigned char>(text[at])]);
@@ -120,7 +105,7 @@ void WordPiece::ascii_word(std::string_view raw, std::vector<std::int32_t>& out)
     }
     const std::string_view word(word_.data(), size);
     const WordTable::Ids* known = known_.find(word);
-    append(known != nullptr ? *known : longest_pieces(word), out);
+    known_.append(known != nullptr ? *known : longest_pieces(word), out);
 }
 
 // The longest piece that the word starts with, then the longest that continues it, and so on; or the unknown token.
@@ -149,30 +134,7 @@ WordTable::Ids WordPiece::longest_pieces(std::string_view word) {
         ids.push_back(*vocabulary_.data(*piece));
         start += size;
     }
-    const WordTable::Ids kept = known_.keep(ids.data(), ids.size());
-    known_.insert(word, kept);
-    return kept;
-}
-
-void WordPiece::other_text(std::string_view raw, std::vector<std::int32_t>& out) {
-    const WordTable::Ids* known = known_.find(raw);
-    if (known != nullptr) {
-        append(*known, out);
-        return;
-    }
-    missing_.emplace_back(raw);
-    const WordTable::Ids place{0, -static_cast<std::int32_t>(missing_.size())};
-    known_.insert(raw, place);
-    append(place, out);
-}
-
-// Ids that are not known yet leave a negative number in their place, which expand() replaces.
-void WordPiece::append(WordTable::Ids ids, std::vector<std::int32_t>& out) const {
-    if (ids.count < 0) {
-        out.push_back(ids.count);
-    } else {
-        out.insert(out.end(), known_.data(ids), known_.data(ids) + ids.count);
-    }
+    return known_.remember(word, ids);
 }
 
 bool WordPiece::special_at(std::string_view rest) const {
@@ -182,46 +144,6 @@ bool WordPiece::special_at(std::string_view rest) const {
         }
     }
     return false;
-}
-
-// Asks for the ids of what is missing, and remembers them.
-std::vector<WordTable::Ids> WordPiece::resolve() {
-    const std::vector<std::string> texts = std::exchange(missing_, {});
-    std::vector<std::vector<std::int32_t>> found;
-    try {
-        found = fallback_(texts);
-        if (found.size() != texts.size()) {
-            throw std::invalid_argument("fallback: expected ids for " + std::to_string(texts.size()) +
-                                        " texts, got " + std::to_string(found.size()));
-        }
-    } catch (...) {
-        known_.clear();  // it would hold words without ids
-        throw;
-    }
-    std::vector<WordTable::Ids> kept;
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-        kept.push_back(known_.keep(found[i].data(), found[i].size()));
-        *known_.find(texts[i]) = kept.back();
-    }
-    return kept;
-}
-
-void WordPiece::expand(Encoded& encoded, const std::vector<WordTable::Ids>& resolved) const {
-    std::vector<std::int32_t> ids;
-    ids.reserve(encoded.ids.size() + 4 * resolved.size());
-    std::size_t at = 0;
-    for (std::int32_t& length : encoded.lengths) {
-        const std::size_t before = ids.size();
-        for (const std::size_t end = at + static_cast<std::size_t>(length); at < end; ++at) {
-            if (const std::int32_t id = encoded.ids[at]; id < 0) {
-                append(resolved[static_cast<std::size_t>(-(id + 1))], ids);
-            } else {
-                ids.push_back(id);
-            }
-        }
-        length = static_cast<std::int32_t>(ids.size() - before);
-    }
-    encoded.ids.swap(ids);
 }
 
 }  // namespace recipe_index

@@ -3,52 +3,37 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "recipe_index/asked_words.hpp"
 #include "recipe_index/word_table.hpp"
 
 namespace recipe_index {
 
 class WordPiece {
 public:
-    // Gives the token ids of each text.
-    using Fallback = std::function<std::vector<std::vector<std::int32_t>>(const std::vector<std::string>&)>;
-
-    // Token ids of texts, one behind the other, and how many belong to each.
-    struct Encoded {
-        std::vector<std::int32_t> ids;
-        std::vector<std::int32_t> lengths;
-    };
-
     // `special`: texts that stand for one token wherever they appear, each of which starts with '['.
     WordPiece(const std::vector<std::string>& pieces, const std::vector<std::int32_t>& ids, bool lowercase,
-              std::int32_t unknown, std::vector<std::string> special, Fallback fallback);
+              std::int32_t unknown, std::vector<std::string> special, AskedWords::Fallback fallback);
 
     Encoded encode(const std::vector<std::string_view>& texts);
 
 private:
     void encode_one(std::string_view text, std::vector<std::int32_t>& out);
     void ascii_word(std::string_view raw, std::vector<std::int32_t>& out);
-    void other_text(std::string_view raw, std::vector<std::int32_t>& out);
-    void append(WordTable::Ids ids, std::vector<std::int32_t>& out) const;
     WordTable::Ids longest_pieces(std::string_view word);
     bool special_at(std::string_view rest) const;
-    std::vector<WordTable::Ids> resolve();
-    void expand(Encoded& encoded, const std::vector<WordTable::Ids>& resolved) const;
 
     WordTable vocabulary_;
-    WordTable known_;
+    AskedWords known_;
     std::size_t longest_ = 0;  // bytes of the longest piece
     bool lowercase_;
     std::int32_t unknown_;
     std::int32_t punctuation_[128];
     std::vector<std::string> special_;
-    Fallback fallback_;
     std::string word_;
-    std::vector<std::string> missing_;  // texts for the fallback, in the order in which they were met
 };
 
 }  // namespace recipe_index

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from array import array
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import import_module
@@ -17,9 +15,9 @@ from recipe_core.errors import ConfigError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Way = Literal["gigatoken", "words", "plain"]
-Encode = Callable[[str], bytes]
-"""The token ids of a text, as they stand in a .bin file."""
+Way = Literal["gigatoken", "pieces", "plain"]
+Encode = Callable[[list[str]], list[bytes]]
+"""The token ids of each text, as they stand in a .bin file."""
 
 _TRICKY = (
     "It's 1234567 o'clock, \"isn't\" IT'S they'll (a) [b] {c}-d_e/f\\g",
@@ -38,14 +36,14 @@ def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -
     """What encodes texts by ``tokenizer``, the content of a tokenizer.json.
 
     Args:
-        typecode: of the ids in the bytes, as the module array names it: ``H`` for uint16, ``i`` for int32.
+        typecode: of the ids in the bytes, as NumPy names it: ``H`` for uint16, ``i`` for int32.
     """
     # One text at a time needs no threads, and handing it to one takes longer than many a text.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if way == "gigatoken":
         return _gigatoken(tokenizer, typecode)
-    if way == "words":
-        return _Words(tokenizer, typecode).encode
+    if way == "pieces":
+        return _pieces(tokenizer, typecode)
     return _plain(tokenizer, typecode, add_special_tokens)
 
 
@@ -61,10 +59,9 @@ def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: Iterabl
     Raises:
         ConfigError: ``engine=gigatoken`` cannot be used here.
     """
-    added = [token["content"] for token in json.loads(tokenizer).get("added_tokens") or ()]
+    added = [token.content for token in load_tokenizer(tokenizer).get_added_tokens_decoder().values()]
     samples = [*_TRICKY, *(f"end{token}{token} {token} begin" for token in added[:50]), *texts]
-    plain = encoder("plain", tokenizer, "i", add_special_tokens)
-    expected = [plain(text) for text in samples]
+    expected = encoder("plain", tokenizer, "i", add_special_tokens)(samples)
     note = ""
     if engine != "tokenizers":
         problem = _gigatoken_problem(tokenizer, add_special_tokens, samples, expected)
@@ -73,10 +70,9 @@ def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: Iterabl
         if engine == "gigatoken":
             raise ConfigError(f"engine: gigatoken {problem}; set engine=tokenizers")
         note = "" if problem == _NOT_INSTALLED else f"gigatoken {problem}; tokenizers is used instead"
-    if not add_special_tokens and splits_at_words(tokenizer):
-        encode = encoder("words", tokenizer, "i", False)
-        if all(encode(text) == ids for text, ids in zip(samples, expected, strict=True)):
-            return "words", note
+    known = not add_special_tokens and splits_at_words(load_tokenizer(tokenizer))
+    if known and encoder("pieces", tokenizer, "i", False)(samples) == expected:
+        return "pieces", note
     return "plain", note
 
 
@@ -88,8 +84,8 @@ def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, samples: list[s
     if add_special_tokens:
         return "adds no special tokens, and add_special_tokens=true asks for them"
     try:
-        encode = encoder("gigatoken", tokenizer, "i", False)
-        differing = sum(encode(text) != ids for text, ids in zip(samples, expected, strict=True))
+        found = encoder("gigatoken", tokenizer, "i", False)(samples)
+        differing = sum(mine != ids for mine, ids in zip(found, expected, strict=True))
     except ImportError:
         return _NOT_INSTALLED
     except BaseException as error:  # a panic of Rust code is no Exception
@@ -100,25 +96,46 @@ def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, samples: list[s
 
 
 def _gigatoken(tokenizer: str, typecode: str) -> Encode:
+    giga = load_gigatoken(tokenizer)
+
+    def encode(texts: list[str]) -> list[bytes]:
+        return [giga.encode(text).astype(typecode).tobytes() for text in texts]
+
+    return encode
+
+
+def _pieces(tokenizer: str, typecode: str) -> Encode:
     import numpy as np
 
-    giga, dtype = load_gigatoken(tokenizer), np.dtype(typecode)
+    from recipe_index.text import Pieces
 
-    def encode(text: str) -> bytes:
-        ids: bytes = giga.encode(text).astype(dtype).tobytes()
-        return ids
+    pieces, width = Pieces(_ids_of(load_tokenizer(tokenizer), False)), np.dtype(typecode).itemsize
+
+    def encode(texts: list[str]) -> list[bytes]:
+        ids, lengths = pieces.encode(texts)
+        data, ends = ids.astype(typecode).tobytes(), np.cumsum(lengths) * width
+        return [data[end - width * length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
 
     return encode
 
 
 def _plain(tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
-    found = load_tokenizer(tokenizer)
+    import numpy as np
 
-    def encode(text: str) -> bytes:
-        (encoding,) = found.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return array(typecode, encoding.ids).tobytes()
+    ids_of = _ids_of(load_tokenizer(tokenizer), add_special_tokens)
+
+    def encode(texts: list[str]) -> list[bytes]:
+        return [np.array(ids, dtype=typecode).tobytes() for ids in ids_of(texts)]
 
     return encode
+
+
+def _ids_of(tokenizer: Tokenizer, add_special_tokens: bool) -> Callable[[list[str]], list[list[int]]]:
+    def ids_of(texts: list[str]) -> list[list[int]]:
+        found = tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in found]
+
+    return ids_of
 
 
 _loaded: dict[str, Tokenizer] = {}
@@ -149,16 +166,6 @@ def load_gigatoken(content: str) -> Any:
     return import_module("gigatoken").Tokenizer.from_json(content)
 
 
-# Cuts that no token of the tokenizers below ever lies across, so that the pieces can be encoded one by one:
-# - before a space with a character other than white space on either side of it: their patterns take a space only as the
-#   first character of a word, or in a run of white space, from which they leave the last space to the word after it;
-# - between an ASCII letter or digit and one of the punctuation marks here, or a line end: no word goes on with these.
-# ASCII on both sides of the second, so that nothing depends on the version of Unicode that a tokenizer knows.
-_PIECES = re.compile(
-    r"""\ ?[A-Za-z0-9]+(?=[\ \n,.;:!?)"(\-]|\Z)  # most pieces: a word
-    |.(?:.*?(?:(?<=[A-Za-z0-9])(?=[\n,.;:!?)"(\-])|(?<=\S)(?=\ )|(?=\ \S)|\Z))  # anything, up to the next cut""",
-    re.DOTALL | re.VERBOSE,
-)
 _LETTERS = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
@@ -177,18 +184,24 @@ _PATTERNS = frozenset(
 """How Llama 3, Qwen and GPT-4o (and those that follow them) split a text into words."""
 
 
-def splits_at_words(tokenizer: str) -> bool:
-    """Whether a tokenizer (the content of a tokenizer.json) is known never to make a token across our cuts."""
-    content = json.loads(tokenizer)
-    normalizer, splitter = content.get("normalizer"), content.get("pre_tokenizer") or {}
-    for token in content.get("added_tokens") or ():
-        looks_around = token["lstrip"] or token["rstrip"] or token["single_word"]
-        changes = normalizer is not None and token["normalized"]
-        if looks_around or changes or len(_PIECES.findall(token["content"])) != 1:
+def splits_at_words(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer is known never to make a token across the cuts of :class:`recipe_index.text.Pieces`."""
+    from recipe_index.plain_text import PIECES
+
+    normalizer, splitter = _parameters(tokenizer.normalizer), _parameters(tokenizer.pre_tokenizer)
+    for token in tokenizer.get_added_tokens_decoder().values():
+        looks_around = token.lstrip or token.rstrip or token.single_word
+        changes = normalizer and token.normalized
+        if looks_around or changes or len(PIECES.findall(token.content)) != 1:
             return False
     if splitter.get("type") == "BertPreTokenizer":
-        return bool(normalizer is None or normalizer["type"] == "BertNormalizer")
-    return normalizer is None and _is_known(splitter)
+        return not normalizer or normalizer["type"] == "BertNormalizer"
+    return not normalizer and _is_known(splitter)
+
+
+def _parameters(part: Any) -> dict[str, Any]:
+    """A part of a tokenizer as it stands in a tokenizer.json; empty where there is none."""
+    return json.loads(part.__getstate__()) if part is not None else {}
 
 
 def _is_known(splitter: dict[str, Any]) -> bool:
@@ -204,27 +217,3 @@ def _is_known(splitter: dict[str, Any]) -> bool:
         and not parts[1]["use_regex"]
         and not parts[1]["add_prefix_space"]
     )
-
-
-class _Words(dict[str, bytes]):
-    """The ids of pieces that were met: a text is mostly such, and looking them up is much faster than a tokenizer."""
-
-    MOST = 300_000
-    """Pieces that are kept, some 60 MB; then all are forgotten, and the frequent ones are soon back."""
-    LONGEST = 48
-    """Characters of a piece that is kept. A text without spaces, Chinese say, is one long piece that never returns."""
-
-    def __init__(self, tokenizer: str, typecode: str) -> None:
-        super().__init__()
-        self._encode = _plain(tokenizer, typecode, False)
-
-    def encode(self, text: str) -> bytes:
-        if len(self) > self.MOST:
-            self.clear()
-        return b"".join(map(self.__getitem__, _PIECES.findall(text)))
-
-    def __missing__(self, piece: str) -> bytes:
-        ids = self._encode(piece)
-        if len(piece) <= self.LONGEST:
-            self[piece] = ids
-        return ids

@@ -39,7 +39,7 @@ class Tokenise:
     tokenizer: str
     """Content of a tokenizer.json."""
     typecode: str
-    """Of the ids in the file, as the module array names it."""
+    """Of the ids in the file, as NumPy names it."""
     add_special_tokens: bool
     eod: bytes
     """The id that ends a document, as it stands in the file; or nothing."""
@@ -61,7 +61,7 @@ class Tokenise:
             text = clean(record)
             if not text:
                 continue
-            found = [ids for part in (sentences(text) if self.split_sentences else (text,)) if (ids := encode(part))]
+            found = [ids for ids in encode(list(sentences(text)) if self.split_sentences else [text]) if ids]
             if found:
                 found[-1] += self.eod
             tokens += found

@@ -96,7 +96,10 @@ def _mark_special(tokenizer: Tokenizer, names: tuple[str, ...]) -> None:
 
 def size(tokenizer: Tokenizer) -> int:
     """Ids are below this."""
-    return max(tokenizer.get_vocab_size(), *(number + 1 for number in tokenizer.get_vocab().values()))
+    tokens: int = tokenizer.get_vocab_size()
+    if None not in map(tokenizer.id_to_token, range(tokens)):
+        return tokens  # as many ids as tokens: there can be none beyond; a copy of the vocabulary takes longer
+    return max(tokens, *(number + 1 for number in tokenizer.get_vocab().values()))
 
 
 def end_of_document(tokenizer: Tokenizer, token: str) -> int:
