@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from recipe_bert_dp import stream
-from recipe_bert_dp.columns import Column
 from recipe_bert_dp.config import BertHdf5
 from recipe_bert_dp.data import build
 from recipe_bert_dp.data_facts import facts
@@ -108,37 +107,6 @@ def test_names_that_tell_the_kind() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "packing",
-    [
-        {"compression": "gzip"},
-        {"compression": "gzip", "shuffle": True, "compression_opts": 9},
-        {"compression": "gzip", "shuffle": True, "fletcher32": True},
-        {"compression": "lzf"},
-        {"shuffle": True},
-        {"fillvalue": 7},
-    ],
-)
-@pytest.mark.parametrize("kind", ["<i4", "i1", ">i8"])
-def test_columns_are_what_h5py_reads(tmp_path: Path, packing: dict[str, Any], kind: str) -> None:
-    """Whatever the filters: whole chunks, parts of them, the end, rows that nobody wrote, and one number a row."""
-    values = np.random.default_rng(0).integers(-100, 100, (1000, 16))
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        wide = file.create_dataset("wide", (1400, 16), kind, chunks=(64, 16), **packing)
-        flat = file.create_dataset("flat", (1400,), kind, chunks=(64,), **packing)
-        parts = file.create_dataset("parts", (1400, 16), kind, chunks=(64, 4), **packing)
-        for dataset in (wide, parts):
-            dataset[:1000] = values
-        flat[:1000] = values[:, 0]
-    with h5py.File(tmp_path / "a.hdf5") as file:
-        for dataset in file.values():
-            column = Column(dataset)
-            for start, stop in ((0, 64), (64, 320), (960, 1024), (1344, 1400), (1088, 1152), (3, 100), (0, 1400)):
-                found = column[start:stop]
-                assert found.dtype.newbyteorder("=") == dataset.dtype.newbyteorder("=")
-                assert np.array_equal(found, dataset[start:stop]), (dataset.name, start, stop)
-
-
 def first_ids(samples: Any, pipe: Any) -> None:
     pipe.send(samples.read("train", 0, 300)["input_ids"].numpy())
 
@@ -165,10 +133,6 @@ def test_no_more_shards_are_open_than_allowed(
     monkeypatch.setattr(stream, "MOST_OPEN", 3)
     for shard in range(9):
         write_numbered(tmp_path / f"training_{shard}.hdf5", 10 * shard, 10)
-    samples = build(BertHdf5(files=(str(tmp_path),), sequence=8), Run(**{**vars(run()), "vocabulary": None}))
-    assert sorted(numbers(samples, 0, 90)) == list(range(90))
-    assert len(samples._stream("train")._open) == 9  # a window that needs them all
-    monkeypatch.setattr(stream, "WINDOW", 20)
     samples = build(BertHdf5(files=(str(tmp_path),), sequence=8), Run(**{**vars(run()), "vocabulary": None}))
     assert sorted(numbers(samples, 0, 90)) == list(range(90))
     assert len(samples._stream("train")._open) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from recipe_bert_dp import corpus
 from recipe_bert_dp.config import BertHdf5
 from recipe_bert_dp.data_facts import check
@@ -40,7 +42,7 @@ class BertSamples:
         Raises:
             DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
         """
-        return self._stream(split).read(start, count)
+        return {name: torch.from_numpy(values) for name, values in self._stream(split).read(start, count).items()}
 
     def _stream(self, split: str) -> Stream:
         if split not in self._streams:

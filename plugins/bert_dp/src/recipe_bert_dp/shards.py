@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -170,7 +169,7 @@ def read(file: Mapping[str, Any], path: Path, shape: Shape, start: int, stop: in
     """
     try:
         return {name: file[name][start:stop].astype(kind, copy=False) for name, kind in shape.layout.items()}
-    except (OSError, RuntimeError, ValueError, zlib.error) as error:
+    except (OSError, RuntimeError) as error:
         raise DataError(f"{path}: damaged, rows {start} to {stop} cannot be read ({error})") from error
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from recipe_bert_dp import shards
-from recipe_bert_dp.columns import Column
 from recipe_bert_dp.limits import check
 from recipe_bert_dp.shards import Arrays, Shape
-from recipe_core.parallel import Batch
 
 SLICE = shards.CHUNK
 """Rows that are read at once, at least."""
@@ -27,9 +23,7 @@ MOST_IN_SLICE = 4096
 WINDOW = 2048
 """Rows that are mixed with each other, at least."""
 MOST_OPEN = 64
-"""Shards that are open at a time, unless a window needs more."""
-THREADS = min(4, os.cpu_count() or 1)
-"""Threads that inflate chunks."""
+"""Shards that are open at a time."""
 
 
 class Window(NamedTuple):
@@ -37,7 +31,7 @@ class Window(NamedTuple):
 
     first: int
     end: int
-    rows: Batch
+    rows: Arrays
 
 
 class Stream:
@@ -67,14 +61,14 @@ class Stream:
         self._per_window = max(1, -(-WINDOW // int(self._sizes.max())))
         self.rows = int(self._sizes.sum())
         """Rows of one epoch."""
-        self._open: dict[int, tuple[h5py.File, Mapping[str, Column]]] = {}
-        self._owner, self._threads = 0, ThreadPoolExecutor(THREADS, "shards")
+        self._open: dict[int, tuple[h5py.File, Mapping[str, h5py.Dataset]]] = {}
+        self._owner = 0
         # Reading goes forward: around a border two epochs and two windows are in use.
         self._epoch = lru_cache(maxsize=2)(self._draw)
         self._window = lru_cache(maxsize=2)(self._read_window)
         self._now = Window(0, 0, {})
 
-    def read(self, start: int, count: int) -> Batch:
+    def read(self, start: int, count: int) -> Arrays:
         """Rows ``start`` to ``start + count - 1`` of the order, in the types of the files.
 
         They may share memory with what a later call gives, so that nobody should write into them.
@@ -83,16 +77,16 @@ class Stream:
             DataError: a shard is damaged there, or holds what cannot be.
         """
         stop = start + count
-        parts: list[Batch] = []
+        parts: list[Arrays] = []
         while start < stop:
             if not self._now.first <= start < self._now.end:
                 self._now = self._find(start)
-            first, size = start - self._now.first, min(stop, self._now.end) - start
-            parts.append({name: values.narrow(0, first, size) for name, values in self._now.rows.items()})
-            start += size
+            here, last = self._now.first, min(stop, self._now.end)
+            parts.append({name: values[start - here : last - here] for name, values in self._now.rows.items()})
+            start = last
         if len(parts) == 1:
             return parts[0]
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _find(self, row: int) -> Window:
         """The window that ``row`` of the order is in."""
@@ -113,37 +107,33 @@ class Stream:
     def _random(self, *numbers: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox([self._seed, *numbers]))
 
-    def _read_window(self, epoch: int, window: int) -> Batch:
+    def _read_window(self, epoch: int, window: int) -> Arrays:
         """The rows of a window, shuffled."""
         order, _ = self._epoch(epoch)
         mine = order[window * self._per_window : (window + 1) * self._per_window]
         # In the order of the files: neighbours on the disk are read one behind the other.
-        slices = [tuple(map(int, self._slices[which])) for which in np.sort(mine)]
-        self._open_all({shard for shard, _, _ in slices})
-        blocks = list(self._threads.map(self._read_slice, *zip(*slices, strict=True)))
+        blocks = [self._read_slice(*map(int, self._slices[which])) for which in np.sort(mine)]
         shuffled = self._random(epoch, window).permutation(sum(len(block["input_ids"]) for block in blocks))
-        whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-        return {name: torch.from_numpy(values[shuffled]) for name, values in whole.items()}
+        return {name: np.concatenate([block[name] for block in blocks])[shuffled] for name in blocks[0]}
 
     def _read_slice(self, shard: int, start: int, stop: int) -> Arrays:
         path, shape = self._paths[shard], self._shapes[shard]
-        block = shards.read(self._open[shard][1], path, shape, start, stop)
+        block = shards.read(self._arrays(shard), path, shape, start, stop)
         check(block, shape, self._vocabulary, path, start)
         return block
 
-    def _open_all(self, wanted: set[int]) -> None:
-        """Have these shards open, and close others where they become too many.
-
-        Neither HDF5's handles nor threads survive a fork, so each process has its own.
-        """
+    def _arrays(self, shard: int) -> Mapping[str, h5py.Dataset]:
+        """The arrays of an open shard. HDF5's handles do not survive a fork, so each process opens its own."""
         if self._owner != os.getpid():
-            self._open, self._owner, self._threads = {}, os.getpid(), ThreadPoolExecutor(THREADS, "shards")
-        for shard in wanted - self._open.keys():
+            self._open, self._owner = {}, os.getpid()
+        if shard not in self._open:
+            if len(self._open) >= MOST_OPEN:
+                file, _ = self._open.pop(next(iter(self._open)))
+                file.close()
             with shards.naming(self._paths[shard]):
                 file = h5py.File(self._paths[shard], "r")
-                self._open[shard] = file, {name: Column(file[name]) for name in self._shapes[shard].layout}
-        for shard in [shard for shard in self._open if shard not in wanted][: max(0, len(self._open) - MOST_OPEN)]:
-            self._open.pop(shard)[0].close()
+                self._open[shard] = file, {name: file[name] for name in self._shapes[shard].layout}
+        return self._open[shard][1]
 
 
 def _slice_rows(shape: Shape) -> int:
