@@ -40,6 +40,10 @@ def page(registry: Registry) -> str:
         parts.append(f"## {title}")
         for spec in (registry.get(kind, name) for name in registry.names(kind)):
             parts += [f"### {kind}={spec.name}", sentence(spec.summary), table(spec.config)]
+    parts += ["## recipe prepare", "What makes data sets; on the line, these are written `setting=value`."]
+    for spec in (registry.get("data", name) for name in registry.names("data")):
+        if spec.prepare:
+            parts += [f"### recipe prepare {spec.name}", table(spec.prepare_config)]
     parts.append("## Recipes")
     for recipe in (registry.get("recipe", name) for name in registry.names("recipe")):
         parts += [f"### {recipe.name}", sentence(recipe.summary), composition(recipe)]
@@ -62,7 +66,9 @@ def table(settings: type) -> str:
     for field in fields:
         members = typing.get_args(kinds[field.name]) if typing.get_origin(kinds[field.name]) is Literal else ()
         kind = ", ".join(f"`{member}`" for member in members) or str(field.type).replace("|", "\\|")
-        rows.append(f"| `{field.name}` | {kind} | `{default(field)}` | {meaning.get(field.name, '')} |")
+        value = default(field).replace("|", "\\|")  # or the cell of the table would end there
+        shown = f"`{value}`" if value else ""
+        rows.append(f"| `{field.name}` | {kind} | {shown} | {meaning.get(field.name, '')} |")
     return "\n".join(rows)
 
 
@@ -76,11 +82,12 @@ def default(field: dataclasses.Field[Any]) -> str:
 
 def descriptions(settings: type) -> Iterator[tuple[str, str]]:
     """Name and text of each setting that is followed by a string, as Python's own help has no place for it."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    for line, after in itertools.pairwise(body):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(after, ast.Expr):
-            yield line.target.id, " ".join(str(ast.literal_eval(after.value)).replace("``", "`").split())
+    for declaring in reversed([base for base in settings.__mro__ if dataclasses.is_dataclass(base)]):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(declaring)))
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for line, after in itertools.pairwise(body):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(after, ast.Expr):
+                yield line.target.id, " ".join(str(ast.literal_eval(after.value)).replace("``", "`").split())
 
 
 def composition(recipe: Recipe) -> str:
