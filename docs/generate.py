@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from recipe_core.registry import Registry, load
 from recipe_core.settings import Train
-from recipe_core.specs import Recipe
+from recipe_core.specs import Dataset, Recipe
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 HEAD = """\
@@ -42,7 +42,7 @@ def page(registry: Registry) -> str:
             parts += [f"### {kind}={spec.name}", sentence(spec.summary), table(spec.config)]
     parts += ["## recipe prepare", "What makes data sets; on the line, these are written `setting=value`."]
     for spec in (registry.get("data", name) for name in registry.names("data")):
-        if spec.prepare:
+        if isinstance(spec, Dataset) and spec.prepare:
             parts += [f"### recipe prepare {spec.name}", table(spec.prepare_config)]
     parts.append("## Recipes")
     for recipe in (registry.get("recipe", name) for name in registry.names("recipe")):
