@@ -38,4 +38,5 @@ def faults(how: str) -> int:
 def test_steps_take_hardly_any_new_pages() -> None:
     kept, left = faults("keep"), faults("leave")
     assert left > 50_000
-    assert kept < left / 10  # the heap may grow once more, by one tensor: that depends on where the others lie in it
+    # Mostly none; on a busy machine the heap was seen to grow once more, by 24 MB of the 920 that ten steps need.
+    assert kept < left / 10
