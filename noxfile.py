@@ -23,7 +23,9 @@ ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
 PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml")["project"] for folder in FOLDERS}
-TESTING = ("hypothesis", "pytest", "pytest-timeout")
+TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
+PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+"""Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
 HEAVY = {"h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
@@ -63,7 +65,7 @@ def install(session: nox.Session, *what: str | Path, options: tuple[str, ...] = 
 
 def test(session: nox.Session, *args: str | Path) -> None:
     """Run pytest with ``args``, then with what follows ``--`` on the line of nox. No test at all is a failure."""
-    session.run("pytest", *map(str, args), *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    session.run("pytest", *PARALLEL, *map(str, args), *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 def tests_of(*folders: Path) -> list[Path]:

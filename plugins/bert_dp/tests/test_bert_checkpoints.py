@@ -1,11 +1,10 @@
-"""Checkpoints of the published scripts and of Hugging Face: read, continued, written, and turned into each other.
+"""Checkpoints of the published scripts: read, continued, begun from and written.
 
 What the scripts do is written out here in plain torch and transformers, without our code.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,19 +13,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel, get_linear_schedule_with_warmup
+from transformers import BertConfig, BertForPreTraining, get_linear_schedule_with_warmup
 
 from recipe_bert_dp.checkpoint import NeuronBertFormat
 from recipe_bert_dp.checkpoint_config import NeuronBert
-from recipe_bert_dp.config import BertHdf5
-from recipe_bert_dp.data import build as build_data
 from recipe_bert_dp.model import build as build_model
 from recipe_bert_dp.model_config import BertPretraining
 from recipe_core import Train, optim
+from recipe_core.cli import main
 from recipe_core.errors import CheckpointError
-from recipe_core.parallel import Run
 from recipe_core.state import apply_state, gather_state, weights
-from recipe_core.testing import command, run_tiny
+from recipe_core.testing import run_tiny
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "positions": 64, "vocabulary": 1000}
 TINY = BertPretraining(size="custom", **SIZES)
@@ -343,134 +340,14 @@ def test_a_run_goes_on_from_a_published_file(file: tuple[Path, Published], tmp_p
     ],
 )
 def test_weights_of_another_architecture(
-    file: tuple[Path, Published], tmp_path: Path, words: tuple[str, ...], message: str
+    file: tuple[Path, Published],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    message: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    line = ("run", "bert_dp:tiny", f"train.init_from={file[0]}", *words, "--out", str(tmp_path / "run"))
-    done = command(*line)
-    assert done.returncode == 2, done.stdout
-    assert message in done.stdout
-    assert "Traceback" not in done.stdout
-
-
-# Hugging Face
-
-
-def test_neuron_to_hugging_face_and_back_is_bit_equal(file: tuple[Path, Published], tmp_path: Path) -> None:
-    """46 tensors there and back; in the middle, transformers itself reads them."""
-    path, (model, _, _) = file
-    for line in (
-        (str(path), str(tmp_path / "hf"), "--to", "hf", "--drop", "optimizer", "--recipe", "bert_dp:tiny"),
-        (str(tmp_path / "hf"), str(tmp_path / "back"), "--to", "neuron_bert"),
-        (str(tmp_path / "back" / "ckpt_3.pt"), str(tmp_path / "nvidia"), "--to", "neuron_bert", "names=nvidia"),
-        (str(tmp_path / "nvidia"), str(tmp_path / "again"), "--to", "neuron_bert"),
-    ):
-        done = command("convert", *line)
-        assert done.returncode == 0, done.stdout
-    loaded, info = BertForPreTraining.from_pretrained(tmp_path / "hf", output_loading_info=True)
-    assert not any(info.values())
-    assert same(loaded.state_dict(), model.state_dict())
-    for name in ("back", "again"):
-        found = torch.load(tmp_path / name / "ckpt_3.pt", weights_only=True)
-        assert same(found["model"], dict(model.state_dict()))
-
-
-def test_the_model_is_known_by_its_shapes(file: tuple[Path, Published], tmp_path: Path) -> None:
-    done = command("convert", str(file[0]), str(tmp_path / "hf"), "--to", "hf", "--drop", "optimizer")
-    assert done.returncode == 0, done.stdout
-    assert "bert_pretraining by the shapes of its tensors: size=custom, layers=2, hidden=64, heads=1" in done.stdout
-    assert json.loads((tmp_path / "hf" / "config.json").read_text())["num_attention_heads"] == 1
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "sharded", "bin", "old names", "no heads"])
-def test_a_run_begins_with_hugging_faces_weights(tmp_path: Path, kind: str) -> None:
-    torch.manual_seed(0)
-    model = BertForPreTraining(bert_config())
-    folder = tmp_path / "hf"
-    saved = BertModel(bert_config()) if kind == "no heads" else model
-    saved.save_pretrained(folder, max_shard_size="200KB" if kind == "sharded" else "5GB")
-    if kind in ("bin", "old names"):
-        (folder / "model.safetensors").unlink()
-        names = {name: old(name) if kind == "old names" else name for name in model.state_dict()}
-        torch.save({names[n]: t for n, t in model.state_dict().items()}, folder / "pytorch_model.bin")
-    done = run_tiny("bert_dp", tmp_path / "run", f"train.init_from={folder}", "train.steps=1", "train.lr=0")
-    found = torch.load(converted(tmp_path / "run", tmp_path / "single") / "checkpoint.pt", weights_only=True)["model"]
-    assert all(torch.equal(tensor, found[name]) for name, tensor in saved.state_dict().items() if name in found)
-    assert f"weights of {folder} (hf); optimizer, schedule and data begin anew" in done.text
-    heads = "not in it, and drawn at random: cls.predictions.bias"
-    assert (heads in done.text) == (kind == "no heads")
-
-
-def old(name: str) -> str:
-    """As the first releases called it."""
-    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-
-
-def converted(run: Path, target: Path) -> Path:
-    done = command("convert", str(run), str(target), "--to", "single")
-    assert done.returncode == 0, done.stdout
-    return target
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_act": "relu"}, "a BERT that bert_pretraining cannot be: hidden_act is 'relu' and not 'gelu'"),
-        ({"vocab_size": None}, "config.json: lacks 'vocab_size', which every BERT's has"),
-        ({"model_type": "gpt2"}, "it does not say which model it holds"),
-    ],
-)
-def test_a_config_of_something_else(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    BertForPreTraining(bert_config()).save_pretrained(tmp_path / "hf")
-    path = tmp_path / "hf" / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
-    done = command("convert", str(tmp_path / "hf"), str(tmp_path / "x"), "--to", "dcp")
-    assert done.returncode == 2, done.stdout
-    assert message in done.stdout
-    assert not (tmp_path / "x").exists()
-
-
-def test_both_phases_and_the_export(tmp_path: Path) -> None:
-    """Phase 1, phase 2 from its weights, export; from_pretrained has the loss that the run told at its end."""
-    plain = "data.packed=false"
-    short = (plain, "data.sequence=32", "data.max_predictions=5", "train.steps=4", "train.eval_every=0")
-    run_tiny("bert_dp", tmp_path / "phase1", *short)
-    rows = (plain, "train.steps=3", "train.micro_batch=8", f"train.init_from={tmp_path / 'phase1'}")
-    phase2 = run_tiny("bert_dp", tmp_path / "phase2", *rows)
-    assert f"weights of {tmp_path}/phase1/checkpoints/step-4 (dcp)" in phase2.text
-    done = command("convert", str(tmp_path / "phase2"), str(tmp_path / "hf"), "--to", "hf", "--drop", "optimizer")
-    assert done.returncode == 0, done.stdout
-
-    data = build_data(BertHdf5(packed=False, sequence=64, max_predictions=10, vocabulary=1000), context(tmp_path))
-    batch = data.read("valid", 0, 8)
-    batch = {name: values.long() for name, values in batch.items()}
-    labels = torch.full_like(batch["input_ids"], -100)
-    places, words = batch["masked_lm_positions"], batch["masked_lm_ids"]
-    rows_of = torch.arange(8)[:, None].expand_as(places)[places > 0]
-    labels[rows_of, places[places > 0]] = words[places > 0]
-    model = BertForPreTraining.from_pretrained(tmp_path / "hf").eval()
-    with torch.no_grad():
-        output = model(
-            input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"],
-            labels=labels, next_sentence_label=batch["next_sentence_labels"],
-        )  # fmt: skip
-    assert output.loss.item() == pytest.approx(phase2.rows[-1]["val_loss"], abs=1e-5)
-
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
-    real = batch["input_ids"][0][batch["input_mask"][0] > 0]
-    assert tokenizer.decode(real).startswith("[CLS]")
-    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[MASK]"]) == [0, 4]
-
-
-def context(cache: Path) -> Run:
-    settings = Train(eval_every=1)
-    return Run(
-        device=torch.device("cpu"), mesh=None, rank=0, world_size=1, local_rank=0, dp_rank=0, dp_size=1,
-        train=settings, cache=Path(os.environ.get("RECIPE_CACHE") or home_cache()),
-    )  # fmt: skip
-
-
-def home_cache() -> Path:
-    from recipe_core.files import home
-
-    return home()
+    line = ["run", "bert_dp:tiny", f"train.init_from={file[0]}", *words, "--out", str(tmp_path / "run")]
+    assert main(line) == 2
+    told = capfd.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
