@@ -100,7 +100,7 @@ def test_a_path_is_left_to_the_shell() -> None:
 def test_a_mistake_in_the_line_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = load([("core", lambda: plugin), ("fakes", Fakes), ("rival", Fakes)])
     monkeypatch.setattr("recipe_core.completion.load", lambda: registry)
-    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 5
+    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 9
     assert offered("gpt_small model.") == []
 
 
@@ -126,7 +126,7 @@ def bash(tmp_path: Path) -> Path:
         ("recipe show unknown train.gol", ["train.golden=", "train.golden_tolerance="]),
         ("recipe show unknown train.ste", ["train.steps="]),
         ("recipe show unknown train.schedule=co", ["constant", "cosine"]),
-        ("recipe show --debug unknown layout=", ["ddp", "single"]),
+        ("recipe show --debug unknown layout=", ["ddp", "fsdp", "pp", "single", "tp", "zero1"]),
         ("recipe show unknown layout=ddp layout.use=si", ["single"]),
         ("recipe show unknown:tiny train.schedule=l", ["linear"]),
     ],

@@ -83,7 +83,7 @@ TRAIN = Train(steps=10, global_batch=8, micro_batch=2, betas=(0.9, 0.95))
 VARIANTS: dict[str, dict[str, Any]] = {
     "tiny": {"model": {"layers": 1}, "train": {"steps": 2}},
     "smallest": {"extends": "tiny", "train": {"steps": 1}},
-    "sharded": {"layout": "tp", "train": {"lr": 1}},
+    "sharded": {"layout": "team", "train": {"lr": 1}},
     "circle": {"extends": "back"},
     "back": {"extends": "circle"},
     "lost": {"extends": "tyni"},
@@ -103,7 +103,7 @@ class Fakes:
 
     @hookimpl
     def register_layouts(self) -> Iterable[Layout]:
-        yield Layout(name="tp", build=f"{HERE}:build", config=Tp)
+        yield Layout(name="team", build=f"{HERE}:build", config=Tp)
         yield Layout(name="nodp", build=f"{HERE}:build", config=NoDp)
 
     @hookimpl
@@ -167,8 +167,8 @@ def test_a_variant_extends_another() -> None:
 
 
 def test_words_may_stand_in_any_order() -> None:
-    assert job("layout.tp=8", "layout=tp") == job("layout=tp", "layout.tp=8")
-    assert job("layout=tp", "layout.tp=8").layout.config == Tp(tp=8)
+    assert job("layout.tp=8", "layout=team") == job("layout=team", "layout.tp=8")
+    assert job("layout=team", "layout.tp=8").layout.config == Tp(tp=8)
 
 
 def test_another_part_drops_the_settings_of_the_old_one() -> None:
@@ -180,7 +180,7 @@ def test_another_part_drops_the_settings_of_the_old_one() -> None:
 
 
 def test_overrides_may_be_sections() -> None:
-    found = resolve(REGISTRY, "gpt", {"layout": "tp", "train": {"steps": 3}, "data": None})
+    found = resolve(REGISTRY, "gpt", {"layout": "team", "train": {"steps": 3}, "data": None})
     assert (found.layout.config, found.train.steps) == (Tp(), 3)
 
 
@@ -217,7 +217,7 @@ def test_a_variant_that_is_not_there(target: str, message: str) -> None:
 
 def test_every_mistake_is_in_one_message() -> None:
     assert problems(
-        "layout=pt",
+        "layout=taem",
         "model.layres=1",
         "trian.steps=1",
         "train.lr=fast",
@@ -229,7 +229,8 @@ def test_every_mistake_is_in_one_message() -> None:
         "'steps': expected section.setting=value, as in train.steps=100 or layout=ddp",
         "trian: no such section; did you mean 'train'? (sections: model, data, layout, checkpoint, train)",
         "model.layres: no such setting; did you mean 'layers'? (settings: layers, positions, rates, scale)",
-        "layout: no layout named 'pt'; did you mean 'tp'? (there are: ddp, nodp, single, tp)",
+        "layout: no layout named 'taem'; did you mean 'team'? "
+        "(there are: ddp, fsdp, nodp, pp, single, team, tp, zero1)",
         "train.lr: expected a number, got 'fast'",
         "a.idx: not found",
         "b.idx: not found",
@@ -254,9 +255,13 @@ def test_what_does_not_fit_together_is_found_where_the_number_of_processes_is_kn
     ("words", "world_size", "message"),
     [
         (["layout=single"], 2, "layout: single runs in one process, and this run has 2; choose layout=ddp"),
-        (["layout=tp", "layout.tp=4"], 2, "layout: tp makes a mesh of dp=1 x tp=4, 4 processes, and this run has 2"),
-        (["layout=tp"], 3, "layout: tp makes a mesh of dp=1 x tp=2, 2 processes, and this run has 3"),
-        (["layout=tp", "layout.tp=9"], 9, "layout: tp: 9 ranks are more than a machine has"),
+        (
+            ["layout=team", "layout.tp=4"],
+            2,
+            "layout: team makes a mesh of dp=1 x tp=4, 4 processes, and this run has 2",
+        ),
+        (["layout=team"], 3, "layout: team makes a mesh of dp=1 x tp=2, 2 processes, and this run has 3"),
+        (["layout=team", "layout.tp=9"], 9, "layout: tp: 9 ranks are more than a machine has"),
         (["layout=nodp"], 1, "layout: nodp names no axis 'dp' (its axes: fsdp); mend the plugin"),
         (
             ["train.micro_batch=16"],
@@ -272,7 +277,7 @@ def test_processes_batches_and_files(words: list[str], world_size: int, message:
 
 
 def test_tensor_parallel_ranks_share_samples() -> None:
-    assert job("layout=tp", "train.global_batch=4", world_size=4).train.global_batch == 4
+    assert job("layout=team", "train.global_batch=4", world_size=4).train.global_batch == 4
 
 
 def test_a_disk_that_is_too_small_is_found_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,10 +314,10 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_file_is_a_recipe_with_overrides(tmp_path: Path) -> None:
-    path = written(tmp_path, "recipe: gpt\nvariant: tiny\nlayout: tp\ntrain: {lr: 1e-4}\n")
+    path = written(tmp_path, "recipe: gpt\nvariant: tiny\nlayout: team\ntrain: {lr: 1e-4}\n")
     for target in (path, str(path)):
         found = job("train.steps=9", target=target)
-        assert found == job("layout=tp", "train.lr=1e-4", "train.steps=9", target="gpt:tiny")
+        assert found == job("layout=team", "train.lr=1e-4", "train.steps=9", target="gpt:tiny")
 
 
 @pytest.mark.parametrize(

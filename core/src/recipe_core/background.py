@@ -69,4 +69,6 @@ def copied(value: Any) -> Any:
         return type(value)(copied(item) for item in value)
     if isinstance(value, DTensor):
         return value.detach().clone()
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor) and not value.is_meta:  # meta: what another process holds
+        return value.detach().to("cpu", copy=True)
+    return value

@@ -44,7 +44,7 @@ def begin(
     if path is None and job.train.resume in ("auto", "none"):
         # Before the optimizer has states: a master copy of the weights is made of those that it finds.
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model)
-    state = {**gather_state(model.module, optimizer), "progress": progress.state()}
+    state = model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
     if path is not None:
         checkpoints.load(path, state)
     else:
@@ -91,7 +91,8 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel) -> str:
     path = Path(job.train.init_from)
     # One reading of every byte is enough; the other ranks look at the sizes.
     source = _on_all(checkpoints, lambda: find(load(), path, hashes=checkpoints.engine.rank == 0))
-    drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, weights(model.module)))
+    wanted = model.with_others(weights(model.module))
+    drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted))
     words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
     if drawn:
         more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,39 +14,6 @@ from recipe_core.registry import load
 from recipe_core.settings import Train
 from recipe_core.sources import find, steps
 from recipe_core.specs import CheckpointFormat, Part
-
-
-def layout_problems(layout: Part, train: Train | None, world_size: int) -> Iterator[str]:
-    """Whether the layout fits the number of processes, and the global batch the layout."""
-    try:
-        axes: dict[str, int] = layout.config.axes(world_size)
-    except ValueError as error:
-        yield from (f"layout: {line}" for line in str(error).splitlines())
-        return
-    except RecipeError as error:
-        yield str(error)
-        return
-    needed = math.prod(axes.values())
-    if "dp" not in axes:
-        yield f"layout: {layout.spec.name} names no axis 'dp' (its axes: {', '.join(axes)}); mend the plugin"
-    elif needed != world_size:
-        text = " x ".join(f"{name}={size}" for name, size in axes.items())
-        yield f"layout: {layout.spec.name} makes a mesh of {text}, {needed} processes, and this run has {world_size}"
-    elif train is not None:
-        yield from _batch_problems(train, axes["dp"])
-
-
-def _batch_problems(train: Train, ranks: int) -> Iterator[str]:
-    at_once = train.micro_batch * ranks
-    product = f"train.micro_batch {train.micro_batch} x {ranks} data-parallel rank{'s' if ranks > 1 else ''}"
-    batches = {"global_batch": train.global_batch}
-    if train.eval_every:
-        batches["eval_samples"] = train.eval_samples
-    for name, batch in batches.items():
-        if batch % at_once:
-            below, above = batch // at_once * at_once, (batch // at_once + 1) * at_once
-            fitting = f"{below} or {above}" if below else f"{above}, or a smaller train.micro_batch"
-            yield f"train.{name}: {batch} does not divide by {at_once} ({product}); take {fitting}"
 
 
 def fact_problems(facts: Facts) -> Iterator[str]:

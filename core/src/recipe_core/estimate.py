@@ -1,15 +1,16 @@
 """What a run will need, before anything runs: memory, operations, checkpoints. In bytes and floating-point operations.
 
-The memory is that of one process which holds the whole model, without what the allocator, the kernels and the
-communication add.
+The memory is that of one process under the layout, the one that holds most, without what the allocator, the kernels and
+the communication add.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recipe_core.holdings import holdings
 from recipe_core.settings import OptimizerStates, Precision, Train
-from recipe_core.specs import DataFacts, ModelFacts
+from recipe_core.specs import DataFacts, Division, ModelFacts
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Estimate:
     optimizer: int
     activations: int
     logits: int
+    passed: int
+    """Where a stage of a pipeline receives what the others send."""
+    host: int
+    """Beside all this, in the host's memory: what is offloaded."""
     checkpoint: int
     """One checkpoint on disk: weights and optimizer states, every value once whatever the number of processes."""
     checkpoints: int
@@ -61,7 +66,7 @@ class Estimate:
     @property
     def memory(self) -> int:
         """All of it together."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.logits
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.passed
 
     @property
     def disk(self) -> int:
@@ -69,18 +74,26 @@ class Estimate:
         return self.checkpoint * self.checkpoints
 
 
-def estimate(model: ModelFacts, data: DataFacts, train: Train) -> Estimate:
-    """Multiply out what the model and the data say of themselves."""
-    width, count = WIDTHS[train.precision, train.optimizer_states], model.parameters
-    kept = model.recomputed_activation_values if train.activation_checkpointing else model.activation_values
+def estimate(
+    model: ModelFacts, data: DataFacts, train: Train, division: Division | None = None, data_ranks: int = 1
+) -> Estimate:
+    """Multiply out what the model and the data say of themselves, and how a layout divides the model."""
+    width, count, division = WIDTHS[train.precision, train.optimizer_states], model.parameters, division or Division()
+    held = holdings(model, train, division, data_ranks)
+    # Those that are gathered are as wide as products are; else autocast keeps copies of what it multiplies.
+    computing = held.gathered * (width.copy or width.weight) if held.gathered else held.weights * width.copy
+    resting = held.weights * width.weight, held.gradients * width.gradient, held.optimizer * width.optimizer
+    here = (0, 0, 0) if division.on_host else resting
     samples = train.steps * train.global_batch
     return Estimate(
         parameters=count,
-        weights=count * (width.weight + width.copy),
-        gradients=count * width.gradient,
-        optimizer=count * width.optimizer,
-        activations=kept * train.micro_batch * width.activation,
-        logits=model.logits_values * train.micro_batch * width.activation,
+        weights=here[0] + computing,
+        gradients=here[1],
+        optimizer=here[2],
+        activations=held.activations * width.activation,
+        logits=held.logits * width.activation,
+        passed=held.passed * width.weight,
+        host=sum(resting) if division.on_host else 0,
         checkpoint=count * (width.weight + width.optimizer),
         checkpoints=_checkpoints(train),
         flops_per_step=model.flops_per_sample * train.global_batch,

@@ -35,7 +35,7 @@ from torch.futures import Future
 
 from recipe_core.dcp_metadata import METADATA, read_metadata
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
-from recipe_core.lazy import Lazy
+from recipe_core.lazy import Lazy, flat, held
 from recipe_core.mismatch import mismatch
 from recipe_core.safe_pickle import unreadable
 from recipe_core.specs import NoSettings
@@ -68,7 +68,7 @@ class Dcp:
         """
         with _one_error(path, writing=True):
             dcp.save(
-                state, storage_writer=_Writer(path), planner=_SavePlanner(), process_group=self.group,
+                held(state), storage_writer=_Writer(path), planner=_SavePlanner(), process_group=self.group,
                 no_dist=not dist.is_initialized(),
             )  # fmt: skip
 
@@ -80,11 +80,13 @@ class Dcp:
         Raises:
             CheckpointError: ``path`` is damaged, names a forbidden global, or holds other names, shapes or dtypes.
         """
+        own = held(state)
         with _one_error(path, writing=False):
             dcp.load(
-                state, storage_reader=_Reader(path), planner=_LoadPlanner(path), process_group=self.group,
+                own, storage_reader=_Reader(path), planner=_LoadPlanner(path, state), process_group=self.group,
                 no_dist=not dist.is_initialized(),
             )  # fmt: skip
+        _take(state, own)
 
     def detect(self, path: Path) -> bool:
         """Whether ``path`` looks like a checkpoint of this format."""
@@ -109,6 +111,15 @@ class Dcp:
         places = metadata.planner_data or {name: (name,) for name in state}
         found: dict[str, Any] = unflatten_state_dict({**state, **plain}, places)
         return {part: value for part, value in found.items() if part != "optimizer" or not weights}
+
+
+def _take(state: dict[str, Any], own: Mapping[str, Any]) -> None:
+    """Put what was loaded into ``own`` into ``state``."""
+    for key, value in own.items():
+        if isinstance(value, Mapping) and value:
+            _take(state[key], value)
+        else:
+            state[key] = value
 
 
 def _one_tensor(path: Path, metadata: Metadata, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -251,13 +262,14 @@ class _SafePlanner(dcp.DefaultLoadPlanner):
 class _LoadPlanner(_SafePlanner):
     """Compares before it reads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, state: Mapping[str, Any]) -> None:
+        """``state``: all that the run expects, what other processes hold too."""
         super().__init__()
-        self._path = path
+        self._path, self._wanted = path, dict(flat(state))
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
-        if text := mismatch(self.metadata.state_dict_metadata, self.state_dict):
+        if text := mismatch(self.metadata.state_dict_metadata, self._wanted):
             raise CheckpointError(f"{self._path}: {text}")
         return super().create_local_plan()
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipe_core import checks, config
-from recipe_core.errors import ConfigError, PluginError, did_you_mean
+from recipe_core import checks, config, layout_checks
+from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.facts import Facts
 from recipe_core.registry import PARTS, PartKind, Registry
 from recipe_core.settings import Train
-from recipe_core.specs import ModelFacts, Part, Recipe, Use
+from recipe_core.specs import Division, Model, ModelFacts, Part, Recipe, Structure, Use
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
@@ -63,6 +63,24 @@ class Job:
     def model_facts(self) -> ModelFacts | None:
         """What the model says of itself, at the length of the samples; None where it or the dataset says nothing."""
         return self.facts.model
+
+    def structure(self) -> Structure:
+        """How the model may be divided."""
+        spec = self.model.spec
+        return spec.structure(self.model.config) if isinstance(spec, Model) else Structure()
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """The axes of the mesh; empty where the layout does not fit so many processes."""
+        try:
+            found: dict[str, int] = self.layout.config.axes(world_size)
+        except (RecipeError, ValueError):
+            return {}
+        return found
+
+    def division(self, world_size: int) -> tuple[Division | None, int]:
+        """Into how many parts the layout cuts the model, None where it does not say; and the data-parallel ranks."""
+        axes, say = self.axes(world_size), getattr(self.layout.config, "division", None)
+        return (say(world_size) if axes and say else None), axes.get("dp", 1)
 
     def tokens_per_sample(self) -> int:
         """Length of a sample; 0 where the dataset does not say."""
@@ -133,7 +151,7 @@ def _problems(
 ) -> Iterator[str]:
     """What can be said with those parts that have been resolved."""
     if "layout" in parts:
-        yield from checks.layout_problems(parts["layout"], train, world_size)
+        yield from layout_checks.layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
     yield from checks.fact_problems(facts)
     if train is not None:
         yield from checks.golden_problems(train)

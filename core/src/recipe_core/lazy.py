@@ -65,9 +65,26 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     return change(tree)
 
 
+def held(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a nested dict, what this process holds: all but the meta tensors, which stand for what others hold."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if not isinstance(value, Mapping):
+            if not (isinstance(value, Tensor) and value.is_meta):
+                found[key] = value
+        elif (inner := held(value)) or not value:
+            found[key] = inner
+    return found
+
+
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor | Lazy) -> None:
-    """Copy ``value`` into ``target``, which may be sharded: each rank takes its part of it, and no rank talks."""
+    """Copy ``value`` into ``target``, which may be sharded: each rank takes its part of it, and no rank talks.
+
+    A meta tensor, which stands for one that another process holds, stays as it is.
+    """
+    if target.is_meta:
+        return
     whole = value.read() if isinstance(value, Lazy) else value
     if not isinstance(target, DTensor):
         target.copy_(whole)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from recipe_core import gradients
 from recipe_core.settings import Train
+from recipe_core.specs import Structure
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
@@ -47,6 +48,8 @@ class Run:
     """Folder on this machine for indices and prepared data."""
     vocabulary: int | None = None
     """Token ids that the model takes are below this; None where it does not say."""
+    structure: Structure = field(default_factory=Structure)
+    """How the model may be divided."""
 
     @property
     def train_samples(self) -> int:
@@ -87,6 +90,17 @@ class Parallel:
         every = self.module.named_parameters()
         return [(plain_name(name), p) for name, p in every if p.requires_grad]
 
+    def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
+        """``state`` (nested, of this process) with meta tensors in the place of those that only other processes hold.
+
+        A collective, where processes hold different parameters.
+        """
+        return state
+
+    def loss(self, loss: Loss) -> Loss:
+        """What this process takes for the loss of its output: ``loss``, unless others compute it."""
+        return loss
+
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
         """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.
 
@@ -100,11 +114,15 @@ class Parallel:
             for name, value in values.items():
                 share = value.detach().float() / len(batches)
                 total[name] = total[name] + share if name in total else share
+        self._complete()
         return total
 
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
         """Keep DistributedDataParallel from reducing before the last micro batch."""
         return nullcontext() if last or self.replica is None else self.replica.no_sync()
+
+    def _complete(self) -> None:
+        """What is left to do about gradients after the last micro batch."""
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
@@ -116,25 +134,18 @@ class Parallel:
         finally:
             self.module.train(was_training)
 
+    @contextmanager
+    def inference(self) -> Iterator[nn.Module]:
+        """A module that all ranks call together with the same batch, for other ends than training."""
+        yield self.module
+
     def norm(self) -> Tensor:
         """The global gradient norm. Sharded and plain gradients may stand side by side."""
-        norms = [nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in self._groups()]
-        whole = [n.full_tensor() if isinstance(n, DTensor) else n for n in norms]
-        return whole[0] if len(whole) == 1 else torch.stack(whole).norm()
+        return gradients.total_norm([p.grad for p in self.parameters() if p.grad is not None])
 
     def clip(self, limit: float) -> Tensor:
         """Scale all gradients so that their global norm is at most ``limit`` (0: no limit); return the norm."""
         total = self.norm()
         if limit:
-            for group in self._groups():
-                nn.utils.clip_grads_with_norm_(group, limit, total)
+            gradients.clip(self.parameters(), limit, total)
         return total
-
-    def _groups(self) -> list[list[nn.Parameter]]:
-        """Parameters with gradients, one list per mesh and one for plain tensors: foreach cannot mix them."""
-        groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-        for p in self.parameters():
-            if p.grad is not None:
-                mesh = p.grad.device_mesh if isinstance(p.grad, DTensor) else None
-                groups.setdefault(mesh, []).append(p)
-        return list(groups.values())

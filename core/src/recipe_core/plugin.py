@@ -6,31 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recipe_core.hooks import hookimpl
+from recipe_core.layout_settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
 from recipe_core.specs import CheckpointFormat, Layout
-
-
-@dataclass(frozen=True)
-class Single:
-    """One process."""
-
-    def axes(self, world_size: int) -> dict[str, int]:
-        """A mesh of one rank.
-
-        Raises:
-            ValueError: there are more.
-        """
-        if world_size > 1:
-            raise ValueError(f"single runs in one process, and this run has {world_size}; choose layout=ddp")
-        return {"dp": 1}
-
-
-@dataclass(frozen=True)
-class Ddp:
-    """Every rank holds the whole model and its part of each global batch."""
-
-    def axes(self, world_size: int) -> dict[str, int]:
-        """All ranks share the batch."""
-        return {"dp": world_size}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +24,7 @@ class HfSettings:
 
 @hookimpl
 def register_layouts() -> Iterable[Layout]:
-    """The layouts that need nothing to be known about the model."""
+    """From one process to teams that share layers; each but the first two combines several ways."""
     yield Layout(
         name="single", build="recipe_core.layouts:single", config=Single, summary="one process holds the model"
     )
@@ -56,6 +33,34 @@ def register_layouts() -> Iterable[Layout]:
         build="recipe_core.layouts:ddp",
         config=Ddp,
         summary="data parallel: every rank holds the whole model and its part of the batch",
+    )
+    yield Layout(
+        name="zero1",
+        build="recipe_core.layouts:divided",
+        config=Zero1,
+        divides=True,
+        summary="data parallel, with the optimizer's states shared out over the ranks",
+    )
+    yield Layout(
+        name="fsdp",
+        build="recipe_core.layouts:divided",
+        config=Fsdp,
+        divides=True,
+        summary="data parallel, with weights, gradients and optimizer states shared out over the ranks",
+    )
+    yield Layout(
+        name="tp",
+        build="recipe_core.layouts:divided",
+        config=Tp,
+        divides=True,
+        summary="tensor parallel: teams of ranks share each layer; among teams ddp, zero1 or fsdp",
+    )
+    yield Layout(
+        name="pp",
+        build="recipe_core.layouts:divided",
+        config=Pp,
+        divides=True,
+        summary="pipeline parallel: ranks or teams hold consecutive blocks",
     )
 
 

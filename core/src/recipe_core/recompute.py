@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from functools import partial
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from recipe_core.errors import ConfigError
+from recipe_core.modules import matching
 
 
 def recompute(module: nn.Module, pattern: str) -> None:
@@ -20,12 +20,11 @@ def recompute(module: nn.Module, pattern: str) -> None:
     Raises:
         ConfigError: the model names no blocks, or none of that name exists.
     """
-    depth = pattern.count(".")
-    found = [m for name, m in module.named_modules() if name.count(".") == depth and fnmatchcase(name, pattern)]
-    if not pattern or not found:
+    found = matching(module, pattern)
+    if not found:
         raise ConfigError(
             f"train.activation_checkpointing: this model has no blocks to recompute (its pattern: {pattern!r}); "
             "set it to false"
         )
-    for block in found:
+    for block in found.values():
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

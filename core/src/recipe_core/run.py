@@ -8,7 +8,7 @@ import os
 import pkgutil
 import statistics
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,20 +88,25 @@ def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
     return Run(
         device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.world_size, local_rank=engine.local_rank,
         dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
-        train=job.train, cache=home(), vocabulary=vocabulary,
+        train=job.train, cache=home(), vocabulary=vocabulary, structure=job.structure(),
     )  # fmt: skip
 
 
 def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
     """The model under its layout, with its loss."""
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
-    module, loss = job.model.build(job.model.config)
-    if job.train.activation_checkpointing:
-        recompute(module, getattr(job.model.spec, "blocks", ""))
+    divides = getattr(job.layout.spec, "divides", False)
+    with torch.device("meta") if divides and getattr(job.model.spec, "deferred", False) else nullcontext():
+        module, loss = job.model.build(job.model.config)
+    module = cast(module, job.train.precision)
+    if not divides:
+        module = module.to(run.device)
     if job.train.compile:
         module.compile()
-    module = cast(module, job.train.precision).to(run.device)
-    return job.layout.build(module, job.layout.config, run), loss
+    model = job.layout.build(module, job.layout.config, run)
+    if job.train.activation_checkpointing:
+        recompute(model.module, run.structure.blocks)  # with what the layout made of the blocks
+    return model, model.loss(loss)
 
 
 def _checkpoints(job: Job, out: Path, engine: engines.Engine, samples: Samples) -> tuple[Checkpoints, bool]:
@@ -123,7 +128,7 @@ def _checkpoints(job: Job, out: Path, engine: engines.Engine, samples: Samples) 
 
 
 def _state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
-    return {**gather_state(model.module, optimizer), "progress": progress.state()}
+    return model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
 
 
 def _save(
@@ -155,7 +160,8 @@ def _close(
     """What the recipe adds at its end, results.json, and the closing words."""
     extra: Mapping[str, Any] = {}
     if job.recipe.closing and progress.step == job.train.steps:
-        extra = pkgutil.resolve_name(job.recipe.closing)(model.module, job, run) or {}
+        with model.inference() as module:
+            extra = pkgutil.resolve_name(job.recipe.closing)(module, job, run) or {}
     if engine.rank != 0:
         return {}
     rows = read_rows(out / METRICS)

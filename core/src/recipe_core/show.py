@@ -68,10 +68,11 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
     if model is None or data is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
         return f"{head}\n\n  What it needs is not known: {silent} says nothing of itself (facts)."
-    figures = estimate(model, data, job.train)
+    division, data_ranks = job.division(world_size)
+    figures = estimate(model, data, job.train, division, data_ranks)
     groups = [
         [("parameters", _count(figures.parameters))],
-        [*_memory(job.train, figures, memory(job.train.device), world_size), *_division(job, world_size)],
+        _memory(job, figures, memory(job.train.device), world_size),
         _work(job.train, data, figures),
         _disk(figures, out),
     ]
@@ -79,18 +80,21 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
     return "\n\n".join([head, *blocks])
 
 
-def _memory(train: Train, figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+def _memory(job: Job, figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+    train = job.train
     rows = [
         ("weights", figures.weights),
         ("gradients", figures.gradients),
         ("optimizer states", figures.optimizer),
         ("activations", figures.activations),
         ("logits", figures.logits),
+        *([("between stages", figures.passed)] if figures.passed else []),
         ("total", figures.memory),
+        *([("in the host's memory", figures.host)] if figures.host else []),
     ]
     widths = train.precision + _STATES[train.optimizer_states]
     inside = ", activation checkpointing" if train.activation_checkpointing else ""
-    head = f"of one process ({widths}, micro batch {train.micro_batch}{inside})"
+    head = f"of one process ({widths}, micro batch {train.micro_batch}{inside}{_layout(job, world_size)})"
     body = [(f"  {name}", _bytes(count)) for name, count in rows]
     return [("memory", head), *body, *_compared(figures, there, world_size)]
 
@@ -106,10 +110,14 @@ def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[
     return [(f"  {there.of} has", f"{_bytes(there.total)}{asked}{verdict}")]
 
 
-def _division(job: Job, world_size: int) -> list[Row]:
-    axes: dict[str, int] = job.layout.config.axes(world_size)
-    split = " x ".join(f"{name}={size}" for name, size in axes.items() if name != "dp" and size > 1)
-    return [("", f"of the whole model, which layout {job.layout.spec.name} divides by {split}")] if split else []
+def _layout(job: Job, world_size: int) -> str:
+    """The layout, and the axes that it makes; of one that does not say how it divides the model, that too."""
+    axes, division = job.axes(world_size), job.division(world_size)[0]
+    if division is None and len(axes) < 2:
+        return ""  # each process holds all of it
+    parts = " x ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
+    whole = ", figures of the whole model" if division is None else ""
+    return f", layout {job.layout.spec.name}{f': {parts}' if parts else ''}{whole}"
 
 
 def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:

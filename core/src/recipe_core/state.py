@@ -16,8 +16,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.lazy import Lazy
-from recipe_core.parallel import plain_name
+from recipe_core.lazy import Lazy, held
+from recipe_core.ties import ties as _ties
 
 LEAF_OVERHEAD = 4096
 """Bytes that a checkpoint needs for a leaf beside its values, at most: headers in the file, its metadata."""
@@ -51,14 +51,17 @@ def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take over ``state``, which has the form that :func:`gather_state` gives; tied weights stay tied."""
+    """Take over ``state``, which has the form that :func:`gather_state` gives; tied weights stay tied.
+
+    What other processes hold, meta tensors here, is left out.
+    """
     module = _bare(module)
     _complete(optimizer)
-    weights = dict(state["model"])
+    weights = held(state["model"])
     for alias, first in _ties(module).items():
         weights[alias] = weights[first]
     groups = get_optimizer_state_dict(module, optimizer)["param_groups"]
-    moments = {"state": state["optimizer"]["state"], "param_groups": groups}
+    moments = {"state": held(state["optimizer"]["state"]), "param_groups": groups}
     set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
@@ -88,17 +91,6 @@ def _bare(module: nn.Module) -> nn.Module:
         if inner is None:
             return module
         module = inner
-
-
-def _ties(module: nn.Module) -> dict[str, str]:
-    """Further names of tied parameters, with the first one."""
-    first: dict[nn.Parameter, str] = {}
-    ties = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        plain = plain_name(name)
-        if first.setdefault(parameter, plain) != plain:
-            ties[plain] = first[parameter]
-    return ties
 
 
 def _complete(optimizer: torch.optim.Optimizer) -> None:

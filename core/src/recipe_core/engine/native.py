@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from recipe_core.engine import Value
 from recipe_core.engine.memory import keep_freed_memory
@@ -106,7 +107,10 @@ class NativeEngine:
             raise ConfigError(f"layout: {text} needs {size} processes, and this run has {self.world_size}")
         if self.world_size == 1:
             return None
-        return init_device_mesh(self.device.type, sizes, mesh_dim_names=tuple(axes))
+        mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=tuple(axes))
+        for axis in axes:  # which else wait as long as the backend likes
+            _set_pg_timeout(self._timeout, mesh.get_group(axis))
+        return mesh
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":

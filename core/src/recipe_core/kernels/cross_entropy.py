@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
 
-_CPU_CHUNK, _CHUNK = 8 << 20, 256 << 20
-"""Bytes of fp32 logits at once: what a CPU's cache holds; elsewhere enough to keep the device busy."""
+from recipe_core.kernels.chunks import chunks
+from recipe_core.kernels.vocabulary import ParallelCrossEntropy, rows_of
 
 
 def linear_cross_entropy(
@@ -27,7 +27,9 @@ def linear_cross_entropy(
 
     Args:
         hidden: ``[..., hidden]``.
-        weight: ``[vocabulary, hidden]``. Under autocast, both are cast as a linear layer would cast them.
+        weight: ``[vocabulary, hidden]``. Under autocast, both are cast as a linear layer would cast them. As a DTensor,
+            cut by rows over the ranks of its mesh (``bias`` too), each rank computes with its rows, and all of them
+            get the same losses; ``hidden`` is the same on all.
         labels: int64 ``[...]``, each below ``vocabulary``.
         bias: ``[vocabulary]``.
         averaged: the caller takes the plain mean of the losses, or their sum. Every token's loss then gets the same
@@ -53,6 +55,9 @@ def losses_and_hits(
 def _computed(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, few: bool, averaged: bool
 ) -> tuple[Tensor, Tensor]:
+    rows = None
+    if isinstance(weight, DTensor):
+        rows, weight, bias = rows_of(weight), weight.to_local(), bias.to_local() if isinstance(bias, DTensor) else bias
     device = hidden.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -61,9 +66,11 @@ def _computed(
     # On a CPU alone: whether the gradients are the same is seen in backward, which elsewhere would wait for the device.
     eager = device == "cpu" and not torch.compiler.is_compiling()
     ahead = eager and torch.is_grad_enabled() and averaged and not keep and bias is None
-    losses, hits = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, labels.flatten(), keep, few, ahead
-    )
+    tensors = hidden.flatten(0, -2), weight, bias, labels.flatten()
+    if rows is None:
+        losses, hits = _LinearCrossEntropy.apply(*tensors, keep, few, ahead)  # type: ignore[no-untyped-call]
+    else:
+        losses, hits = ParallelCrossEntropy.apply(*tensors, keep, few, rows)  # type: ignore[no-untyped-call]
     return losses.view(labels.shape), hits.view(labels.shape) if few else hits
 
 
@@ -85,7 +92,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hits = torch.empty(labels.shape if few else 0, dtype=torch.bool, device=hidden.device)
         kept = F.linear(hidden, weight, bias) if keep else None
         grads = (torch.empty_like(hidden), torch.zeros_like(weight)) if ahead else None
-        for rows in _chunks(hidden, weight):
+        for rows in chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
             if few:
                 hits[rows] = logits.argmax(-1) == labels[rows]
@@ -115,7 +122,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             return ctx.grads[0] * scale, ctx.grads[1] * scale[0], *[None] * 5
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         grad_bias = None if bias is None else torch.zeros_like(bias)
-        for rows in _chunks(hidden, weight):
+        for rows in chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias)
             chunk = _logits_gradient(torch.log_softmax(logits.float(), -1), labels[rows]).to(hidden.dtype)
             _add_gradients(grad_hidden, grad_weight, rows, chunk, scaled, weight)
@@ -130,14 +137,6 @@ def _add_gradients(
     """What the gradient ``chunk`` ``[rows, vocabulary]`` of the logits means for ``hidden`` and ``weight``."""
     grad_hidden[rows] = chunk @ weight
     grad_weight.addmm_(chunk.T, hidden[rows])
-
-
-def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    """Slices of the tokens whose fp32 logits are small enough."""
-    limit = _CPU_CHUNK if hidden.device.type == "cpu" else _CHUNK
-    tokens = hidden.shape[0]
-    size = max(1, min(tokens // 8, limit // (4 * weight.shape[0])))
-    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
 
 
 def _logits_gradient(log_probabilities: Tensor, labels: Tensor) -> Tensor:

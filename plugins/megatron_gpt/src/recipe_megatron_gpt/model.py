@@ -13,6 +13,7 @@ from recipe_core.kernels.attention import causal_attention
 from recipe_core.kernels.cross_entropy import linear_cross_entropy
 from recipe_core.kernels.dropout import dropout
 from recipe_core.kernels.initial import normal_of
+from recipe_core.kernels.vocabulary import linear_logits
 from recipe_core.parallel import Batch, Loss
 from recipe_megatron_gpt.config import Gpt
 
@@ -51,43 +52,48 @@ class GptModel(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
         """Losses where ``batch`` has labels, else logits.
 
         Args:
             batch: ``tokens``, int64 ``[batch, sequence]``, and perhaps ``labels``, the same moved by one token.
+            hidden: what the stage before returned, ``[batch, sequence, hidden]``, where this is a stage of a pipeline.
 
         Returns:
-            fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``.
+            fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``; of a stage that is not the
+            last, ``hidden``.
         """
-        tokens = batch["tokens"]
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        hidden = self.tokens(tokens) + self.positions(positions)
-        hidden = dropout(hidden, self.config.dropout, self.training)
+        if hidden is None:
+            tokens = batch["tokens"]
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            hidden = self.tokens(tokens) + self.positions(positions)
+            hidden = dropout(hidden, self.config.dropout, self.training)
         for block in self.blocks:
-            hidden = block(hidden)
+            if block is not None:
+                hidden = block(hidden)
+        if self.norm is None:
+            return hidden
         hidden = self.norm(hidden)
         if "labels" in batch:
             labels, averaged = batch["labels"], "loss_mask" not in batch
             return linear_cross_entropy(hidden, self.tokens.weight, labels, averaged=averaged)
-        return F.linear(hidden, self.tokens.weight)
+        return linear_logits(hidden, self.tokens.weight)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all values: normal weights, scaled down where they add to the residual stream (GPT-2), zero biases.
-
-        They depend on ``torch.initial_seed()`` and the parameters' names, not on the device or on what a rank holds.
-        """
-        std = self.config.init_std
+        """Draw all values."""
         for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.ndim == 1:
-                parameter.fill_(1)
-            elif name.endswith(("attention.output.weight", "mlp.down.weight")):
-                parameter.copy_(normal_of(name, parameter.shape, std / math.sqrt(2 * self.config.layers)))
-            else:
-                parameter.copy_(normal_of(name, parameter.shape, std))
+            parameter.copy_(self.initial_value(name, parameter.shape))
+
+    def initial_value(self, name: str, shape: torch.Size) -> Tensor:
+        """Normal weights, scaled down where they add to the residual stream (GPT-2), zero biases; on the CPU, in fp32.
+
+        They depend on ``torch.initial_seed()``, name and shape, not on the device or on what a rank holds.
+        """
+        if len(shape) == 1:
+            return torch.zeros(shape, device="cpu") if name.endswith("bias") else torch.ones(shape, device="cpu")
+        adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
+        return normal_of(name, shape, self.config.init_std / (math.sqrt(2 * self.config.layers) if adds else 1.0))
 
 
 class Block(nn.Module):

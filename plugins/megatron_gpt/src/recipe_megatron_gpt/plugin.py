@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recipe_core import Dataset, Model, Recipe, Train, Use, hookimpl
+from recipe_core import Dataset, Model, Recipe, Stages, Train, Use, hookimpl
 from recipe_core.variants import variants_of
 from recipe_megatron_gpt.config import Gpt, GptIndexed, GptPrepare
 
@@ -18,6 +18,9 @@ def register_models() -> Iterable[Model]:
         facts="recipe_megatron_gpt.model_facts:facts",
         config=Gpt,
         blocks="blocks.*",
+        plan="recipe_megatron_gpt.tensor_plan:plan",
+        stages=Stages(first=("tokens", "positions"), last=("norm", "tokens")),
+        deferred=True,
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
 

@@ -33,8 +33,9 @@ _SAMPLE = 20_000
 """Characters of the input by which the ways to encode are compared."""
 _NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
 """Settings that change nothing about the bytes of the files."""
-_SLOW, _FAST = 1_000_000, 100_000_000
-"""Bytes of input that are worth starting another process for: gigatoken alone is about as fast as the reading."""
+_SLOW, _FAST = 1_000_000, 1_000_000_000
+"""Bytes of input that are worth starting another process for. Two of the ways to encode are about as fast as the
+reading, which one process does: others bring little, and load the tokenizer again."""
 
 
 def prepare(settings: GptPrepare) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
     if settings.workers:
         return settings.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    fast = way == "gigatoken" and not settings.split_sentences
+    fast = way != "plain" and not settings.split_sentences
     worth = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
     return max(1, min(cores, int(worth)))
 

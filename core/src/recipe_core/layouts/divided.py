@@ -1,0 +1,52 @@
+"""The layouts that divide a model: into layers cut over a team, stages of a pipeline, and shares of equal parts."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from recipe_core.initial import materialise
+from recipe_core.layout_settings import Divided
+from recipe_core.layouts.pipeline import Pipeline
+from recipe_core.layouts.sharded import Sharded, shard_over_data
+from recipe_core.layouts.stages import cut
+from recipe_core.parallel import Parallel, Run
+from recipe_core.reducer import Reducer
+from recipe_core.tensor_parallel.plan import divide
+from recipe_core.tensor_parallel.roles import Team
+
+
+def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
+    """What ``config`` says, on the axes of ``run.mesh``; ``module`` may be without values (on the meta device).
+
+    Raises:
+        ConfigError: the model cannot be divided so.
+    """
+    if run.mesh is None:
+        materialise(module, run.device)
+        return Parallel(module)
+    team = None
+    if config.tp > 1:
+        team = divide(module, run.structure.plan, run.mesh["tp"], run.device, config.sequence_parallel)
+    tied = _stage(module, team, config, run) if config.pp > 1 else []
+    reducer = None
+    shares_out = config.data != "ddp" and run.dp_size > 1
+    if shares_out:
+        shard_over_data(module, config, run)
+    else:
+        materialise(module, run.device)
+        if run.dp_size > 1:
+            reducer = Reducer([p for p in module.parameters() if p.requires_grad], run.mesh["dp"].get_group())
+    shared = config if shares_out else None
+    if config.pp > 1:
+        return Pipeline(module, tied, run, team, reducer, shared)
+    return Sharded(module, team, reducer, shared)
+
+
+def _stage(module: nn.Module, team: Team | None, config: Divided, run: Run) -> list[str]:
+    """Cut the stage of this rank out of ``module``; the names of parameters that both ends hold."""
+    assert run.mesh is not None  # there are several stages
+    tied = cut(module, run.structure, run.mesh["pp"].get_local_rank(), config.pp)
+    if team is not None:
+        held = set(module.modules())
+        team.partial = [(owner, name) for owner, name in team.partial if owner in held]
+    return tied

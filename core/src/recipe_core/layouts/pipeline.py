@@ -1,0 +1,276 @@
+"""A pipeline: each rank holds some blocks, and micro batches pass from rank to rank (1F1B)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import DTensor
+
+from recipe_core import gradients
+from recipe_core.layout_settings import Divided
+from recipe_core.layouts.sharded import Sharded
+from recipe_core.lazy import mapped
+from recipe_core.parallel import Batch, Loss, Micro, Run
+from recipe_core.reducer import Reducer
+from recipe_core.tensor_parallel.roles import Team
+from recipe_core.tensor_parallel.streams import drawn, stream
+
+Meta = tuple[torch.Size, torch.dtype]
+
+
+class Pipeline(Sharded):
+    """One stage, and how micro batches pass through all of them.
+
+    Each micro batch's forward is that of the model: it seeds the generators by itself, so that dropout depends on the
+    samples and the stage alone. Every rank gets the values of the last stage.
+
+    Args:
+        module: this stage: the model with None in the place of what others hold.
+        tied: names of parameters that the first and the last stage both hold; empty on the others.
+        team, reducer, config: see :class:`Sharded`.
+        run: has the axis ``pp``.
+    """
+
+    def __init__(
+        self, module: nn.Module, tied: Sequence[str], run: Run, team: Team | None, reducer: Reducer | None,
+        config: Divided | None,
+    ) -> None:  # fmt: skip
+        super().__init__(module, team, reducer, config)
+        assert run.mesh is not None
+        mesh = run.mesh["pp"]
+        self.group, self.index, self.count = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+        self.device = run.device
+        self.first, self.last = self.index == 0, self.index == self.count - 1
+        self._tied, self._ends = list(tied), _ends(run) if tied else None
+        self._passing = _Passing(self)
+        self._schedules: dict[tuple[Any, ...], Schedule1F1B] = {}
+        self._metas: dict[tuple[Any, ...], Meta] = {}
+        self._keys: dict[bool, list[str]] = {}
+
+    def loss(self, loss: Loss) -> Loss:
+        """A stage that is not the last gives its output in the place of the loss."""
+        return loss if self.last else lambda output, batch: {"loss": output}
+
+    def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See :class:`Parallel`; here these are the tensors of other stages."""
+        own = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(state) if isinstance(leaf, Tensor)}
+        stages: list[Any] = [None] * self.count
+        dist.all_gather_object(stages, own, group=self.group)
+        others = {name: meta for stage in stages for name, meta in stage.items() if name not in own}
+        found = mapped(state, lambda leaf: leaf)
+        for path, (shape, dtype) in others.items():
+            inner = found
+            for key in path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[path[-1]] = torch.empty(shape, dtype=dtype, device="meta")
+        return cast("dict[str, Any]", found)
+
+    def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
+        """See :class:`Parallel`."""
+        self._reduce(last=False)
+        schedule, numbers = self._schedule(batches, micro), torch.arange(len(batches))
+        self._passing.begin(batches, micro)
+        schedule.step(number=numbers, target=numbers, return_outputs=False)
+        self._complete()
+        return self._shared(self._passing.total)
+
+    def _complete(self) -> None:
+        super()._complete()
+        if self._ends is not None:
+            for parameter in self._tied_parameters():
+                assert parameter.grad is not None
+                held = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+                dist.all_reduce(held, group=self._ends)
+
+    def _schedule(self, batches: Sequence[Batch], micro: Micro) -> Schedule1F1B:
+        """The schedule of so many micro batches of these shapes."""
+        key = (len(batches), *_shapes(batches[0]))
+        if key not in self._schedules:
+            shape, dtype = self._meta(batches[0], micro)
+            hidden = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
+            value = torch.empty((), device="meta", requires_grad=True)
+            stage = PipelineStage(
+                self._passing, self.index, self.count, self.device, group=self.group,
+                input_args=() if self.first else hidden, output_args=value if self.last else hidden,
+            )  # fmt: skip
+            self._schedules[key] = Schedule1F1B(
+                stage, len(batches), loss_fn=lambda output, target: output, scale_grads=False
+            )
+        return self._schedules[key]
+
+    def _meta(self, batch: Batch, micro: Micro) -> Meta:
+        """Shape and type of what passes from stage to stage for such a batch; the first stage tries it."""
+        key = (self.module.training, self.team.sequence if self.team else False, *_shapes(batch))
+        if key not in self._metas:
+            found: list[Meta | None] = [None]
+            if self.first:
+                with torch.no_grad():
+                    hidden = micro(self.module, batch, 0)["loss"]
+                self._reshard()
+                found = [(hidden.shape, hidden.dtype)]
+            dist.broadcast_object_list(found, group=self.group, group_src=0, device=torch.device("cpu"))
+            self._metas[key] = cast("Meta", found[0])
+        return self._metas[key]
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
+        """See :class:`Parallel`."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            values = self._pass_on(batch, micro)
+            return self._shared({name: value.float() for name, value in values.items()})
+        finally:
+            self.module.train(was_training)
+            self._reshard()
+
+    def _pass_on(self, batch: Batch, micro: Micro) -> Mapping[str, Tensor]:
+        """Take what the stage before made of ``batch``, pass on what this one makes of it; values of the last stage."""
+        shape, dtype = self._meta(batch, micro)
+        hidden = None
+        if not self.first:
+            hidden = torch.empty(shape, dtype=dtype, device=self.device)
+            dist.recv(hidden, group=self.group, group_src=self.index - 1)
+        values = micro(cast("nn.Module", self._called(hidden)), batch, 0)
+        if self.last:
+            return values
+        dist.send(values["loss"].contiguous(), group=self.group, group_dst=self.index + 1)
+        return {}
+
+    def _called(self, hidden: Tensor | None) -> Callable[[Batch], Any]:
+        """This stage as a function of the batch alone; each stage after the first has random numbers of its own."""
+
+        def call(batch: Batch) -> Any:
+            if hidden is None:
+                return self.module(batch)
+            with stream(self.device, drawn(), "stage", self.index) if self.module.training else nullcontext():
+                return self.module(batch, hidden)
+
+        return call
+
+    def _shared(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The last stage's ``values`` on all stages."""
+        training = self.module.training
+        if training not in self._keys:
+            found = [list(values)]
+            dist.broadcast_object_list(found, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
+            self._keys[training] = found[0]
+        names = self._keys[training]
+        if self.last:
+            stacked = torch.stack([values[name].float() for name in names])
+        else:
+            stacked = torch.empty(len(names), device=self.device)
+        dist.broadcast(stacked, group=self.group, group_src=self.count - 1)
+        return dict(zip(names, stacked.unbind(), strict=True))
+
+    @contextmanager
+    def inference(self) -> Iterator[nn.Module]:
+        """See :class:`Parallel`; what the last stage returns is a tensor, which all ranks get."""
+        with super().inference():
+            yield _Whole(self)
+
+    def output(self, batch: Batch) -> Tensor:
+        """What the model returns for ``batch``, on all ranks."""
+
+        def micro(module: Callable[[Batch], Tensor], batch: Batch, number: int) -> Mapping[str, Tensor]:
+            return {"loss": module(batch)}
+
+        found = self._pass_on(batch, cast("Micro", micro)).get("loss")
+        meta = [None if found is None else (found.shape, found.dtype)]
+        dist.broadcast_object_list(meta, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
+        shape, dtype = cast("Meta", meta[0])
+        output = torch.empty(shape, dtype=dtype, device=self.device) if found is None else found.contiguous()
+        dist.broadcast(output, group=self.group, group_src=self.count - 1)
+        self._reshard()
+        return output
+
+    def norm(self) -> Tensor:
+        """See :class:`Parallel`; what two stages hold counts once."""
+        twice = self._tied_parameters() if self.last else []
+        mine = [p for p in self.parameters() if p.grad is not None and all(p is not t for t in twice)]
+        total = gradients.sum_of_squares(p.grad for p in mine if p.grad is not None).to(self.device)
+        dist.all_reduce(total, group=self.group)
+        return total.sqrt()
+
+    def _tied_parameters(self) -> list[nn.Parameter]:
+        return [self.module.get_parameter(name) for name in self._tied]
+
+
+class _Passing(nn.Module):
+    """The stage as PyTorch's schedule calls it: with what the stage before sent, and which micro batch it is."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+        self.total: dict[str, Tensor] = {}
+
+    def begin(self, batches: Sequence[Batch], micro: Micro) -> None:
+        """Say what the micro batches of the coming step are."""
+        self._batches, self._micro, self.total = batches, micro, {}
+
+    def forward(self, hidden: Tensor | None = None, *, number: Tensor) -> Tensor:
+        """What goes to the next stage; of the last one, this micro batch's share of the loss."""
+        pipeline, count, this = self._pipeline, len(self._batches), int(number)
+        values = self._micro(cast("nn.Module", pipeline._called(hidden)), self._batches[this], this)
+        output = values["loss"]
+        if pipeline.last:
+            output = output / count
+            for name, value in values.items():
+                share = value.detach().float() / count
+                self.total[name] = self.total[name] + share if name in self.total else share
+        if this == count - 1 and output.requires_grad:
+            # Backward takes the micro batches in the same order: when this one's begins, gradients may go out.
+            output.register_hook(lambda gradient: pipeline._reduce(last=True) and None)
+        return output
+
+
+class _Whole(nn.Module):
+    """The whole model, as each rank may call it together with the others."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+        self.stage = pipeline.module
+        self.training = self.stage.training
+
+    def forward(self, batch: Batch) -> Tensor:
+        """What the model returns."""
+        return self._pipeline.output(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.stage, name)
+
+
+def _leaves(state: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Leaves of a nested dict with their keys from the top."""
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _shapes(batch: Batch) -> tuple[Any, ...]:
+    return tuple((name, tensor.shape) for name, tensor in sorted(batch.items()))
+
+
+def _ends(run: Run) -> dist.ProcessGroup:
+    """The first and the last rank of this rank's pipeline, which is one of these two."""
+    assert run.mesh is not None
+    ranks = dist.get_process_group_ranks(run.mesh["pp"].get_group())
+    if len(ranks) == 2:
+        return run.mesh["pp"].get_group()
+    timeout = timedelta(seconds=run.train.timeout)
+    group = dist.new_group([ranks[0], ranks[-1]], timeout, use_local_synchronization=True)
+    assert isinstance(group, dist.ProcessGroup)
+    return group

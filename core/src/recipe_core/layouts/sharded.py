@@ -1,0 +1,112 @@
+"""Weights, gradients and optimizer states shared out over the data-parallel ranks, by PyTorch's FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from recipe_core.initial import materialise
+from recipe_core.layout_settings import Divided
+from recipe_core.modules import matching
+from recipe_core.parallel import Batch, Micro, Parallel, Run
+from recipe_core.precision import multiplies_bf16
+from recipe_core.reducer import Reducer
+from recipe_core.tensor_parallel.plan import partial_gradients
+from recipe_core.tensor_parallel.roles import Team
+
+
+def shard_over_data(module: nn.Module, config: Divided, run: Run) -> None:
+    """Give ``module`` its values, block by block, and keep this rank's part of each block.
+
+    ``zero1`` is FSDP that gathers the weights once a step and reduces the gradients once: between the first forward and
+    the last backward every rank holds all of them, and what the optimizer works on is its part of both.
+
+    With ``bf16_mixed``, blocks are gathered in bf16, in which their matrices are multiplied: half as much to send, and
+    autocast makes no copies. Their norms' weights are then rounded too. Gradients are summed in fp32.
+    """
+    assert run.mesh is not None  # there are several data-parallel ranks
+    offload = CPUOffloadPolicy(pin_memory=run.device.type == "cuda") if config.cpu_offload else OffloadPolicy()
+    narrow = run.train.precision == "bf16_mixed" and multiplies_bf16(run.device.type)
+    gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for unit in [*matching(module, run.structure.blocks).values(), module]:
+        materialise(module, run.device, part=unit)
+        fully_shard(
+            unit, mesh=run.mesh["dp"], reshard_after_forward=config.data == "fsdp" and unit is not module,
+            mp_policy=gathered if narrow and unit is not module else MixedPrecisionPolicy(), offload_policy=offload,
+        )  # fmt: skip
+
+
+class Sharded(Parallel):
+    """A model of which this process holds a part.
+
+    Args:
+        module: the part, with names of the whole model.
+        team: the ranks that share its layers, where they are divided.
+        reducer: averages gradients over ranks that hold copies of the part.
+        config: says what the data-parallel ranks do where they share it out (``module`` is an FSDPModule then).
+    """
+
+    def __init__(
+        self, module: nn.Module, team: Team | None, reducer: Reducer | None = None, config: Divided | None = None
+    ) -> None:
+        super().__init__(module)
+        self.team, self.reducer, self.config = team, reducer, config
+
+    def _reduce(self, last: bool) -> AbstractContextManager[None]:
+        """Say what the backward pass that comes does about the other ranks."""
+        if self.reducer is not None and last:
+            self.reducer.arm()
+        if self.config is not None and isinstance(self.module, FSDPModule):
+            each = self.config.data == "fsdp" and self.config.reduce_each_micro_batch
+            self.module.set_requires_gradient_sync(last or each)
+            self.module.set_reshard_after_backward(last or self.config.data == "fsdp")
+        return nullcontext()
+
+    def _complete(self) -> None:
+        """Add up what is left to add up, once the last backward pass is done."""
+        if self.reducer is not None:
+            self.reducer.finish()
+        if self.team is not None:
+            _sum(partial_gradients(self.team), self.team.group)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
+        """See :class:`Parallel`; afterwards each rank holds its part again, as the optimizer and checkpoints expect."""
+        try:
+            return super().evaluate(batch, micro)
+        finally:
+            self._reshard()
+
+    @contextmanager
+    def inference(self) -> Iterator[nn.Module]:
+        """See :class:`Parallel`; sequences may have any length."""
+        sequence = self.team.sequence if self.team is not None else False
+        with super().inference() as module:
+            try:
+                if self.team is not None:
+                    self.team.sequence = False
+                yield module
+            finally:
+                if self.team is not None:
+                    self.team.sequence = sequence
+                self._reshard()
+
+    def _reshard(self) -> None:
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
+def _sum(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Add the gradients up over ``group``, in one exchange for each type."""
+    for dtype in {gradient.dtype for gradient in gradients}:
+        some = [gradient for gradient in gradients if gradient.dtype == dtype]
+        flat = torch.cat([gradient.flatten() for gradient in some])
+        dist.all_reduce(flat, group=group)
+        for gradient, total in zip(some, flat.split([g.numel() for g in some]), strict=True):
+            gradient.copy_(total.view_as(gradient))

@@ -1,0 +1,98 @@
+"""Gradients averaged over the ranks that hold copies of a model, while backward still computes others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor
+
+BUCKET = 25 << 20
+"""Bytes that are exchanged at once, as DistributedDataParallel does it: enough for the network to be busy."""
+
+
+class Reducer:
+    """What DistributedDataParallel does with gradients, for parameters that may be DTensors of another mesh axis.
+
+    Parameters are put into buckets from the last to the first, about the order in which backward finishes them. All
+    ranks exchange the buckets in this order.
+
+    Args:
+        parameters: in the model's order, the same on all ranks of ``group``.
+        group: the ranks that hold copies.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], group: ProcessGroup) -> None:
+        self._group = group
+        self._buckets = list(_buckets(list(parameters)[::-1]))
+        self._left: list[int] = []
+        """Of each bucket, how many gradients are not ready; empty while gradients are only accumulated."""
+        self._started: list[tuple[Tensor, dist.Work]] = []
+        for number, bucket in enumerate(self._buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(partial(self._ready, number))
+
+    def arm(self) -> None:
+        """The backward pass that comes is the last of the step: exchange each bucket when its gradients are ready."""
+        self._left = [len(bucket) for bucket in self._buckets]
+
+    def finish(self) -> None:
+        """Exchange what is left, and wait until every gradient is the mean over the ranks."""
+        self._left = []
+        self._start(len(self._buckets))
+        for bucket, (flat, work) in zip(self._buckets, self._started, strict=True):
+            work.wait()
+            offset = 0
+            for parameter in bucket:
+                size = _local(parameter).numel()
+                _take(parameter, flat[offset : offset + size])
+                offset += size
+        self._started = []
+
+    def _ready(self, number: int, parameter: nn.Parameter) -> None:
+        if self._left:
+            self._left[number] -= 1
+            done = next((i for i, left in enumerate(self._left) if left > 0), len(self._left))
+            self._start(done)
+
+    def _start(self, end: int) -> None:
+        """Begin to exchange the buckets before ``end`` that are not under way."""
+        for bucket in self._buckets[len(self._started) : end]:
+            parts = [_local(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in bucket]
+            flat = torch.cat(parts).div_(dist.get_world_size(self._group))
+            work = dist.all_reduce(flat, group=self._group, async_op=True)
+            assert work is not None  # since this rank is in the group
+            self._started.append((flat, work))
+
+
+def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Runs of parameters of one type, each of about BUCKET bytes."""
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in parameters:
+        local = _local(parameter)
+        if bucket and (size + local.nbytes > BUCKET or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += local.nbytes
+    if bucket:
+        yield bucket
+
+
+def _take(parameter: nn.Parameter, mean: Tensor) -> None:
+    if parameter.grad is None:
+        if not mean.any():
+            return  # no rank has one: the optimizer leaves such a parameter alone
+        parameter.grad = torch.zeros_like(parameter)
+    gradient = _local(parameter.grad)
+    gradient.copy_(mean.view_as(gradient))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    held = tensor.detach()
+    return held.to_local() if isinstance(held, DTensor) else held
