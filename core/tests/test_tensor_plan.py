@@ -15,7 +15,7 @@ from recipe_core.engine import Engine
 from recipe_core.errors import ConfigError, PluginError
 from recipe_core.kernels.vocabulary import linear_logits
 from recipe_core.settings import Train
-from recipe_core.tensor_parallel.plan import divide, partial_gradients
+from recipe_core.tensor_parallel.plan import assign, divide, partial_gradients
 from recipe_core.tensor_parallel.streams import drawn, stream
 from recipe_core.testing import spawn
 
@@ -166,8 +166,18 @@ def test_a_plan_that_does_not_fit_the_model(change: dict[str, str | None], messa
 
 
 def test_a_degree_that_does_not_divide() -> None:
-    with pytest.raises(ConfigError, match=r"layout\.tp: 3 does not divide dimension 0 of words\.weight, which is 8"):
+    with pytest.raises(ConfigError, match=r"layout\.tp: 3 does not divide dimension 0 of block\.up\.weight, which is 8"):
         apply(net(), PLAN, ranks=3)
+
+
+def test_parts_of_a_vocabulary_may_differ_but_every_rank_has_one() -> None:
+    module, plan = nn.Module(), {"words": "vocabulary_in"}
+    module.words = nn.Embedding(10, 4)
+    assert assign(module, plan, 3).cuts[module.words.weight].dim == 0
+    with pytest.raises(ConfigError, match=r"layout\.tp: 3 does not divide dimension 0 of words\.weight, which is 10"):
+        assign(module, plan, 3, even=True)
+    with pytest.raises(ConfigError, match=r"layout\.tp: 6 does not divide"):
+        assign(module, plan, 6)  # two rows each would leave the last one none
 
 
 def test_streams_depend_on_their_words_and_disturb_nothing() -> None:

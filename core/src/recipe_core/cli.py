@@ -17,7 +17,7 @@ import click
 from recipe_core.cli_compare import add_compare_command
 from recipe_core.cli_convert import add_convert_command
 from recipe_core.cli_data import add_data_commands
-from recipe_core.errors import RecipeError, did_you_mean
+from recipe_core.errors import ConfigError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -167,6 +167,7 @@ def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> No
     world_size, folder = processes or 1, out or RUNS
     try:
         job = _checked_job(words, world_size, out)
+        _try_to_divide(job, world_size)
     except RecipeError:
         with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
             click.echo(needs(_job(words), world_size, folder, sound=False) + "\n")
@@ -215,6 +216,16 @@ def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job
     from recipe_core.destination import RUNS
 
     return _job(words, world_size, out or RUNS)
+
+
+def _try_to_divide(job: Job, world_size: int) -> None:
+    """Hold the model against its tensor plan and its stages. It takes PyTorch, and so a second or two."""
+    from recipe_core.specs import load
+
+    if {"tp", "pp"} & job.axes(world_size).keys():
+        problems = load("recipe_core.trial:division_problems", "recipe check")(job, world_size)
+        if problems:
+            raise ConfigError.of(problems)
 
 
 def _job(words: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:

@@ -50,7 +50,9 @@ def _placed(module: nn.Module, name: str, tensor: Tensor, device: torch.device) 
     else:
         placed = local.to(device)
     if isinstance(tensor, DTensor):
-        return DTensor.from_local(placed, tensor.device_mesh, tensor.placements, run_check=False)
+        return DTensor.from_local(
+            placed, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        )
     return placed
 
 

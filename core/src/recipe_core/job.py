@@ -158,6 +158,8 @@ def _problems(
         yield from checks.start_problems(train, out)
     if "checkpoint" in parts and "model" in parts:
         yield from checks.format_problems(parts["checkpoint"], parts["model"])
+    if "checkpoint" in parts and "layout" in parts:
+        yield from layout_checks.saving_problems(parts["layout"], parts["checkpoint"], world_size)
     if train is not None and out is not None:
         yield from checks.disk_problems(facts, train, out)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from recipe_core.errors import RecipeError
 from recipe_core.facts import Facts
 from recipe_core.settings import Train
-from recipe_core.specs import Layout, Model, ModelFacts, Part
+from recipe_core.specs import CheckpointFormat, Layout, Model, ModelFacts, Part
 
 
 def layout_problems(
@@ -34,6 +34,20 @@ def layout_problems(
             yield from _batch_problems(train, axes)
         if isinstance(layout.spec, Layout) and layout.spec.divides and model is not None:
             yield from _division_problems(layout, model, facts, axes)
+
+
+def saving_problems(layout: Part, form: Part, world_size: int) -> Iterator[str]:
+    """Whether the format can save what the processes hold under the layout."""
+    try:
+        stages = layout.config.axes(world_size).get("pp", 1)
+    except (RecipeError, ValueError):  # which layout_problems tells
+        return
+    if stages > 1 and isinstance(form.spec, CheckpointFormat) and not form.spec.stages:
+        yield (
+            f"checkpoint.use: {form.spec.name} is written by one process, and under layout={layout.spec.name} none has "
+            "the parameters of all stages; take checkpoint=dcp, and make the other format of the finished run: "
+            f"recipe convert RUN FOLDER --to {form.spec.name}"
+        )
 
 
 def _batch_problems(train: Train, axes: dict[str, int]) -> Iterator[str]:
@@ -75,6 +89,7 @@ def _division_problems(layout: Part, model: Part, facts: Facts, axes: dict[str, 
         yield f"layout.pp: {pp} stages need as many blocks, and the model has {known.blocks}; take at most that many"
     if tp > 1:
         yield from _degree_problems(known, tp)
+        yield from _vocabulary_problems(layout, model, known, axes)
         if layout.config.sequence_parallel and data is not None and data.sequence % tp:
             yield (
                 f"layout.sequence_parallel: a sample of {data.sequence:,} tokens does not divide by {tp} (layout.tp); "
@@ -83,9 +98,26 @@ def _division_problems(layout: Part, model: Part, facts: Facts, axes: dict[str, 
 
 
 def _degree_problems(model: ModelFacts, tp: int) -> Iterator[str]:
-    fitting = math.gcd(*model.divisible.values())
+    fitting = math.gcd(*model.divisible.values()) if model.divisible else 0
     degrees = [degree for degree in range(1, fitting + 1) if fitting % degree == 0]
     taken = f"take {', '.join(map(str, degrees[:-1]))} or {degrees[-1]}" if len(degrees) > 1 else "nothing divides all"
     for name, count in model.divisible.items():
         if count % tp:
             yield f"layout.tp: {tp} does not divide {name}, which is {count:,}; {taken}, or change {name}"
+
+
+def _vocabulary_problems(layout: Part, model: Part, known: ModelFacts, axes: dict[str, int]) -> Iterator[str]:
+    """FSDP shares out parts of one size only."""
+    tp, shared, plan = (
+        axes["tp"],
+        getattr(layout.config, "data", "ddp") != "ddp",
+        model.spec.structure(model.config).plan,
+    )
+    cut = any(role.startswith("vocabulary") for role in plan.values())
+    if cut and shared and axes["dp"] > 1 and (known.vocabulary or 0) % tp:
+        above = ((known.vocabulary or 0) // tp + 1) * tp
+        yield (
+            f"layout.tp: {tp} does not divide model.vocabulary, which is {known.vocabulary:,}, and "
+            f"layout.data={layout.config.data} shares out parts of one size only; take layout.data=ddp, or "
+            f"model.vocabulary={above}"
+        )

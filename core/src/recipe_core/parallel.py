@@ -85,6 +85,10 @@ class Parallel:
         """Trainable parameters, tied ones once."""
         return [p for p in self.module.parameters() if p.requires_grad]
 
+    def size(self) -> int:
+        """Trainable parameters of the whole model; a collective, where processes hold different ones."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The same with the names that they have in checkpoints."""
         every = self.module.named_parameters()

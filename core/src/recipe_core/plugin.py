@@ -71,6 +71,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         name="dcp",
         build="recipe_core.formats:Dcp",
         patterns=(".metadata",),
+        stages=True,
         summary="torch.distributed.checkpoint: sharded, loads into any layout",
     )
     yield CheckpointFormat(

@@ -146,7 +146,7 @@ def _line(job: Job) -> Callable[[Row], str]:
 
 
 def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = model.size()  # a collective
     precision = described(run.device.type, job.train.precision)
     return (
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "

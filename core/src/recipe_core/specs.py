@@ -94,7 +94,8 @@ class ModelFacts:
     block_parameters: int = 0
     """Parameters of one block."""
     divisible: Mapping[str, int] = field(default_factory=dict)
-    """What tensor parallelism cuts, by its setting (``{"model.heads": 12}``): the degree must divide it."""
+    """What tensor parallelism cuts, by its setting (``{"model.heads": 12}``): the degree must divide it. The vocabulary
+    is not among it: its parts may differ by some rows, unless data-parallel ranks share them out further."""
     divided_parameters: int = 0
     """Of ``parameters``, those that tensor parallelism cuts."""
     divided_activation_values: int = 0
@@ -181,8 +182,8 @@ class Model(Spec):
     gather, one by one."""
     plan: str = ""
     """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
-    patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated`` or
-    ``split``, see :mod:`recipe_core.tensor_parallel.roles`. Every parameter needs one."""
+    patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
+    ``whole`` or ``split``, see :mod:`recipe_core.tensor_parallel.roles`. Every parameter needs one."""
     stages: Stages | None = None
     """How a pipeline cuts it; None: not at all."""
     deferred: bool = False
@@ -254,6 +255,9 @@ class CheckpointFormat(Spec):
     """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
     model: str = ""
     """The only model that it is for; empty: any."""
+    stages: bool = False
+    """Whether it can save where processes hold different parameters, as in a pipeline; a state then has meta tensors in
+    the place of those that others hold."""
 
 
 @dataclass(frozen=True, init=False)

@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from recipe_core.kernels.chunks import chunks
-from recipe_core.kernels.vocabulary import ParallelCrossEntropy, rows_of
+from recipe_core.kernels.vocabulary import ParallelCrossEntropy
+from recipe_core.tensor_parallel.rows import rows_of
 
 
 def linear_cross_entropy(
@@ -71,7 +72,8 @@ def _computed(
         losses, hits = _LinearCrossEntropy.apply(*tensors, keep, few, ahead)  # type: ignore[no-untyped-call]
     else:
         losses, hits = ParallelCrossEntropy.apply(*tensors, keep, few, rows)  # type: ignore[no-untyped-call]
-    return losses.view(labels.shape), hits.view(labels.shape) if few else hits
+    # A copy, since FSDP warns of a model that returns a view: its caller might change it in place.
+    return losses.view(labels.shape).clone(), hits.view(labels.shape) if few else hits
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from recipe_core.kernels.chunks import chunks
-from recipe_core.tensor_parallel.collectives import Gather, SumGradients, gathered, summed
-
-
-class Rows(NamedTuple):
-    """Which rows of the output matrix a rank has."""
-
-    group: dist.ProcessGroup
-    first: int
-
-
-def rows_of(weight: DTensor) -> Rows:
-    """Of a matrix that a tensor plan has cut by rows."""
-    mesh = weight.device_mesh
-    return Rows(mesh.get_group(), mesh.get_local_rank() * weight.to_local().shape[0])
+from recipe_core.tensor_parallel.collectives import SumGradients, gathered, summed
+from recipe_core.tensor_parallel.rows import Rows, joined, rows_of
 
 
 def linear_logits(hidden: Tensor, weight: Tensor) -> Tensor:
@@ -40,10 +27,9 @@ def linear_logits(hidden: Tensor, weight: Tensor) -> Tensor:
     """
     if not isinstance(weight, DTensor):
         return F.linear(hidden, weight)
-    group = rows_of(weight).group
-    hidden = SumGradients.apply(hidden, group)  # type: ignore[no-untyped-call]
-    logits: Tensor = Gather.apply(F.linear(hidden, weight.to_local()), group, -1, False)  # type: ignore[no-untyped-call]
-    return logits
+    rows = rows_of(weight)
+    hidden = SumGradients.apply(hidden, rows.group)  # type: ignore[no-untyped-call]
+    return joined(F.linear(hidden, weight.to_local()), rows)
 
 
 class ParallelCrossEntropy(torch.autograd.Function):

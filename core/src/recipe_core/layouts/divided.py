@@ -24,12 +24,12 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     if run.mesh is None:
         materialise(module, run.device)
         return Parallel(module)
-    team = None
-    if config.tp > 1:
-        team = divide(module, run.structure.plan, run.mesh["tp"], run.device, config.sequence_parallel)
-    tied = _stage(module, team, config, run) if config.pp > 1 else []
-    reducer = None
+    team, reducer = None, None
     shares_out = config.data != "ddp" and run.dp_size > 1
+    if config.tp > 1:
+        mesh, sequence = run.mesh["tp"], config.sequence_parallel
+        team = divide(module, run.structure.plan, mesh, run.device, sequence, even=shares_out)
+    tied = _stage(module, team, config, run) if config.pp > 1 else []
     if shares_out:
         shard_over_data(module, config, run)
     else:

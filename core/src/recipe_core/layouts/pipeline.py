@@ -54,6 +54,13 @@ class Pipeline(Sharded):
         self._metas: dict[tuple[Any, ...], Meta] = {}
         self._keys: dict[bool, list[str]] = {}
 
+    def size(self) -> int:
+        """See :class:`Parallel`."""
+        twice = sum(p.numel() for p in self._tied_parameters()) if self.last else 0
+        total = torch.tensor(super().size() - twice)
+        dist.all_reduce(total, group=self.group)
+        return int(total)
+
     def loss(self, loss: Loss) -> Loss:
         """A stage that is not the last gives its output in the place of the loss."""
         return loss if self.last else lambda output, batch: {"loss": output}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,43 +24,85 @@ _CUT: dict[str, dict[str, int]] = {
 }
 """Along which dimension each role cuts its parameters; the others are whole on every rank."""
 _TYPES = {"column": nn.Linear, "row": nn.Linear, "vocabulary_in": nn.Embedding, "vocabulary_out": nn.Linear}
-_INHERITED = ("sequence", "replicated", "split")
+_UNEVEN = ("vocabulary_in", "vocabulary_out")
+"""Roles that can do with parts of unequal size: nobody chose the number of words for its divisors."""
+_INHERITED = ("sequence", "replicated", "whole", "split")
 """Roles that the submodules of a module share, where they have none of their own."""
 ROLES = (*_CUT, *_INHERITED)
 
 
-def divide(module: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh, device: torch.device, sequence: bool) -> Team:
-    """Cut ``module`` over the ranks of ``mesh`` (one axis) as ``plan`` says; its parameters become DTensors.
+class Cut(NamedTuple):
+    """How a parameter is cut over the ranks."""
+
+    name: str
+    dim: int | None
+    """Along which dimension; None: it is whole on every rank."""
+    even: bool
+    """Whether the parts must be of one size."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a plan says of a model's submodules and parameters."""
+
+    roles: dict[str, str]
+    """Submodule -> role, of those that have one of their own."""
+    cuts: dict[Tensor, Cut]
+    partial: list[tuple[nn.Module, str]]
+    """See :class:`Team`."""
+
+
+def assign(
+    module: nn.Module, plan: Mapping[str, str], degree: int, *, sequence: bool = False, even: bool = False
+) -> Assignment:
+    """Hold ``plan`` against ``module``, which stays as it is.
 
     Args:
         module: with or without values (on the meta device).
         plan: pattern of submodules -> role, see :mod:`recipe_core.tensor_parallel.roles`.
-        mesh: the ranks of one team.
-        device: where the model computes.
+        degree: ranks of a team.
         sequence: whether to split the residual stream along the sequence.
+        even: whether all parts must be of one size, which FSDP expects of what it shares out further; else those of
+            the vocabulary need not be.
 
     Raises:
-        ConfigError: the number of ranks does not divide what is to be cut.
+        ConfigError: ``degree`` does not divide what is to be cut.
         PluginError: the plan does not fit the model: a pattern without a match, an unknown role, a parameter without
             a role, tied parameters that are to be cut in different ways.
     """
-    roles, tied = _assigned(module, plan), ties(module)
-    team = Team(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence)
-    cuts: dict[Tensor, tuple[int | None, str]] = {}
+    roles = _roles(module, plan)
+    cuts: dict[Tensor, Cut] = {}
+    partial: list[tuple[nn.Module, str]] = []
     for name, owner in module.named_modules():
         role, inherited = roles.get(name), _inherited(name, roles)
         for parameter_name, parameter in owner.named_parameters(recurse=False):
-            full = f"{name}.{parameter_name}"
             if role or inherited:
                 dim = _CUT.get(role or "", {}).get(parameter_name)
-                _require_same(cuts, parameter, full, dim)
+                cut = Cut(f"{name}.{parameter_name}", dim, even or role not in _UNEVEN)
+                _require_same(cuts, parameter, cut)
                 if _is_partial(role, inherited, dim, sequence):
-                    team.partial.append((owner, parameter_name))
+                    partial.append((owner, parameter_name))
     _require_all(module, cuts)
-    replace(module, {p: _piece(p, dim, mesh, name) for p, (dim, name) in cuts.items()})
+    for parameter, cut in cuts.items():
+        _require_divisible(parameter, cut, degree)
+    return Assignment(roles, cuts, partial)
+
+
+def divide(
+    module: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh, device: torch.device, sequence: bool,
+    *, even: bool = False,
+) -> Team:  # fmt: skip
+    """Cut ``module`` over the ranks of ``mesh`` (one axis) as ``plan`` says; its parameters become DTensors.
+
+    ``device`` is where the model computes; for the others, and what it raises, see :func:`assign`.
+    """
+    tied = ties(module)
+    found = assign(module, plan, mesh.size(), sequence=sequence, even=even)
+    team = Team(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=found.partial)
+    replace(module, {parameter: _piece(parameter, cut, mesh) for parameter, cut in found.cuts.items()})
     for name, owner in list(module.named_modules()):
-        if name in roles:
-            take(owner, roles[name], name, team, inside=_inherited(name, roles) == "split")
+        if name in found.roles:
+            take(owner, found.roles[name], name, team, inside=_inherited(name, found.roles) == "split")
         elif next(owner.parameters(recurse=False), None) is not None:
             use_local_parameters(owner)
     start(module, team)
@@ -68,7 +111,7 @@ def divide(module: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh, device:
     return team
 
 
-def _assigned(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
+def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
     """The role of each submodule that the plan names."""
     roles: dict[str, str] = {}
     for pattern, role in plan.items():
@@ -108,36 +151,46 @@ def _is_partial(role: str | None, inherited: str | None, dim: int | None, sequen
     return around == "split" or (around == "sequence" and sequence)
 
 
-def _require_same(cuts: dict[Tensor, tuple[int | None, str]], parameter: Tensor, name: str, dim: int | None) -> None:
-    """Note where a parameter is cut, which must be the same under each of its names."""
-    other, first = cuts.setdefault(parameter, (dim, name))
-    if other != dim:
+def _require_same(cuts: dict[Tensor, Cut], parameter: Tensor, cut: Cut) -> None:
+    """Note how a parameter is cut, which must be the same under each of its names."""
+    first = cuts.setdefault(parameter, cut)
+    if first.dim != cut.dim:
         words = {None: "whole", 0: "cut by rows", 1: "cut by columns"}
         raise PluginError(
-            f"tensor plan: {first} and {name} are one tied parameter, which is to be {words[other]} by the role of the "
-            f"one and {words[dim]} by that of the other"
+            f"tensor plan: {first.name} and {cut.name} are one tied parameter, which is to be {words[first.dim]} by "
+            f"the role of the one and {words[cut.dim]} by that of the other"
         )
 
 
-def _require_all(module: nn.Module, cuts: Mapping[Tensor, Any]) -> None:
+def _require_all(module: nn.Module, cuts: Mapping[Tensor, Cut]) -> None:
     missing = [name for name, parameter in module.named_parameters() if parameter not in cuts]
     if missing:
         names = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
         raise PluginError(f"tensor plan: no role for what holds {names}; say replicated or sequence for it")
 
 
-def _piece(parameter: Tensor, dim: int | None, mesh: DeviceMesh, name: str) -> nn.Parameter:
+def _require_divisible(parameter: Tensor, cut: Cut, degree: int) -> None:
+    if cut.dim is None:
+        return
+    length = parameter.shape[cut.dim]
+    most = -(-length // degree)
+    if length % degree and (cut.even or most * (degree - 1) >= length):  # every rank has something of it
+        raise ConfigError(
+            f"layout.tp: {degree} does not divide dimension {cut.dim} of {cut.name}, which is {length:,} "
+            f"(shape {list(parameter.shape)}); choose another degree, or change the size in the model's settings"
+        )
+
+
+def _piece(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
     """This rank's part of a parameter, as a DTensor."""
-    local, size = parameter.detach(), mesh.size()
-    if dim is not None:
-        if local.shape[dim] % size:
-            raise ConfigError(
-                f"layout.tp: {size} does not divide dimension {dim} of {name}, which is {local.shape[dim]:,} "
-                f"(shape {list(local.shape)}); choose another degree, or change the size in the model's settings"
-            )
-        local = local.chunk(size, dim)[mesh.get_local_rank()].clone(memory_format=torch.contiguous_format)
-    placement = Replicate() if dim is None else Shard(dim)
-    return nn.Parameter(DTensor.from_local(local, mesh, [placement], run_check=False), parameter.requires_grad)
+    local, placement = parameter.detach(), Replicate() if cut.dim is None else Shard(cut.dim)
+    if cut.dim is not None:
+        part = local.chunk(mesh.size(), cut.dim)[mesh.get_local_rank()]
+        local = part.clone(memory_format=torch.contiguous_format)
+    piece = DTensor.from_local(
+        local, mesh, [placement], run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
+    return nn.Parameter(piece, parameter.requires_grad)
 
 
 def partial_gradients(team: Team) -> list[Tensor]:

@@ -9,6 +9,7 @@ The residual stream between the blocks is whole on every rank, or, with sequence
     split           stream -> stream         around columns and rows: enters once for all, has its own random numbers
     sequence        stream -> stream         each position by itself (norms; ids -> stream in an embedding)
     replicated      stream -> whole          all ranks compute the same of the whole sequence
+    whole           whole -> whole           behind a replicated one: all ranks compute the same
     vocabulary_out  whole -> whole           rows of the output; its logits are put together again
 
 The parameters are DTensors; forward computes with this rank's part of them, a plain tensor, and says itself what the
@@ -30,6 +31,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
 from recipe_core.tensor_parallel.collectives import Gather, Scatter, Sum, SumGradients, own_part
+from recipe_core.tensor_parallel.rows import joined, rows_of
 from recipe_core.tensor_parallel.streams import drawn, stream
 
 SEQUENCE = -2
@@ -105,20 +107,21 @@ def _row(module: nn.Linear, forward: object, name: str, team: Team, inside: bool
 def _vocabulary_in(
     module: nn.Embedding, forward: Callable[..., Tensor], name: str, team: Team, inside: bool, ids: Tensor
 ) -> Tensor:
+    assert isinstance(module.weight, DTensor)
+    first = rows_of(module.weight).first
     with _local(module):
-        rows = module.weight.shape[0]
-        own = ids - team.rank * rows
+        rows, own = module.weight.shape[0], ids - first
         others = (own < 0) | (own >= rows)
-        padding = -1 if module.padding_idx is None else module.padding_idx - team.rank * rows
+        padding = -1 if module.padding_idx is None else module.padding_idx - first
         found = F.embedding(own.masked_fill(others, 0), module.weight, padding if 0 <= padding < rows else None)
         return team.leave(found.masked_fill(others[..., None], 0))  # which also keeps gradients from the stand-in
 
 
 def _vocabulary_out(
-    module: nn.Module, forward: Callable[..., Tensor], name: str, team: Team, inside: bool, x: Tensor
+    module: nn.Linear, forward: Callable[..., Tensor], name: str, team: Team, inside: bool, x: Tensor
 ) -> Tensor:
-    logits = _locally(module, forward, _apply(SumGradients, x, team.group))
-    return _apply(Gather, logits, team.group, -1, False)
+    assert isinstance(module.weight, DTensor)
+    return joined(_locally(module, forward, _apply(SumGradients, x, team.group)), rows_of(module.weight))
 
 
 def _sequence(
@@ -132,12 +135,14 @@ def _sequence(
 def _replicated(
     module: nn.Module, forward: Callable[..., Any], name: str, team: Team, inside: bool, x: Tensor, *args: Any
 ) -> Any:
-    if not team.sequence:
-        return _locally(module, forward, x, *args)
-    if not module.training:
-        return _locally(module, forward, team.whole(x), *args)
-    with stream(team.device, team.seed, "module", name):
-        return _locally(module, forward, team.whole(x), *args)
+    return _whole(module, forward, name, team, inside, team.whole(x), *args)
+
+
+def _whole(module: nn.Module, forward: Callable[..., Any], name: str, team: Team, inside: bool, *args: Any) -> Any:
+    if not (team.sequence and module.training):
+        return _locally(module, forward, *args)
+    with stream(team.device, team.seed, "module", name):  # not the rank's own, see start()
+        return _locally(module, forward, *args)
 
 
 def _split(
@@ -157,6 +162,7 @@ _FORWARD: dict[str, Callable[..., Any]] = {
     "vocabulary_out": _vocabulary_out,
     "sequence": _sequence,
     "replicated": _replicated,
+    "whole": _whole,
     "split": _split,
 }
 

@@ -15,7 +15,7 @@ import pytest
 
 from recipe_core.job import Job, resolve
 from recipe_core.registry import KINDS, Registry, load
-from recipe_core.specs import Recipe, Spec
+from recipe_core.specs import Model, Recipe, Spec
 from recipe_core.testing.runs import Finished, run_tiny
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -101,9 +101,8 @@ class PluginConformance:
         import pkgutil
 
         for _, item in self.contributed():
-            named = {
-                key: getattr(item, key, "") for key in ("build", "facts", "tokenizer", "run", "log_line", "closing")
-            }
+            keys = ("build", "facts", "plan", "tokenizer", "run", "log_line", "closing")
+            named = {key: getattr(item, key, "") for key in keys}
             for key, target in {**named, **getattr(item, "adapters", {})}.items():
                 if target:
                     assert callable(pkgutil.resolve_name(target)), f"{item.name}.{key}"
@@ -116,6 +115,19 @@ class PluginConformance:
                 job = resolve(registry, name)
                 assert job.name == name
                 assert isinstance(job, Job)
+
+    def test_a_tensor_plan_fits_its_model(self) -> None:
+        """Every pattern has a match, and every parameter a role."""
+        import torch
+
+        from recipe_core.tensor_parallel.plan import assign
+
+        for spec in self.specs():
+            if isinstance(spec, Model) and spec.plan:
+                config = spec.config()
+                with torch.device("meta"):
+                    module, _ = spec.load()(config)
+                assert assign(module, spec.structure(config).plan, 1).cuts, spec.name
 
     def test_tiny_trains(self, whole: dict[str, Finished]) -> None:
         """The real command, to the end."""

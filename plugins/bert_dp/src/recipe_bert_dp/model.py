@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -100,6 +101,8 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         super().__init__(config)
         layers = (Layer(config, layer_idx=number) for number in range(config.num_hidden_layers))
         self.bert.encoder.layer = nn.ModuleList(layers)
+        self.encoded = nn.Identity()
+        """Where the encoder ends: a layout that splits the sequence puts it together here."""
 
     def forward(self, batch: Batch) -> Output:
         """Losses of all predictions.
@@ -115,6 +118,7 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         groups = groups_of(batch["input_mask"])
         for layer in self.bert.encoder.layer:
             hidden = layer(hidden, groups)
+        hidden = self.encoded(hidden)
         masked_losses, masked_hits = self._masked(hidden, batch)
         next_losses, next_hits = self._next(hidden, batch)
         return Output(masked_losses, masked_hits, next_losses, next_hits)
@@ -153,21 +157,25 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all values: normal weights, zero biases and padding, ones in the norms.
+        """Draw all values."""
+        for name, tensor in chain(self.named_parameters(), self.named_buffers()):
+            tensor.copy_(self.initial_value(name, tensor.shape))
 
-        They depend on ``torch.initial_seed()`` and the parameters' names, not on the device or on what a rank holds.
+    def initial_value(self, name: str, shape: torch.Size) -> Tensor:
+        """Normal weights, zero biases and padding, ones in the norms, on the CPU in fp32; numbers in the buffers.
+
+        Weights depend on ``torch.initial_seed()``, name and shape, not on the device or on what a rank holds.
         """
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.ndim == 1:
-                parameter.fill_(1)
-            else:
-                parameter.copy_(normal_of(name, parameter.shape, self.config.initializer_range))
-        embeddings = self.bert.embeddings
-        embeddings.word_embeddings.weight[self.config.pad_token_id].zero_()
-        embeddings.position_ids.copy_(torch.arange(self.config.max_position_embeddings))
-        embeddings.token_type_ids.zero_()
+        if name.endswith("position_ids"):
+            return torch.arange(shape[-1], device="cpu").expand(shape)
+        if name.endswith("token_type_ids"):
+            return torch.zeros(shape, dtype=torch.int64, device="cpu")
+        if len(shape) == 1:
+            return torch.zeros(shape, device="cpu") if name.endswith("bias") else torch.ones(shape, device="cpu")
+        value = normal_of(name, shape, self.config.initializer_range)
+        if name.endswith("word_embeddings.weight"):
+            value[self.config.pad_token_id] = 0
+        return value
 
 
 def _at(hidden: Tensor, places: Tensor) -> Tensor:

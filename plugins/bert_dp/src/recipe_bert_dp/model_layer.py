@@ -6,32 +6,40 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.models.bert.modeling_bert import BertLayer
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
 from recipe_core.kernels.group_attention import Groups, group_attention
 from recipe_core.kernels.norm import add_norm
+
+
+class SelfAttention(BertSelfAttention):  # type: ignore[misc]
+    """What the tokens of a group take from each other. Heads are as many as ``query`` returns the width of."""
+
+    def forward(self, hidden: Tensor, groups: Groups) -> Tensor:
+        """``hidden`` ``[batch, sequence, hidden]`` to ``[batch, sequence, heads * head_dim]``."""
+        q, k, v = (
+            part(hidden).unflatten(-1, (-1, self.attention_head_size)) for part in (self.query, self.key, self.value)
+        )
+        return group_attention(q, k, v, groups, self.dropout.p if self.training else 0.0).flatten(-2)
 
 
 class Layer(BertLayer):  # type: ignore[misc]
     """Attention and two linear layers, each followed by a sum with its input and a norm.
 
     Parameters and submodules are those of the class above; the submodules that hold parameters are called, so that what
-    a layout does to them takes effect. The number of heads follows from the width of what ``query`` returns.
+    a layout does to them takes effect.
     """
+
+    def __init__(self, config: BertConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx=layer_idx)
+        self.attention.self = SelfAttention(config, layer_idx=layer_idx)
 
     def forward(self, hidden: Tensor, groups: Groups) -> Tensor:
         """``hidden`` ``[batch, sequence, hidden]`` to the same; ``groups`` says which tokens see each other."""
-        attended = self._attention(hidden, groups)
+        attended = self._add(self.attention.output, self.attention.self(hidden, groups), hidden)
         inner = F.gelu(self.intermediate.dense(attended))
         return self._add(self.output, inner, attended)
-
-    def _attention(self, hidden: Tensor, groups: Groups) -> Tensor:
-        own = self.attention.self
-        q, k, v = (
-            part(hidden).unflatten(-1, (-1, own.attention_head_size)) for part in (own.query, own.key, own.value)
-        )
-        context = group_attention(q, k, v, groups, own.dropout.p if self.training else 0.0)
-        return self._add(self.attention.output, context.flatten(-2), hidden)
 
     def _add(self, output: Any, inner: Tensor, outer: Tensor) -> Tensor:
         """What ``output`` (a linear layer, dropout and a norm) makes of ``inner`` and the residual ``outer``."""

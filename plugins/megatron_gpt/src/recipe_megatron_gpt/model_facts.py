@@ -22,7 +22,7 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
         vocabulary=config.vocabulary,
         blocks=config.layers,
         block_parameters=12 * h * h + 13 * h,
-        divisible={"model.heads": config.heads, "model.vocabulary": config.vocabulary},
+        divisible={"model.heads": config.heads},
         divided_parameters=config.vocabulary * h + config.layers * (12 * h * h + 7 * h),
         divided_activation_values=config.layers * cut,
         divided_recomputed_values=cut,

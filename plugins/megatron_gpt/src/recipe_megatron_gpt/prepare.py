@@ -33,9 +33,8 @@ _SAMPLE = 20_000
 """Characters of the input by which the ways to encode are compared."""
 _NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
 """Settings that change nothing about the bytes of the files."""
-_SLOW, _FAST = 1_000_000, 1_000_000_000
-"""Bytes of input that are worth starting another process for. Two of the ways to encode are about as fast as the
-reading, which one process does: others bring little, and load the tokenizer again."""
+_SLOW, _FAST = 1_000_000, 100_000_000
+"""Bytes of input that are worth starting another process for: gigatoken alone is about as fast as the reading."""
 
 
 def prepare(settings: GptPrepare) -> dict[str, Any]:
@@ -224,7 +223,7 @@ def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
     if settings.workers:
         return settings.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    fast = way != "plain" and not settings.split_sentences
+    fast = way == "gigatoken" and not settings.split_sentences
     worth = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
     return max(1, min(cores, int(worth)))
 
