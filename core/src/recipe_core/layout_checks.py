@@ -108,12 +108,9 @@ def _degree_problems(model: ModelFacts, tp: int) -> Iterator[str]:
 
 def _vocabulary_problems(layout: Part, model: Part, known: ModelFacts, axes: dict[str, int]) -> Iterator[str]:
     """FSDP shares out parts of one size only."""
-    tp, shared, plan = (
-        axes["tp"],
-        getattr(layout.config, "data", "ddp") != "ddp",
-        model.spec.structure(model.config).plan,
-    )
-    cut = any(role.startswith("vocabulary") for role in plan.values())
+    assert isinstance(model.spec, Model)
+    tp, shared = axes["tp"], getattr(layout.config, "data", "ddp") != "ddp"
+    cut = any(role.startswith("vocabulary") for role in model.spec.structure(model.config).plan.values())
     if cut and shared and axes["dp"] > 1 and (known.vocabulary or 0) % tp:
         above = ((known.vocabulary or 0) // tp + 1) * tp
         yield (

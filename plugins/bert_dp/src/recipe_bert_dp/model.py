@@ -145,7 +145,7 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         else:
             first, labels = hidden[:, :1], labels[:, None]
         logits = self.cls.seq_relationship(torch.tanh(self.bert.pooler.dense(first))).float()
-        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape).clone()
         return losses, logits.argmax(-1) == labels
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
