@@ -16,6 +16,7 @@ import pytest
 from recipe_core.job import Job, resolve
 from recipe_core.registry import KINDS, Registry, load
 from recipe_core.specs import Model, Recipe, Spec
+from recipe_core.specs import load as load_function
 from recipe_core.testing.runs import Finished, run_tiny
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -116,10 +117,11 @@ class PluginConformance:
                 assert job.name == name
                 assert isinstance(job, Job)
 
-    def test_a_tensor_plan_fits_its_model(self) -> None:
-        """Every pattern has a match, and every parameter a role."""
+    def test_a_model_is_divided_as_it_says(self) -> None:
+        """Every pattern of its tensor plan has a match, every parameter a role, and its facts count what is cut."""
         import torch
 
+        from recipe_core.modules import matching
         from recipe_core.tensor_parallel.plan import assign
 
         for spec in self.specs():
@@ -127,7 +129,13 @@ class PluginConformance:
                 config = spec.config()
                 with torch.device("meta"):
                     module, _ = spec.load()(config)
-                assert assign(module, spec.structure(config).plan, 1).cuts, spec.name
+                cuts = assign(module, spec.structure(config).plan, 1).cuts
+                facts = load_function(spec.facts, spec.name)(config, 8)
+                blocks = matching(module, spec.blocks).values()
+                counts = {sum(p.numel() for p in block.parameters()) for block in blocks}
+                assert (len(blocks), counts) == (facts.blocks, {facts.block_parameters}), spec.name
+                cut = sum(parameter.numel() for parameter, cut in cuts.items() if cut.dim is not None)
+                assert cut == facts.divided_parameters, spec.name
 
     def test_tiny_trains(self, whole: dict[str, Finished]) -> None:
         """The real command, to the end."""
