@@ -48,6 +48,14 @@ RECIPES = {
 
 
 GPT, BERT = list(LAYOUTS), [name for name in LAYOUTS if not name.startswith("pp")]
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SOME_AND_ALL = [
+    pytest.param("megatron_gpt", ["single", "zero1", "fsdp", "tp, sequence", "pp"], id="gpt"),
+    pytest.param("bert_dp", ["single", "fsdp", "tp", "tp, sequence"], id="bert"),
+    pytest.param("megatron_gpt", GPT, id="gpt-all", marks=SLOW),
+    pytest.param("bert_dp", BERT, id="bert-all", marks=SLOW),
+]
+"""Recipe and layouts: on two processes, and all."""
 STEPS = 20
 WORDS = ["train.eval_every=0", "train.lr=1e-3"]
 LONG = [f"train.steps={STEPS + 1}", f"train.stop_after={STEPS}"]  # no closing words, for which a GPT writes a text
@@ -91,17 +99,17 @@ def assert_equal(found: Mapping[str, list[Row]], wanted: list[Row], *keys: str, 
             assert got[step] == pytest.approx(expected[step], abs=1e-5), f"{name}, {keys} of step {step}"
 
 
-@pytest.mark.parametrize(
-    ("recipe", "names", "words"),
-    [
-        pytest.param("megatron_gpt", GPT, [], id="gpt-adamw"),
-        pytest.param("megatron_gpt", GPT, LAMB, id="gpt-lamb", marks=pytest.mark.slow),
-        pytest.param("bert_dp", BERT, [], id="bert-adamw"),
-        pytest.param("bert_dp", BERT, LAMB, id="bert-lamb", marks=pytest.mark.slow),
-    ],
-)
-def test_losses_and_norms(recipe: str, names: list[str], words: list[str], tmp_path: Path) -> None:
-    found = runs(recipe, under(names, *LONG, *WORDS, *STILL, *words), tmp_path)
+@pytest.mark.parametrize(("recipe", "names"), SOME_AND_ALL)
+def test_losses_and_norms(recipe: str, names: list[str], tmp_path: Path) -> None:
+    found = runs(recipe, under(names, *LONG, *WORDS, *STILL), tmp_path)
+    assert_equal(found, found["single"], "loss", "grad_norm", steps=range(1, STEPS + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("recipe", "names"), [("megatron_gpt", GPT), ("bert_dp", BERT)])
+def test_lamb(recipe: str, names: list[str], tmp_path: Path) -> None:
+    found = runs(recipe, under(names, *LONG, *WORDS, *STILL, *LAMB), tmp_path)
     assert_equal(found, found["single"], "loss", "grad_norm", steps=range(1, STEPS + 1))
 
 
@@ -120,6 +128,7 @@ RESIDUAL = ["model.dropout=0.1", "model.attention_dropout=0"]
     ],
 )
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_dropout_where_the_streams_agree(recipe: str, names: list[str], words: list[str], tmp_path: Path) -> None:
     """Those of a pipeline agree with each other: each stage has random numbers of its own."""
     dropout = words or ["model.dropout=0.1", "model.attention_dropout=0.1"]
@@ -135,19 +144,19 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return {name: leaf.read() for name, leaf in state if isinstance(leaf, Lazy)}
 
 
-@pytest.mark.parametrize(("recipe", "names"), [("megatron_gpt", GPT), ("bert_dp", BERT)])
+@pytest.mark.parametrize(("recipe", "names"), SOME_AND_ALL)
 def test_the_first_weights_are_the_same_bits(recipe: str, names: list[str], tmp_path: Path) -> None:
     """A step with the learning rate 0 leaves them as they were drawn."""
-    runs(recipe, under(names, "train.steps=1", *WORDS, *STILL, "train.lr=0"), tmp_path)
+    runs(recipe, under(names, "train.steps=2", "train.stop_after=1", *WORDS, *STILL, "train.lr=0"), tmp_path)
     wanted = {name: tensor for name, tensor in tensors(tmp_path / "single").items() if name.startswith("model.")}
     for name in names:
         found = tensors(tmp_path / name)
         assert all(found[key].equal(tensor) for key, tensor in wanted.items()), name
 
 
-@pytest.mark.parametrize(("recipe", "names"), [("megatron_gpt", GPT), ("bert_dp", BERT)])
+@pytest.mark.parametrize(("recipe", "names"), SOME_AND_ALL)
 def test_evaluation_and_recomputed_blocks(recipe: str, names: list[str], tmp_path: Path) -> None:
-    words = ["train.steps=4", *WORDS, *RESIDUAL, "train.eval_every=2"]
+    words = ["train.steps=5", "train.stop_after=4", *WORDS, *RESIDUAL, "train.eval_every=2"]
     wanted = runs(recipe, under(["single"], *words), tmp_path / "wanted")["single"]
     found = runs(recipe, under(names, *words, "train.activation_checkpointing=true"), tmp_path)
     assert_equal(found, wanted, "val_loss", steps=[0])
@@ -164,27 +173,38 @@ PAIRS = {
     "megatron_gpt": list(itertools.pairwise(ROUND)),
     "bert_dp": list(itertools.pairwise([name for name in ROUND if not name.startswith("pp")])),
 }
+"""Once through all kinds of layouts."""
+SHORT = {
+    "megatron_gpt": list(itertools.pairwise(["single", "tp", "pp", "fsdp", "single"])),
+    "bert_dp": list(itertools.pairwise(["tp, sequence", "single", "fsdp", "tp"])),
+}
 
 
 def assert_resumes(recipe: str, pairs: Iterable[tuple[str, str]], words: Sequence[str], folder: Path) -> None:
     """That a run of the second layout goes on where one of the first stopped."""
-    pairs, words = list(pairs), ["train.steps=4", *WORDS, *STILL, *words]
-    wanted = runs(recipe, under(["single"], *words), folder / "wanted")["single"]
+    pairs, words = list(pairs), ["train.steps=5", *WORDS, *STILL, *words]
+    wanted = runs(recipe, under(["single"], *words, "train.stop_after=4"), folder / "wanted")["single"]
     sources = list(dict.fromkeys(first for first, _ in pairs))
     runs(recipe, under(sources, *words, "train.stop_after=2"), folder / "saved")
     cases = {}
     for first, second in pairs:
         saved = folder / "saved" / first / "checkpoints" / "step-2"
-        cases |= {f"{first} to {second}": under([second], *words, f"train.resume={saved}")[second]}
+        cases |= {
+            f"{first} to {second}": under([second], *words, "train.stop_after=2", f"train.resume={saved}")[second]
+        }
     assert_equal(runs(recipe, cases, folder), wanted, "loss", "grad_norm", steps=[3, 4])
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_saved_under_one_and_resumed_under_another(recipe: str, tmp_path: Path) -> None:
-    assert_resumes(recipe, PAIRS[recipe], [], tmp_path)
+@pytest.mark.parametrize(
+    ("recipe", "pairs"),
+    [*SHORT.items(), *(pytest.param(*item, id=f"{item[0]}-round", marks=SLOW) for item in PAIRS.items())],
+)
+def test_saved_under_one_and_resumed_under_another(recipe: str, pairs: list[tuple[str, str]], tmp_path: Path) -> None:
+    assert_resumes(recipe, pairs, [], tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("recipe", "names"), [("megatron_gpt", GPT), ("bert_dp", BERT)])
 @pytest.mark.parametrize("words", [[], LAMB], ids=["adamw", "lamb"])
 def test_saved_under_each_and_resumed_under_each(

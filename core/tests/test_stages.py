@@ -55,7 +55,7 @@ def test_one_stage_holds_everything_once() -> None:
     ("structure", "count", "message"),
     [
         (STRUCTURE, 6, r"^layout\.pp: 6 stages need as many blocks, and the model has 5$"),
-        (Structure(model="net", blocks="blocks.*"), 2, "model 'net' cannot be a pipeline: it names no stages or blocks"),
+        (Structure(model="net", blocks="blocks.*"), 2, "model 'net' cannot be a pipeline: it names no stages"),
         (Structure(model="net", blocks="layers.*", stages=ENDS), 2, "it names no stages or blocks"),
         (
             Structure(model="net", blocks="blocks.*", stages=Stages(first=("words", "places"), last=("end",))), 2,
