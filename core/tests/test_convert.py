@@ -149,6 +149,15 @@ def test_what_cannot_be_converted(
     assert not (tmp_path / "x").exists()
 
 
+def test_settings_beside_a_file_that_are_none(plugins: Registry, tmp_path: Path) -> None:
+    """The message names the file that they are in."""
+    convert(plugins, request(plugins, trained(plugins, tmp_path / "run"), tmp_path / "one", "single"))
+    (tmp_path / "one" / "checkpoint.json").unlink()
+    (tmp_path / "one" / "job.yaml").write_text("model: toy_model\n")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/one/job\.yaml: model: expected a line `use: NAME`"):
+        convert(plugins, request(plugins, tmp_path / "one" / "checkpoint.pt", tmp_path / "x", "dcp"))
+
+
 def test_a_target_that_is_there(plugins: Registry, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is there already; give the name of a new folder"):
         convert(plugins, request(plugins, tmp_path, tmp_path, "single"))
