@@ -211,3 +211,11 @@ def test_saved_under_each_and_resumed_under_each(
     recipe: str, names: list[str], words: list[str], tmp_path: Path
 ) -> None:
     assert_resumes(recipe, itertools.permutations(names, 2), words, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_one_file_of_whole_tensors_resumes_too(recipe: str, tmp_path: Path) -> None:
+    pairs = [("single", "tp x fsdp"), ("tp x fsdp", "fsdp"), ("fsdp", "tp, sequence"), ("tp 4", "single")]
+    assert_resumes(recipe, pairs, ["checkpoint=single"], tmp_path)
