@@ -100,6 +100,8 @@ def composition(recipe: Recipe) -> str:
         if getattr(recipe.train, f.name) != f.default
     }
     lines.append(f"- train:{written(train)}")
+    if recipe.processes > 1:
+        lines.append(f"- starts {recipe.processes} processes unless told otherwise")
     for name, sections in recipe.variants.items():
         extends = f" extends `{sections['extends']}`;" if "extends" in sections else ""
         changed = [f"{s}:{written(v)}" for s, v in sections.items() if isinstance(v, Mapping)]

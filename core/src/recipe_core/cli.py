@@ -113,7 +113,12 @@ def _recipe_words(command: Command) -> Command:
     )(command)
 
 
-_processes = click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Processes on this machine.")
+_processes = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes on this machine (default: the recipe's, mostly 1).",
+)
 _out = click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
 )
@@ -164,15 +169,16 @@ def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> No
     from recipe_core.destination import RUNS
     from recipe_core.show import needs
 
-    world_size, folder = processes or 1, out or RUNS
+    folder = out or RUNS
     try:
-        job = _checked_job(words, world_size, out)
-        _try_to_divide(job, world_size)
+        job = _checked_job(words, processes or 0, out)
+        _try_to_divide(job, processes or job.recipe.processes)
     except RecipeError:
         with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
-            click.echo(needs(_job(words), world_size, folder, sound=False) + "\n")
+            unsound = _job(words)
+            click.echo(needs(unsound, processes or unsound.recipe.processes, folder, sound=False) + "\n")
         raise
-    click.echo(needs(job, world_size, folder))
+    click.echo(needs(job, processes or job.recipe.processes, folder))
 
 
 @cli.command()
@@ -193,17 +199,18 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     launch.die_with_parent()
     worker = launch.worker()
     try:
-        job = _checked_job(words, worker.world_size if worker else processes or 1, out)
+        job = _checked_job(words, worker.world_size if worker else processes or 0, out)
         folder = out or (shared_folder(job.name, worker) if worker else None)
     except RecipeError:
         # The ranks of a machine all see this mistake; one of them tells it. Our supervisor sees to that by itself.
         if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
             return 2
         raise
+    processes = processes or job.recipe.processes
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
     if folder is not None:
-        return _start(ctx, job, words, folder, processes if worker is None else None)
+        return _start(ctx, job, words, folder, processes if worker is None else 1)
     folder = new_folder(job.name)
     try:
         return _start(ctx, job, words, folder, processes)
@@ -236,12 +243,12 @@ def _job(words: Sequence[str], world_size: int | None = None, out: Path | None =
     return resolve(_registry(), target, overrides, world_size, out)
 
 
-def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int | None) -> int:
+def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int) -> int:
     """Train in this process, or supervise several that do."""
     from recipe_core import launch
     from recipe_core.specs import load
 
-    if processes is not None and processes > 1:
+    if processes > 1:
         debug = ["--debug"] if ctx.ensure_object(Line).debug else []
         command = [sys.executable, "-m", "recipe_core", *debug, "run", *words, "--out", str(folder)]
         return launch.supervise(command, processes, folder / "logs")

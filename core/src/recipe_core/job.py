@@ -105,7 +105,8 @@ def resolve(
         registry: where the names are looked up.
         target: name of a recipe, ``name:variant``, path of a YAML file, or what such a file holds.
         overrides: words ``section.setting=value``, or sections with settings.
-        world_size: number of processes; where it is given, everything that :meth:`Job.problems` finds is checked too.
+        world_size: number of processes, 0 for as many as the recipe starts by itself; where it is given, everything
+            that :meth:`Job.problems` finds is checked too.
         out: the run folder, for the check of its disk.
 
     Raises:
@@ -126,7 +127,7 @@ def resolve(
     train = config.fill(Train, merged["train"], "train", found)
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None:
-        found += _problems(parts, train, facts, world_size, out)
+        found += _problems(parts, train, facts, world_size or recipe.processes, out)
     if found or train is None:
         raise ConfigError.of(dict.fromkeys(found))
     return Job(recipe=recipe, variant=variant, train=train, facts=facts, **parts)

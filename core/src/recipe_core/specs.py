@@ -286,6 +286,8 @@ class Recipe:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another. ``tiny`` must exist:
     it goes through the real command in seconds, on a laptop's CPU."""
+    processes: int = 1
+    """Processes that ``recipe run`` starts where nobody says how many."""
     run: str = "recipe_core.run:run"
     """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe has another."""
     log_line: str = ""

@@ -1,0 +1,42 @@
+"""The recipe beside the one that it is the tensor-parallel form of."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import recipe_bert_tp
+from recipe_core.job import resolve
+from recipe_core.registry import load
+from recipe_core.testing import run_tiny
+
+
+def test_the_curve_lies_on_that_of_bert_dp(tmp_path: Path) -> None:
+    """It starts its two processes by itself."""
+    alone = run_tiny("bert_dp", tmp_path / "dp", "model.attention_dropout=0")
+    team = run_tiny("bert_tp", tmp_path / "tp")
+    assert (alone.results["world_size"], team.results["world_size"]) == (1, 2)
+    for key in ("loss", "grad_norm", "mlm_loss", "nsp_loss", "val_loss"):
+        assert team.column(key) == pytest.approx(alone.column(key), abs=1e-5), key
+
+
+def test_the_default_has_the_settings_of_bert_dp() -> None:
+    ours, theirs = (resolve(load(), name) for name in ("bert_tp", "bert_dp"))
+    assert (ours.model, ours.data, ours.train) == (theirs.model, theirs.data, theirs.train)
+
+
+def test_large_is_the_published_recipe() -> None:
+    job = resolve(load(), "bert_tp:large", [], 32)
+    assert job.axes(32) == {"dp": 4, "tp": 8}
+    assert job.train.global_batch == 4 * 64 * 64
+    sizes = job.model.config.sizes
+    assert (sizes.hidden, sizes.vocabulary % 8) == (1024, 2)  # its vocabulary does not divide by eight
+
+
+def test_it_imports_no_other_plugin() -> None:
+    for path in Path(recipe_bert_tp.__path__[0]).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not any(name.startswith("recipe_bert_dp") for name in imported), path
