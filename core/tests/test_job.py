@@ -276,6 +276,24 @@ def test_processes_batches_and_files(words: list[str], world_size: int, message:
     assert problems(*words, world_size=world_size) == [message]
 
 
+class Pair:
+    """A recipe for a team of two."""
+
+    @hookimpl
+    def register_recipes(self) -> Iterable[Recipe]:
+        yield Recipe(
+            name="pair", summary="for a team", model=Use("gpt"), data=Use("tokens"), layout=Use("team"), processes=2,
+            train=TRAIN,
+        )  # fmt: skip
+
+
+def test_a_recipe_says_how_many_processes_it_starts_by_itself() -> None:
+    registry = load([("core", lambda: plugin), ("fakes", Fakes), ("pair", Pair)])
+    assert resolve(registry, "pair", (), 0).axes(2) == {"dp": 1, "tp": 2}
+    with pytest.raises(ConfigError, match="makes a mesh of dp=1 x tp=2, 2 processes, and this run has 1"):
+        resolve(registry, "pair", (), 1)
+
+
 def test_tensor_parallel_ranks_share_samples() -> None:
     assert job("layout=team", "train.global_batch=4", world_size=4).train.global_batch == 4
 
