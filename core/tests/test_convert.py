@@ -129,6 +129,12 @@ def test_a_start_that_is_required(plugins: Registry, tmp_path: Path) -> None:
     resolve(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")  # which goes on
 
 
+@pytest.mark.parametrize("setting", ["init_from", "resume"])
+def test_a_start_that_is_not_there_is_told_before_the_run(plugins: Registry, tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^train\.{setting}: {tmp_path}/typo: there is no such file or folder$"):
+        resolve(plugins, "toy", [f"train.{setting}={tmp_path / 'typo'}"], 1, tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("target", "words", "message"),
     [

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recipe_core import registry
 from recipe_core.curves import Row, read_rows
 from recipe_core.errors import ConfigError, RecipeError
 from recipe_core.job import Job, resolve
@@ -28,8 +27,7 @@ LONG = 100_000
 
 
 def job(*words: str) -> Job:
-    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
-    return resolve(found, "toy", words)
+    return resolve(toy.registry(), "toy", words)
 
 
 def train(out: str, *words: str) -> list[Row]:
@@ -117,6 +115,18 @@ def test_another_run_does_not_continue_this_one(tmp_path: Path, word: str) -> No
     train(str(tmp_path / "run"), "train.stop_after=1")
     with pytest.raises(ConfigError, match=f"holds another run: {word.partition('=')[0]} was"):
         train(str(tmp_path / "run"), word)
+
+
+def test_a_run_that_failed_before_its_first_step_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
+    """Whoever corrects the setting gives the same folder again."""
+    train(str(tmp_path / "first"), "model.hidden=16", "train.steps=1")
+    start = f"train.init_from={tmp_path / 'first'}"
+    with pytest.raises(RecipeError, match=r"train\.init_from: (.|\n)*found \[16"):
+        train(str(tmp_path / "run"), start)
+    assert (tmp_path / "run" / "job.yaml").is_file()
+    train(str(tmp_path / "run"), start, "model.hidden=16", "train.stop_after=1")
+    with pytest.raises(ConfigError, match=r"holds another run: model\.hidden was 16 and is 8"):
+        train(str(tmp_path / "run"), start)
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

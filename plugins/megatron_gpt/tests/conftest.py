@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from recipe_core.cli import main
 from recipe_core.parallel import Run
 from recipe_core.settings import Train
 from recipe_megatron_gpt.indexed import IndexedWriter
@@ -48,3 +50,23 @@ def write_tokens(tmp_path: Path) -> Callable[..., str]:
         return str(prefix)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """300 different texts, with every kind of character."""
+    chance = random.Random(5)
+    words = ["the", "data", "It's", "naïve", "東京", "end.", "\n\nNext", "(a)", "  x", "<|endoftext|>", "12,345", "🤖"]
+    return [" ".join(chance.choices(words, k=chance.randint(1, 120))) for _ in range(300)]
+
+
+@pytest.fixture
+def typed(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Type ``recipe prepare gpt_indexed ...``; the exit code and both outputs."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main(["prepare", "gpt_indexed", *map(str, words)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
