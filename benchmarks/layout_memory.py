@@ -3,8 +3,7 @@
 A GPT of some 60 million parameters is trained for three steps in fp32 with AdamW, on one sample of 64 tokens a micro
 batch, so that weights, gradients and optimizer states (16 bytes a parameter) are nearly all there is. Measured is
 
-- held: bytes of these tensors that a process keeps between two steps, gradients among them (counted before they are
-  let go), the largest of all processes;
+- held: bytes of weights and gradients of each process when a step's backward pass is done;
 - peak: resident memory of rank 0 at its highest during the steps, less what the process had before it built the model.
 
 The ideal halves what the layout splits in two: under fsdp and zero1's optimizer states everything, under tp what the
@@ -16,14 +15,12 @@ split, and the rest of it as it is.
 
 from __future__ import annotations
 
-import json
-import platform
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from common import processor, versions, write
 from torch import Tensor
 
 from recipe_core import run as running
@@ -35,7 +32,6 @@ from recipe_core.parallel import Parallel
 from recipe_core.registry import load
 from recipe_core.testing import spawn
 
-RESULTS = Path(__file__).parent / "results" / "layout_memory.json"
 WORDS = [
     "model.layers=12", "model.hidden=640", "model.heads=10", "model.positions=64", "model.vocabulary=8192",
     "data.sequence=64", "data.vocabulary=8192", "train.steps=3", "train.global_batch=2", "train.micro_batch=1",
@@ -67,7 +63,6 @@ def measure(words: list[str], folder: str) -> dict[str, int]:
     before = _peak_resident() or 0
     running.run(job, Path(folder))
     rows = read_rows(Path(folder) / METRICS)
-    # AdamW keeps two moments of each weight, shared out as the weights are.
     return {"weights_and_gradients": held[-1], "before": before, "peak": rows[-1]["peak_memory"]}
 
 
@@ -88,25 +83,31 @@ def main() -> None:
     for name, (processes, words) in LAYOUTS.items():
         with tempfile.TemporaryDirectory() as folder:
             ranks = spawn(measure, processes, words, f"{folder}/run", timeout=600)
-        found[name] = {"peak": ranks[0]["peak"] - ranks[0]["before"], "ranks": ranks}
+        found[name] = {
+            "peak": ranks[0]["peak"] - ranks[0]["before"],
+            "held": max(rank["weights_and_gradients"] for rank in ranks),
+            "ranks": ranks,
+        }
     job = resolve(load(), "megatron_gpt:tiny", WORDS)
     facts = job.model_facts()
     assert facts is not None
     whole, alone = 16 * facts.parameters, found["single"]["peak"]
     print(f"{facts.parameters / 1e6:.1f} M parameters: {whole / 1e6:,.0f} MB of weights, gradients and states")
-    print(f"{'':16}{'peak, MB':>10}{'ideal':>10}{'times':>8}")
+    print(f"{'':16}{'peak, MB':>10}{'ideal':>10}{'times':>8}{'held, MB':>10}")
     for name, row in found.items():
         row["ideal"] = round(alone - whole + ideal(job, name, whole))
         row["times"] = round(row["peak"] / row["ideal"], 3)
-        print(f"{name:16}{row['peak'] / 1e6:10,.0f}{row['ideal'] / 1e6:10,.0f}{row['times']:8.2f}")
+        print(
+            f"{name:16}{row['peak'] / 1e6:10,.0f}{row['ideal'] / 1e6:10,.0f}{row['times']:8.2f}{row['held'] / 1e6:10,.0f}"
+        )
     result = {
-        "what": __doc__.splitlines()[0],
+        "what": "memory of a process under layouts, bytes",
         "parameters": facts.parameters,
         "layouts": found,
-        "versions": {"python": platform.python_version(), "torch": version("torch")},
+        "versions": versions("torch"),
+        "processor": processor(),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    write("layout_memory", result)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recipe_core.settings import too_small
 from recipe_core.specs import Division
 
 Data = Literal["ddp", "zero1", "fsdp"]
@@ -76,9 +77,7 @@ class Divided:
 
 
 def _require_degrees(layout: Divided) -> None:
-    names = ("pp", "tp")
-    problems = [f"{n}: expected at least 1, got {getattr(layout, n)}" for n in names if getattr(layout, n) < 1]
-    if problems:
+    if problems := too_small(layout, 1, "pp", "tp"):
         raise ValueError("\n".join(problems))
 
 
