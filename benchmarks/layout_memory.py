@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
-from common import processor, versions, write
 from torch import Tensor
 
 from recipe_core import run as running
@@ -97,17 +97,16 @@ def main() -> None:
     for name, row in found.items():
         row["ideal"] = round(alone - whole + ideal(job, name, whole))
         row["times"] = round(row["peak"] / row["ideal"], 3)
-        print(
-            f"{name:16}{row['peak'] / 1e6:10,.0f}{row['ideal'] / 1e6:10,.0f}{row['times']:8.2f}{row['held'] / 1e6:10,.0f}"
-        )
+        peak, least, held = (row[key] / 1e6 for key in ("peak", "ideal", "held"))
+        print(f"{name:16}{peak:10,.0f}{least:10,.0f}{row['times']:8.2f}{held:10,.0f}")
     result = {
         "what": "memory of a process under layouts, bytes",
         "parameters": facts.parameters,
         "layouts": found,
-        "versions": versions("torch"),
-        "processor": processor(),
+        "versions": common.versions("torch"),
+        "processor": common.processor(),
     }
-    write("layout_memory", result)
+    common.write("layout_memory", result)
 
 
 if __name__ == "__main__":
