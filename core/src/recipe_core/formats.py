@@ -263,13 +263,14 @@ class _LoadPlanner(_SafePlanner):
     """Compares before it reads."""
 
     def __init__(self, path: Path, state: Mapping[str, Any]) -> None:
-        """``state``: all that the run expects, what other processes hold too."""
+        """``state``: all that the run expects, with meta tensors in the place of what other processes hold."""
         super().__init__()
-        self._path, self._wanted = path, dict(flat(state))
+        self._path = path
+        self._others = {name: leaf for name, leaf in flat(state) if isinstance(leaf, Tensor) and leaf.is_meta}
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
-        if text := mismatch(self.metadata.state_dict_metadata, self._wanted):
+        if text := mismatch(self.metadata.state_dict_metadata, {**self.state_dict, **self._others}):
             raise CheckpointError(f"{self._path}: {text}")
         return super().create_local_plan()
 
