@@ -1,6 +1,6 @@
 """Memory of a process under layouts that divide the model, against the ideal: half of what is split in two.
 
-A GPT of some 60 million parameters is trained for three steps in fp32 with AdamW, on one sample of 64 tokens a micro
+A GPT of some 45 million parameters is trained for three steps in fp32 with AdamW, on one sample of 64 tokens a micro
 batch, so that weights, gradients and optimizer states (16 bytes a parameter) are nearly all there is. Measured is
 
 - held: bytes of weights and gradients of each process when a step's backward pass is done;
@@ -33,8 +33,8 @@ from recipe_core.registry import load
 from recipe_core.testing import spawn
 
 WORDS = [
-    "model.layers=12", "model.hidden=640", "model.heads=10", "model.positions=64", "model.vocabulary=8192",
-    "data.sequence=64", "data.vocabulary=8192", "train.steps=3", "train.global_batch=2", "train.micro_batch=1",
+    "model.layers=8", "model.hidden=640", "model.heads=10", "model.positions=64", "model.vocabulary=8192",
+    "data.sequence=64", "data.vocabulary=8192", "train.steps=4", "train.stop_after=3", "train.global_batch=2", "train.micro_batch=1",
     "train.eval_every=0", "checkpoint=dcp",
 ]  # fmt: skip
 LAYOUTS = {
