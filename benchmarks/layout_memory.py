@@ -34,8 +34,8 @@ from recipe_core.testing import spawn
 
 WORDS = [
     "model.layers=8", "model.hidden=640", "model.heads=10", "model.positions=64", "model.vocabulary=8192",
-    "data.sequence=64", "data.vocabulary=8192", "train.steps=4", "train.stop_after=3", "train.global_batch=2", "train.micro_batch=1",
-    "train.eval_every=0", "checkpoint=dcp",
+    "data.sequence=64", "data.vocabulary=8192", "train.steps=4", "train.stop_after=3", "train.global_batch=2",
+    "train.micro_batch=1", "train.eval_every=0", "checkpoint=dcp",
 ]  # fmt: skip
 LAYOUTS = {
     "single": (1, ["layout=single"]),
