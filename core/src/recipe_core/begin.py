@@ -59,7 +59,8 @@ def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str,
     ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
     if ours and (problems := checkpoints.problems(path)):
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
-    source = _on_all(checkpoints, lambda: find(load(), path, hashes=False))
+    # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
+    source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
     if source.format.name == checkpoints.format.name:
         checkpoints.load(source.path, state)
     else:
@@ -88,8 +89,8 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer
     if job.train.init_from == "required" or job.train.init_from is None:
         raise ConfigError("train.init_from: required, and nothing is named; give a run folder or a checkpoint")
     path = Path(job.train.init_from)
-    # One reading of every byte is enough; the other ranks look at the sizes.
-    source = _on_all(checkpoints, lambda: find(load(), path, hashes=checkpoints.engine.rank == 0))
+    # One reading of every byte is enough, and what it finds damaged no other rank must take.
+    source = checkpoints.on_rank_0(lambda: find(load(), path))
     wanted = model.with_others(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
     drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))

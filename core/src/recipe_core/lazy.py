@@ -60,7 +60,7 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """A copy of a nested dict or list with every leaf changed."""
     if isinstance(tree, Mapping):
         return {key: mapped(value, change) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
         return type(tree)(mapped(value, change) for value in tree)
     return change(tree)
 

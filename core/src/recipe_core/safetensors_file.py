@@ -50,7 +50,7 @@ def read_tensors(path: Path) -> dict[str, Lazy]:
         header.pop("__metadata__", None)
         found = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
         end = 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged, its header is not as it should be ({error!r})") from error
     if end > size:
         raise CheckpointError(f"{path}: {size:,} bytes instead of {end:,}; it is cut short")
@@ -87,6 +87,8 @@ def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
     begin, end = entry["data_offsets"]
     if dtype is None:
         raise ValueError(f"values of type {entry['dtype']}, which this version of PyTorch does not have")
+    if not (isinstance(begin, int) and isinstance(end, int)):
+        raise ValueError(f"data from {begin!r} to {end!r}, which are no places")
     if end - begin != shape.numel() * dtype.itemsize or begin < 0 or min(shape, default=0) < 0:
         raise ValueError(f"{end - begin} bytes for {list(shape)} values of type {entry['dtype']}")
     return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype))
