@@ -11,6 +11,7 @@ from recipe_core.specs import (
     ModelFacts,
     NoSettings,
     Recipe,
+    Stages,
     Use,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "ModelFacts",
     "NoSettings",
     "Recipe",
+    "Stages",
     "Train",
     "Use",
     "hookimpl",

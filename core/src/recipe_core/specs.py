@@ -89,6 +89,21 @@ class ModelFacts:
     """Longest sequence that the model takes, if it has a limit."""
     vocabulary: int | None = None
     """Token ids must be below this."""
+    blocks: int = 0
+    """How many blocks it has, if it has any: what a pipeline cuts between, and what is gathered at once."""
+    block_parameters: int = 0
+    """Parameters of one block."""
+    divisible: Mapping[str, int] = field(default_factory=dict)
+    """What tensor parallelism cuts, by its setting (``{"model.heads": 12}``): the degree must divide it. The vocabulary
+    is not among it: its parts may differ by some rows, unless data-parallel ranks share them out further."""
+    divided_parameters: int = 0
+    """Of ``parameters``, those that tensor parallelism cuts."""
+    divided_activation_values: int = 0
+    """Of ``activation_values``, those that it cuts; sequence parallelism cuts the others."""
+    divided_recomputed_values: int = 0
+    """The same of ``recomputed_activation_values``."""
+    stream_values: int = 0
+    """Values that pass from one block to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +121,51 @@ class DataFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stages:
+    """How a pipeline cuts a model: each stage has consecutive blocks, and what the first and the last need beside them.
+
+    A stage is the same module, with None in the place of submodules that it does not have. The first is called as the
+    model is; the others as ``module(batch, hidden)`` with what the stage before returned.
+    """
+
+    first: tuple[str, ...]
+    """Submodules of the first stage (embeddings)."""
+    last: tuple[str, ...]
+    """Submodules of the last stage (norm, output). One that the first has too (a tied output) is held by both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """How a model may be divided: names of its submodules."""
+
+    model: str = ""
+    """The model's name, for messages."""
+    blocks: str = ""
+    """See :class:`Model`."""
+    plan: Mapping[str, str] = field(default_factory=dict)
+    """Tensor plan: pattern of submodules -> role."""
+    stages: Stages | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """Into how many parts a layout cuts what one process would hold alone; for estimates."""
+
+    pipeline: int = 1
+    """Blocks."""
+    tensor: int = 1
+    """What the tensor plan cuts, and logits."""
+    sequence: bool = False
+    """``tensor`` also cuts the other activations."""
+    weights: int = 1
+    """Weights, beside that."""
+    gradients: int = 1
+    optimizer: int = 1
+    on_host: bool = False
+    """Weights, gradients and optimizer states are in the host's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model(Spec):
     """``build(config) -> (module, loss)``.
 
@@ -118,10 +178,26 @@ class Model(Spec):
     facts: str = ""
     """``package.module:function(config, sequence) -> ModelFacts``, without torch."""
     blocks: str = ""
-    """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes one by one."""
+    """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes, and fully sharded layouts
+    gather, one by one."""
+    plan: str = ""
+    """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
+    patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
+    ``whole`` or ``split``, see :mod:`recipe_core.tensor_parallel.roles`. Every parameter needs one."""
+    stages: Stages | None = None
+    """How a pipeline cuts it; None: not at all."""
+    deferred: bool = False
+    """Under ``torch.device("meta")``, ``build`` gives a module without values, whose method ``initial_value(name,
+    shape)`` says that of each parameter and buffer; layouts that divide it then never hold all of it."""
+
     adapters: Mapping[str, str] = field(default_factory=dict)
     """How this model stands in checkpoints of others: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.naming.Naming`."""
+
+    def structure(self, config: Any) -> Structure:
+        """How the model of these settings may be divided."""
+        plan = load(self.plan, f"model {self.name!r}")(config) if self.plan else {}
+        return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=self.stages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +227,15 @@ class Layout(Spec):
 
     The settings class has a method ``axes(world_size) -> dict[str, int]``: the axes of the mesh and their sizes,
     ``"dp"`` (ranks that share no samples) among them. Their product must be ``world_size``; the core says so where it
-    is not. A layout that has more to say raises a ValueError, worded like one of ``__post_init__``.
+    is not. A layout that has more to say raises a ValueError, worded like one of ``__post_init__``. The axes ``"tp"``
+    (ranks that share layers) and ``"pp"`` (ranks that hold one block after the other) are checked against the model.
+
+    It may have a method ``division(world_size) -> Division``, for the estimates of ``recipe check``.
     """
+
+    divides: bool = False
+    """``module`` comes without values where the model can do so (``Model.deferred``), and not yet on ``run.device``;
+    ``build`` calls :func:`recipe_core.initial.materialise` when each process knows its part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +255,9 @@ class CheckpointFormat(Spec):
     """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
     model: str = ""
     """The only model that it is for; empty: any."""
+    stages: bool = False
+    """Whether it can save where processes hold different parameters, as in a pipeline; a state then has meta tensors in
+    the place of those that others hold."""
 
 
 @dataclass(frozen=True, init=False)

@@ -30,6 +30,8 @@ def register_models() -> Iterable[Model]:
         facts="recipe_bert_dp.model_facts:facts",
         config=BertPretraining,
         blocks="bert.encoder.layer.*",
+        plan="recipe_bert_dp.tensor_plan:plan",
+        deferred=True,
         adapters={"hf": "recipe_bert_dp.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",
     )

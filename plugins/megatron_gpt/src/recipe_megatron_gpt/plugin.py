@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recipe_core import Dataset, Model, Recipe, Train, Use, hookimpl
+from recipe_core import Dataset, Model, Recipe, Stages, Train, Use, hookimpl
 from recipe_core.variants import variants_of
 from recipe_megatron_gpt.config import Gpt, GptIndexed, GptPrepare
 
@@ -16,8 +16,12 @@ def register_models() -> Iterable[Model]:
         name="gpt",
         build="recipe_megatron_gpt.model:build",
         facts="recipe_megatron_gpt.model_facts:facts",
+        adapters={"hf": "recipe_megatron_gpt.hf:HuggingFace"},
         config=Gpt,
         blocks="blocks.*",
+        plan="recipe_megatron_gpt.tensor_plan:plan",
+        stages=Stages(first=("tokens", "positions"), last=("norm", "tokens")),
+        deferred=True,
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
 
@@ -33,6 +37,7 @@ def register_datasets() -> Iterable[Dataset]:
         prepare="recipe_megatron_gpt.prepare:prepare",
         prepare_config=GptPrepare,
         files="recipe_megatron_gpt.token_data:TokenData",
+        tokenizer="recipe_megatron_gpt.tokenizer:files",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
     )
 
