@@ -12,7 +12,8 @@ import struct
 import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,25 @@ from torch import Tensor
 
 from recipe_core.errors import CheckpointError, DiskError
 from recipe_core.lazy import Lazy, lazy, mapped
-from recipe_core.safe_pickle import unreadable
+from recipe_core.safe_pickle import stand_in, unreadable
 
 ALIGNMENT = 64
 """Storages begin at multiples of so many bytes, as torch.save has it."""
 _HEADER = struct.Struct("<26xHH")
 """A local header of ZIP: the lengths of its name and of its extra field stand at byte 26."""
+_IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
+"""What a file from before the archives, whose globals cannot be listed, may name beside weights."""
 
 
-def read_tree(path: Path) -> Any:
+def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
     """What the file holds, with a :class:`Lazy` for each tensor: nothing but the pickle is read.
 
     Files from before PyTorch 1.6, which are no archives, and archives that another program has packed, are read whole.
+
+    Args:
+        path: the file.
+        inert: for which globals (``"argparse.Namespace"``) a :class:`recipe_core.safe_pickle.Inert` stands, so that a
+            file which names them can be read; they are not looked up. None: for none.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or names a global that weights do not need.
@@ -43,13 +51,23 @@ def read_tree(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             spans = _spans(path)
             # On the meta device a storage has no bytes, and says where they are in the file.
-            tree = torch.load(path, map_location="meta", weights_only=True)
+            with _standing_in(path, inert):
+                tree = torch.load(path, map_location="meta", weights_only=True)
             if all(_within(leaf, spans) for leaf in _tensors(tree)):
                 return mapped(tree, lambda leaf: _leaf(path, leaf) if isinstance(leaf, Tensor) else leaf)
-        tree = torch.load(path, map_location="cpu", weights_only=True)
+        with _standing_in(path, inert):
+            tree = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
         raise CheckpointError(unreadable(path, error)) from error
     return mapped(tree, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def _standing_in(path: Path, inert: Callable[[str], bool] | None) -> AbstractContextManager[Any]:
+    """Let torch.load take what ``inert`` permits for objects that can do nothing."""
+    if inert is None:
+        return nullcontext()
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _IN_OLD_FILES
+    return torch.serialization.safe_globals([(stand_in(name), name) for name in names if inert(name)])
 
 
 def write_tree(path: Path | None, tree: Any) -> None:
@@ -71,7 +89,7 @@ def write_tree(path: Path | None, tree: Any) -> None:
     tensors = iter(pickler.found)
     try:
         if path is not None:
-            _write(path, pickle_bytes, tensors)
+            write_archive(path, pickle_bytes, tensors)
     finally:
         for tensor in tensors:  # also after a failure: the other ranks wait in the gathering
             if tensor.together:
@@ -153,7 +171,12 @@ def read_bytes(path: Path, begin: int, count: int) -> bytearray:
     return data
 
 
-def _write(path: Path, pickle_bytes: bytes, tensors: Iterator[Lazy]) -> None:
+def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ()) -> None:
+    """Write a pickle and the storages that it refers to, in the order of their numbers.
+
+    Raises:
+        DiskError: the disk is full or cannot be written.
+    """
     try:
         with path.open("wb") as file:
             writer = torch._C.PyTorchFileWriter(file, True, ALIGNMENT)

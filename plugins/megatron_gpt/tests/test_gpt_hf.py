@@ -13,11 +13,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from recipe_core.cli import main
-from recipe_core.registry import load
 from recipe_core.safetensors_file import read_tensors
-from recipe_core.sources import find
 from recipe_core.testing import run_tiny
+from recipe_core.testing.checkpoints import convert, tensors
 from recipe_megatron_gpt.config import Gpt
 from recipe_megatron_gpt.model import GptModel, build
 
@@ -39,13 +37,9 @@ def filled(config: Gpt) -> GptModel:
     return module.eval()
 
 
-def convert(*words: str | Path) -> int:
-    """``recipe convert``, in this process."""
-    return main(["convert", *map(str, words)])
-
-
 def read(path: Path) -> dict[str, Tensor]:
-    return {name: tensor.read() for name, tensor in find(load(), path).open()["model"].items()}
+    """The model's tensors by their names."""
+    return {n.removeprefix("model."): t for n, t in tensors(path).items() if n.startswith("model.")}
 
 
 def logits(module: GptModel, tokens: Tensor) -> Tensor:

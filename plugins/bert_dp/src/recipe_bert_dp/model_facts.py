@@ -16,6 +16,7 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
     sizes, predictions = config.sizes, math.ceil(sequence * PREDICTED)
     inside = _block_activations(sizes.hidden, sizes.intermediate, config.dropout > 0) * sequence
     ends = _end_activations(sizes, config.dropout > 0, sequence, predictions)
+    cut = _divided_activations(sizes) * sequence
     return ModelFacts(
         parameters=_parameters(sizes),
         flops_per_sample=_flops(sizes, sequence, predictions),
@@ -24,20 +25,36 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
         logits_values=predictions * sizes.vocabulary,
         max_sequence=sizes.positions,
         vocabulary=sizes.vocabulary,
+        blocks=sizes.layers,
+        block_parameters=_block_parameters(sizes),
+        divisible={"model.heads": sizes.heads, "model.intermediate": sizes.intermediate},
+        divided_parameters=sizes.layers * _divided_parameters(sizes) + sizes.vocabulary * (sizes.hidden + 1),
+        divided_activation_values=sizes.layers * cut,
+        divided_recomputed_values=cut,
+        stream_values=sequence * sizes.hidden,
     )
 
 
 def _parameters(sizes: Sizes) -> int:
-    """Per block: four weights ``h x h``, two ``h x i``, their biases, two norms of 2h.
-
-    Beside the blocks: embeddings of words, positions and 2 segments with a norm; the pooler and the transform ``h x h``
-    with a norm; a bias per word; two outputs of the next sentence. The output of words is the embedding.
+    """Of the blocks, and beside them: embeddings of words, positions and 2 segments with a norm; the pooler and the
+    transform ``h x h`` with a norm; a bias per word; two outputs of the next sentence. The output of words is the
+    embedding.
     """
-    h, i = sizes.hidden, sizes.intermediate
-    block = 4 * (h * h + h) + 2 * h * i + i + h + 4 * h
+    h = sizes.hidden
     embeddings = (sizes.vocabulary + sizes.positions + 2) * h + 2 * h
     heads = 2 * (h * h + h) + 2 * h + sizes.vocabulary + 2 * (h + 1)
-    return sizes.layers * block + embeddings + heads
+    return sizes.layers * _block_parameters(sizes) + embeddings + heads
+
+
+def _block_parameters(sizes: Sizes) -> int:
+    """Four weights ``h x h``, two ``h x i``, their biases, two norms of 2h."""
+    h, i = sizes.hidden, sizes.intermediate
+    return 4 * (h * h + h) + 2 * h * i + i + h + 4 * h
+
+
+def _divided_parameters(sizes: Sizes) -> int:
+    """Those of a block that tensor parallelism cuts: all but the norms and the biases that are added to the stream."""
+    return _block_parameters(sizes) - 6 * sizes.hidden
 
 
 def _flops(sizes: Sizes, sequence: int, predictions: int) -> float:
@@ -57,6 +74,12 @@ def _block_activations(h: int, i: int, dropout: bool) -> int:
     keeps nothing that grows with the square of the sequence.
     """
     return (3 + 2 + 3 + 2 * dropout) * h + 2 * i
+
+
+def _divided_activations(sizes: Sizes) -> int:
+    """Values per token between the matrices of a block that tensor parallelism cuts: query, key and value, and what the
+    second matrices take (h, i), and the input of GELU."""
+    return 4 * sizes.hidden + 2 * sizes.intermediate
 
 
 def _end_activations(sizes: Sizes, dropout: bool, sequence: int, predictions: int) -> int:

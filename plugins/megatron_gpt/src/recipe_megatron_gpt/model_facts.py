@@ -8,6 +8,8 @@ from recipe_megatron_gpt.config import Gpt
 
 def facts(config: Gpt, sequence: int) -> ModelFacts:
     """Counts for one sample of ``sequence`` tokens."""
+    h = config.hidden
+    cut = _divided_activations(config) * sequence
     ends = (2 + (config.dropout > 0)) * sequence * config.hidden  # the final norm's input and output, a dropout mask
     inside = _block_activations(config) * sequence
     return ModelFacts(
@@ -18,6 +20,13 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
         logits_values=sequence * config.vocabulary,
         max_sequence=config.positions,
         vocabulary=config.vocabulary,
+        blocks=config.layers,
+        block_parameters=12 * h * h + 13 * h,
+        divisible={"model.heads": config.heads},
+        divided_parameters=config.vocabulary * h + config.layers * (12 * h * h + 7 * h),
+        divided_activation_values=config.layers * cut,
+        divided_recomputed_values=cut,
+        stream_values=sequence * h,
     )
 
 
@@ -47,3 +56,9 @@ def _block_activations(config: Gpt) -> int:
     "Reducing Activation Recomputation in Large Transformer Models" (2022), which has 17h 16-bit values for the same.
     """
     return (2 + 7 + 4 + 3 + 2 * (config.dropout > 0)) * config.hidden
+
+
+def _divided_activations(config: Gpt) -> int:
+    """Of these, what lies between matrices that tensor parallelism cuts: query, key, value, what the output layers of
+    attention and MLP take (h, 4h), and the input of GELU (4h)."""
+    return (3 + 1 + 4 + 4) * config.hidden

@@ -16,7 +16,7 @@ def register_models() -> Iterable[Model]:
         name="gpt",
         build="recipe_megatron_gpt.model:build",
         facts="recipe_megatron_gpt.model_facts:facts",
-        adapters={"hf": "recipe_megatron_gpt.hf:HuggingFace"},
+        adapters={"hf": "recipe_megatron_gpt.hf:HuggingFace", "megatron": "recipe_megatron_gpt.megatron:Megatron"},
         config=Gpt,
         blocks="blocks.*",
         plan="recipe_megatron_gpt.tensor_plan:plan",
