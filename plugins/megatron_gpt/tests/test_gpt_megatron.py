@@ -178,6 +178,11 @@ def spoil(folder: Path, how: str) -> None:
         (folder / "latest_checkpointed_iteration.txt").write_text("7")
     elif how == "experts":
         shutil.copytree(last.parent, last.parent.with_name("mp_rank_01_001_003"))
+    elif how == "other":
+        for path in folder.glob("iter_*/*/*.pt"):
+            tree = tree_of(path)
+            tree["args"].add_bias_linear, tree["args"].swiglu = False, True
+            torch.save(tree, path)
     elif how == "distributed":
         (last.parent / "distrib_optim.pt").write_bytes(b"")
 
@@ -199,6 +204,7 @@ def spoil(folder: Path, how: str) -> None:
             "names",
             "that of tensor rank 1 (pipeline rank 1) differs from that of rank 0: norm.weight, decoder.final_layerno",
         ),
+        ("other", "it is a model that gpt cannot be: swiglu is True; add_bias_linear is False"),
         ("evil", "refused, since it names posix.system"),
         ("tracker", "names iter_0000007, which is not there (there are: iter_0000002)"),
         ("experts", "mp_rank_01_001_003: experts or virtual stages, which are not read here"),
@@ -214,7 +220,8 @@ def test_what_is_refused(
 ) -> None:  # fmt: skip
     first = write_checkpoint(module, optimizer=how == "distributed")
     assert convert(first, tmp_path / "m", "--to", "megatron", "tp=2", "pp=2") == 0
-    (tmp_path / "m" / "checkpoint.json").unlink()
+    for name in ("checkpoint.json", "job.yaml") if how == "other" else ("checkpoint.json",):
+        (tmp_path / "m" / name).unlink()
     spoil(tmp_path / "m", how)
     assert convert(tmp_path / "m", tmp_path / "x", "--to", "dcp") == 2
     assert message in capsys.readouterr().err

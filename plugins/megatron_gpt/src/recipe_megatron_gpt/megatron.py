@@ -84,7 +84,7 @@ class Megatron:
         if not all(args.get(theirs) for theirs in _SIZES.values()):
             return None
         # Newer versions say None where a setting is not chosen.
-        other = [f"{name} is {args[name]!r}" for name, value in _FIXED.items() if (args.get(name) or value) != value]
+        other = [f"{name} is {args[name]!r}" for name, value in _FIXED.items() if args.get(name) not in (None, value)]
         if args.get("ffn_hidden_size") not in (None, 4 * args["hidden_size"]):
             other.append(f"ffn_hidden_size is {args['ffn_hidden_size']} and not 4 x {args['hidden_size']}")
         if other:
