@@ -19,19 +19,17 @@ Run it in an environment that also has megatron-core:
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import platform
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import common
 import numpy as np
 import torch
 from torch.utils.data import default_collate
@@ -43,7 +41,6 @@ from recipe_megatron_gpt.data import build
 from recipe_megatron_gpt.indexed import IndexedWriter
 
 SEQUENCE, BATCH, SEED = 2048, 8, 1234
-RESULTS = Path(__file__).parent / "results" / "gather.json"
 Reader = Callable[[int], dict[str, Any]]
 """Gives the batch that starts at this sample."""
 
@@ -156,22 +153,10 @@ def main() -> None:
         "median": {name: round(value) for name, value in medians.items()},
         "all": {name: [round(value) for value in values] for name, values in found.items()},
         "ratio": {"median": round(statistics.median(ratios), 2), "all": [round(ratio, 2) for ratio in ratios]},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "torch", "megatron-core")},
-        },
-        "cpu": cpu(),
+        "versions": common.versions("numpy", "torch", "megatron-core"),
+        "processor": common.processor(),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def cpu() -> str:
-    """The processor's name, where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else platform.machine()
+    common.write("gather", result)
 
 
 if __name__ == "__main__":

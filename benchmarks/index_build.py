@@ -13,22 +13,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import common
 import numpy as np
 from numpy.typing import NDArray
 
-RESULTS = Path(__file__).parent / "results" / "index_build.json"
 SEED = 1234
 STEPS = ("document order", "sample index", "shuffle index")
 Arrays = list[NDArray[Any]]
@@ -115,12 +111,7 @@ def build(contestant: str, count: int, mean: int, sequence: int) -> dict[str, An
 def in_new_process(contestant: str, options: argparse.Namespace) -> dict[str, Any]:
     """``build`` in a process of its own."""
     numbers = [str(options.documents), str(options.mean), str(options.sequence)]
-    line = [sys.executable, __file__, "--build", contestant, *numbers]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        sys.exit(f"{contestant}: {done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return common.in_new_process(__file__, "--build", contestant, *numbers, OMP_NUM_THREADS="1")
 
 
 def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -134,13 +125,6 @@ def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str
         "times_faster": round(median(sum(p["seconds"]) / own for p, own in zip(peers, totals, strict=True)), 2),
         "peak_megabytes": round(median(run["peak"] for run in runs) / 1e6, 1),
     }
-
-
-def processor() -> str:
-    """Its model."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
 
 
 def report(results: dict[str, dict[str, Any]]) -> None:
@@ -171,14 +155,10 @@ def compare(options: argparse.Namespace) -> None:
         "rounds": options.rounds,
         "results": results,
         "orders_equal": True,
-        "processor": f"{processor()}, {os.cpu_count()} cores",
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "recipe-index", "megatron-core")},
-        },
+        "processor": common.processor(),
+        "versions": common.versions("numpy", "recipe-index", "megatron-core"),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(written, indent=2) + "\n")
+    common.write("index_build", written)
 
 
 def main() -> None:

@@ -17,22 +17,20 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import common
 import torch
 from torch import nn
 
 from recipe_core.optim import build
 from recipe_core.settings import Train
 
-RESULTS = Path(__file__).parent / "results" / "optimizer.json"
 HIDDEN, LAYERS, VOCABULARY = 768, 12, 30_522
 BF16: dict[str, Any] = {"precision": "bf16"}
 OURS: dict[str, dict[str, Any]] = {
@@ -116,7 +114,7 @@ def main() -> None:
     for name, seconds in figures["seconds"].items():
         floor = figures["floor_seconds"].get(name)
         print(f"{name:42}{seconds * 1e3:8.0f} ms" + (f"{seconds / floor:8.2f} times the floor" if floor else ""))
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    common.write("optimizer", figures)
 
 
 def summary(found: dict[str, list[float]], count: int) -> dict[str, Any]:

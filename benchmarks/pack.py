@@ -10,12 +10,12 @@ a row. (The published method, Krell et al. 2021, solves a non-negative least-squ
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import common
 import h5py
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from recipe_bert_dp.prepare import prepare
 from recipe_index import bert
 
 CAPACITY, MILLION = 512, 1_000_000
-RESULTS = Path(__file__).parent / "results" / "pack.json"
 
 
 def real_lengths(text: Path, vocabulary: Path) -> NDArray[np.int32]:
@@ -88,8 +87,7 @@ def main() -> None:
                     f"{name:8} {most or 'any':3} a row  {side:20} {found['fill']:.3%} {found['seconds']:8.2f} s",
                     flush=True,
                 )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    common.write("pack", result)
 
 
 def fill(lengths: NDArray[np.int32], rows: float) -> float:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import platform
 import random
 import resource
 import shutil
@@ -28,11 +27,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import common
 import h5py
 import numpy as np
 
@@ -41,7 +40,6 @@ from recipe_bert_dp.prepare import prepare
 from recipe_core.text import sentences
 
 SEQUENCE, PREDICTIONS, DUPES, SHARDS = 128, 20, 5, 3
-RESULTS = Path(__file__).parent / "results" / "prepare_bert.json"
 
 
 def texts(path: Path) -> list[str]:
@@ -243,7 +241,7 @@ def main() -> None:
     if options.once:
         once(options.text, options.vocabulary)
         return
-    result = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    result = common.read("prepare_bert")
     if options.memory:
         result["memory"] = memory(options.text, options.vocabulary, options.memory)
     elif options.repeat:
@@ -252,10 +250,8 @@ def main() -> None:
             result["repeated"] = compare(text, options.vocabulary, options.pairs, (False,))
     else:
         result |= compare(options.text, options.vocabulary, options.pairs, (False, True))
-    names = ("h5py", "numpy", "tokenizers")
-    result["versions"] = {"python": platform.python_version(), **{name: version(name) for name in names}}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    result["versions"] = common.versions("h5py", "numpy", "tokenizers")
+    common.write("prepare_bert", result)
 
 
 if __name__ == "__main__":

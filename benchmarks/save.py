@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
 
 from recipe_core.background import Saver
@@ -32,7 +32,6 @@ from recipe_core.lazy import flat
 from recipe_megatron_gpt.config import Gpt
 from recipe_megatron_gpt.model import build
 
-RESULTS = Path(__file__).parent / "results" / "save.json"
 MODEL = Gpt(layers=12, hidden=768, heads=12, positions=1024, vocabulary=50304)
 
 
@@ -71,8 +70,7 @@ def main() -> None:
     """Measure in turns and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--layers", type=int, default=MODEL.layers, help="fewer for a trial")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--layers", type=int, default=MODEL.layers, help="fewer for a trial, which is not stored")
     options = parser.parse_args()
     state = state_of(Gpt(**{**vars(MODEL), "layers": options.layers}))
     leaves = [leaf for _, leaf in flat(state) if isinstance(leaf, torch.Tensor)]
@@ -93,13 +91,15 @@ def main() -> None:
                 file.unlink()
     medians = {case: statistics.median(values) for case, values in found.items()}
     results = {
+        "processor": common.processor(), "versions": common.versions("torch"),
         "megabytes": sum(leaf.nbytes for leaf in leaves) / 1e6, "tensors": len(leaves), "seconds": medians,
         "held_up_per_torch_save": medians["recipe, training held up"] / medians["torch.save"],
         "held_up_per_torch_save_and_fsync":
             medians["recipe, training held up"] / (medians["torch.save"] + medians["its fsync"]),
-        "measurements": found, "torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count(),
+        "measurements": found,
     }  # fmt: skip
-    options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    if options.layers == MODEL.layers:
+        common.write("save", results)
     print(json.dumps({key: value for key, value in results.items() if key != "measurements"}, indent=2))
 
 

@@ -18,20 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+import common
 import torch
 
-RESULTS = Path(__file__).parent / "results" / "train_bert.json"
 SEQUENCE, PREDICTIONS, WORDS = 128, 20, 30522
 UNCOUNTED = 1
 CASES = {"mixed": "bf16_mixed", "pure": "bf16", "fp32": "fp32"}
@@ -150,27 +146,9 @@ def largest_costs(step: Step) -> dict[str, float]:
 
 def in_new_process(contestant: str, case: str, options: argparse.Namespace, profile: bool = False) -> dict[str, Any]:
     """``run`` in a process of its own."""
-    line = [sys.executable, __file__, "--run", contestant, case, "--steps", "0" if profile else str(options.steps)]
-    line += ["--micro-batch", str(options.micro_batch), "--layers", str(options.layers)] + ["--profile"] * profile
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{contestant}, {case}: {done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def matmul_peak(dtype: torch.dtype, tokens: int) -> float:
-    """The best FLOP/s of any product of the model's shapes, or of two square matrices."""
-    from recipe_core.precision import multiplies_bf16
-
-    best = 0.0
-    for rows, inner, columns in [(tokens, 768, 768), (tokens, 768, 3072), (tokens, 3072, 768), (2048, 2048, 2048)]:
-        a, b = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
-        for _ in range(20 if dtype == torch.float32 or multiplies_bf16("cpu") else 2):
-            start = time.perf_counter()
-            torch.nn.functional.linear(a, b)
-            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
-    return best
+    words = ["--run", contestant, case, "--steps", "0" if profile else str(options.steps)]
+    words += ["--micro-batch", str(options.micro_batch), "--layers", str(options.layers)] + ["--profile"] * profile
+    return common.in_new_process(__file__, *words)
 
 
 def floor(options: argparse.Namespace) -> dict[str, Any]:
@@ -180,15 +158,8 @@ def floor(options: argparse.Namespace) -> dict[str, Any]:
 
     flops = facts(BertPretraining(layers=options.layers), SEQUENCE).flops_per_sample * options.micro_batch
     tokens = options.micro_batch * SEQUENCE
-    peaks = {name: matmul_peak(dtype, tokens) for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))}
-    peak = max(peaks.values())
-    return {
-        **{f"{name}_matmul_peak_gflops": round(value / 1e9) for name, value in peaks.items()},
-        "matmul_peak_gflops": round(peak / 1e9),
-        "gflop_per_step": round(flops / 1e9, 1),
-        "seconds_per_step": round(flops / peak, 4),
-        "sequences_per_second": round(options.micro_batch * peak / flops, 2),
-    }
+    least = common.floor(flops, [(tokens, 768, 768), (tokens, 768, 3072), (tokens, 3072, 768)])
+    return {**least, "sequences_per_second": round(options.micro_batch / least["seconds_per_step"], 2)}
 
 
 def summary(runs: list[dict[str, Any]], against: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
@@ -244,26 +215,17 @@ def report(results: dict[str, Any]) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Measure the cases, and write what was found beside what earlier runs on the same machine found."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     load = os.getloadavg()[0]
     written = {
         "what": f"BERT-base width, sequence {SEQUENCE}, {PREDICTIONS} predictions, one micro batch per step; medians "
         "over processes of their own, in turn",
-        "processor": f"{next(named, platform.machine())}, {os.cpu_count()} cores",
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers")},
-        },
+        "processor": common.processor(),
+        "versions": common.versions("torch", "transformers"),
         "load_before": round(load, 1),
         "results": {case: measure(case, options) for case in options.cases},
     }
     report(written["results"])
-    earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if all(earlier.get(name) == written[name] for name in ("what", "processor", "versions")):
-        written["results"] = {**earlier["results"], **written["results"]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(written, indent=2) + "\n")
+    common.write("train_bert", common.with_earlier("train_bert", written, ("results",)))
 
 
 def main() -> None:

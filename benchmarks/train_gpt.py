@@ -8,8 +8,8 @@ Trainer's bf16=True means (a processor without bf16 instructions emulates them; 
 ``pure``: weights, gradients and optimizer states in bf16 on both sides, with dropout; ``fp32`` and ``fp32_plain``: no
 bf16 anywhere, with and without dropout. Every run has a process of its own, the contestants take turns, and the first
 two steps of a run are not counted. The floor is the time of the model's matrix products at the speed of the best one
-measured here. Needs recipe-megatron-gpt,
-transformers and accelerate in one environment. Writes results/train_gpt.json beside this file.
+measured here. Needs recipe-megatron-gpt, transformers and accelerate in one environment. Writes results/train_gpt.json
+beside this file; cases measured earlier on the same processor with the same versions stay.
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+import common
 import torch
 
-RESULTS = Path(__file__).parent / "results" / "train_gpt.json"
 SEQUENCE, MICRO_BATCH, WORDS = 512, 2, 50257
 TOKENS = SEQUENCE * MICRO_BATCH
 UNCOUNTED = 2
@@ -146,30 +142,6 @@ def run(contestant: str, case: str, steps: int) -> dict[str, Any]:
     return {"seconds": seconds[UNCOUNTED:], "loss": loss, "peak": peak}
 
 
-def in_new_process(contestant: str, case: str, steps: int) -> dict[str, Any]:
-    """``run`` in a process of its own."""
-    line = [sys.executable, __file__, "--run", contestant, case, str(steps)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{contestant}, {case}: {done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def matmul_peak(dtype: torch.dtype) -> float:
-    """The best FLOP/s of any product of the model's shapes, or of two square matrices."""
-    from recipe_core.precision import multiplies_bf16
-
-    best = 0.0
-    for rows, inner, columns in [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768), (2048, 2048, 2048)]:
-        a, b = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
-        for _ in range(20 if dtype == torch.float32 or multiplies_bf16("cpu") else 2):
-            start = time.perf_counter()
-            torch.nn.functional.linear(a, b)
-            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
-    return best
-
-
 def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians, and the median of how much faster each run was than its peer's of the same round."""
     seconds = [median(r["seconds"]) for r in runs]
@@ -191,15 +163,8 @@ def floor() -> dict[str, Any]:
     from recipe_megatron_gpt.model_facts import facts
 
     flops = facts(config(), SEQUENCE).flops_per_sample * MICRO_BATCH
-    peaks = {name: matmul_peak(dtype) for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))}
-    peak = max(peaks.values())
-    return {
-        **{f"{name}_matmul_peak_gflops": round(value / 1e9) for name, value in peaks.items()},
-        "matmul_peak_gflops": round(peak / 1e9),
-        "gflop_per_step": round(flops / 1e9, 1),
-        "seconds_per_step": round(flops / peak, 4),
-        "tokens_per_second": round(TOKENS * peak / flops, 1),
-    }
+    least = common.floor(flops, [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768)])
+    return {**least, "tokens_per_second": round(TOKENS / least["seconds_per_step"], 1)}
 
 
 def report(written: dict[str, Any]) -> None:
@@ -221,13 +186,6 @@ def report(written: dict[str, Any]) -> None:
             )
 
 
-def processor() -> str:
-    """Its model."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
-
-
 def compare(options: argparse.Namespace) -> None:
     """Both in turn, as many rounds as asked for, in each case."""
     load = os.getloadavg()[0]
@@ -237,7 +195,7 @@ def compare(options: argparse.Namespace) -> None:
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
         for number in range(options.rounds):
             for name, done in runs.items():
-                done.append(in_new_process(name, case, options.steps))
+                done.append(common.in_new_process(__file__, "--run", name, case, str(options.steps)))
                 note = (
                     f"{case}, round {number + 1} of {options.rounds}, {name}: {median(done[-1]['seconds']):.2f} s/step"
                 )
@@ -254,25 +212,11 @@ def compare(options: argparse.Namespace) -> None:
         "results": results,
         "load_before": round(load, 1),
         "threads": torch.get_num_threads(),
-        "processor": f"{processor()}, {os.cpu_count()} cores",
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "accelerate")},
-        },
+        "processor": common.processor(),
+        "versions": common.versions("torch", "transformers", "accelerate"),
     }
     report(written)
-    written = with_earlier(written)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(written, indent=2) + "\n")
-
-
-def with_earlier(written: dict[str, Any]) -> dict[str, Any]:
-    """``written``, with the cases that an earlier run on the same processor and versions measured."""
-    earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if any(earlier.get(name) != written[name] for name in ("what", "processor", "versions", "threads")):
-        return written
-    merged = {name: {**earlier[name], **written[name]} for name in ("cases", "results")}
-    return {**written, **merged}
+    common.write("train_gpt", common.with_earlier("train_gpt", written, ("cases", "results")))
 
 
 def main() -> None:

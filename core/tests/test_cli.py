@@ -18,85 +18,14 @@ from recipe_core.cli import main
 from recipe_core.job import resolve
 from recipe_core.registry import load
 
-PLUGIN = '''
-"""A plugin whose recipe writes down what it is called with, instead of training."""
-
-import json
-import sys
-from dataclasses import dataclass
-
-from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl
-from recipe_core.errors import DataError
-from recipe_core.launch import worker
-
-
-@dataclass(frozen=True)
-class Gpt:
-    layers: int = 4
-    fail: str = ""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    sequence: int = 32
-    missing: tuple[str, ...] = ()
-
-
-@hookimpl
-def register_models():
-    yield Model(name="gpt", build="fake_plugin:none", config=Gpt, facts="fake_plugin:model_facts", summary="a model")
-
-
-@hookimpl
-def register_datasets():
-    yield Dataset(name="tokens", build="fake_plugin:none", config=Tokens, facts="fake_plugin:data_facts")
-    yield Dataset(name="silent", build="fake_plugin:none", summary="of unknown length")
-
-
-@hookimpl
-def register_recipes():
-    yield Recipe(
-        name="fake",
-        summary="writes down its call",
-        model=Use("gpt"),
-        data=Use("tokens"),
-        train=Train(steps=10, global_batch=8, micro_batch=2, save_every=5, device="cpu"),
-        variants={"tiny": {"train": {"steps": 2}}},
-        run="fake_plugin:run",
-    )
-
-
-def model_facts(config, sequence):
-    return ModelFacts(
-        parameters=2_000_000, flops_per_sample=3e9, activation_values=10_000, recomputed_activation_values=1_000,
-        logits_values=500, max_sequence=64, vocabulary=100,
-    )
-
-
-def data_facts(config):
-    problems = tuple(f"{name}: not found" for name in config.missing)
-    return DataFacts(sequence=config.sequence, train_samples=40, problems=problems)
-
-
-def run(job, out):
-    rank = worker().rank if worker() else None
-    if job.model.config.fail == "user":
-        raise DataError(f"tokens.bin: truncated, says rank {rank}")
-    if job.model.config.fail == "bug":
-        raise RuntimeError("broken code")
-    if job.model.config.fail == "interrupt":
-        raise KeyboardInterrupt
-    out.mkdir(parents=True, exist_ok=True)
-    said = {"name": job.name, "steps": job.train.steps, "rank": rank, "words": sys.argv[1:]}
-    (out / f"called-{rank}.json").write_text(json.dumps(said))
-'''
+PLUGIN = Path(__file__).with_name("fake_plugin.py").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an installed plugin, first on the path of this process and of those it starts."""
     folder = tmp_path / "site"
-    install(folder, "fake_plugin", textwrap.dedent(PLUGIN))
+    install(folder, "fake_plugin", PLUGIN)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("RECIPE_PLUGINS", "fake_plugin")
@@ -176,7 +105,7 @@ def test_a_broken_plugin_is_reported_and_the_rest_works(
 
 
 def test_two_plugins_with_one_recipe_are_both_named(typed: Typed, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(site, "rival_plugin", textwrap.dedent(PLUGIN).replace('"gpt"', '"t5"').replace('"tokens"', '"text"'))
+    install(site, "rival_plugin", PLUGIN.replace('"gpt"', '"t5"').replace('"tokens"', '"text"'))
     monkeypatch.setenv("RECIPE_PLUGINS", "fake_plugin,rival_plugin")
     message = "recipe 'fake' is provided by plugin 'fake_plugin' and by plugin 'rival_plugin'; "
     code, out, err = typed("ls")

@@ -202,6 +202,10 @@ def test_a_golden_file_is_written_and_read_back(make: Made, typed: Typed) -> Non
     code, _, err = typed("nan", "--no-png", "--write-golden", "golden/nan.jsonl")
     assert (code, list(Path("golden").iterdir())) == (2, [Path("golden/a.jsonl")])
     assert "nan: the loss of step 2 is not finite" in err
+    Path("other.jsonl").write_text('{"step": 1, "val_loss": 3.0}\n')
+    code, _, err = typed("other.jsonl", "--metric", "val_loss", "--no-png", "--write-golden", "golden/other.jsonl")
+    assert (code, list(Path("golden").iterdir())) == (2, [Path("golden/a.jsonl")])
+    assert "other.jsonl: no line has 'loss'" in err
 
 
 @pytest.mark.parametrize("words", [(), ("--png", "deep/curves.png"), ("--png", "curves.svg")])

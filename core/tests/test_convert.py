@@ -129,6 +129,12 @@ def test_a_start_that_is_required(plugins: Registry, tmp_path: Path) -> None:
     resolve(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")  # which goes on
 
 
+@pytest.mark.parametrize("setting", ["init_from", "resume"])
+def test_a_start_that_is_not_there_is_told_before_the_run(plugins: Registry, tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^train\.{setting}: {tmp_path}/typo: there is no such file or folder$"):
+        resolve(plugins, "toy", [f"train.{setting}={tmp_path / 'typo'}"], 1, tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("target", "words", "message"),
     [
@@ -147,6 +153,15 @@ def test_what_cannot_be_converted(
     with pytest.raises(RecipeError, match=message):
         convert(plugins, request(plugins, source, tmp_path / "x", target, **words))
     assert not (tmp_path / "x").exists()
+
+
+def test_settings_beside_a_file_that_are_none(plugins: Registry, tmp_path: Path) -> None:
+    """The message names the file that they are in."""
+    convert(plugins, request(plugins, trained(plugins, tmp_path / "run"), tmp_path / "one", "single"))
+    (tmp_path / "one" / "checkpoint.json").unlink()
+    (tmp_path / "one" / "job.yaml").write_text("model: toy_model\n")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/one/job\.yaml: model: expected a line `use: NAME`"):
+        convert(plugins, request(plugins, tmp_path / "one" / "checkpoint.pt", tmp_path / "x", "dcp"))
 
 
 def test_a_target_that_is_there(plugins: Registry, tmp_path: Path) -> None:

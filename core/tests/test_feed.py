@@ -39,6 +39,10 @@ def test_ranks_share_each_step_without_gap_or_overlap(size: int) -> None:
     assert sorted(seen) == list(range(12, 24))
 
 
+def test_a_rank_reads_its_part_in_one_piece() -> None:
+    assert [starts(run(rank, 3), 12, 12) for rank in range(3)] == [[12, 14], [16, 18], [20, 22]]
+
+
 def test_reads_one_step_ahead_and_stops_at_the_last() -> None:
     numbers = Numbers()
     with Feed(numbers, run()) as feed:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core import registry
 from recipe_core.curves import Row, read_rows
 from recipe_core.errors import ConfigError, GoldenError
 from recipe_core.failures import exit_code
@@ -21,8 +20,7 @@ from recipe_core.testing import spawn, toy
 
 
 def job(*words: str, world_size: int | None = None) -> Job:
-    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
-    return resolve(found, "toy", ("train.device=cpu", *words), world_size)
+    return resolve(toy.registry(), "toy", ("train.device=cpu", *words), world_size)
 
 
 def train(out: str, *words: str) -> list[Row]:

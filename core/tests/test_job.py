@@ -282,7 +282,10 @@ def test_a_disk_that_is_too_small_is_found_beforehand(tmp_path: Path, monkeypatc
     assert job(*words, world_size=1, out=tmp_path)
     monkeypatch.setattr("recipe_core.checks.free_space", lambda folder: 3 * 72_000 - 1)
     (message,) = problems(*words, world_size=1, out=tmp_path)
-    assert message.startswith(f"{tmp_path}: 3 checkpoints of 0.0 GB need 0.0 GB")
+    assert message == (
+        f"{tmp_path}: there will be 3 checkpoints of 72 kB at once, 216 kB in all, and 216 kB are free; free some "
+        "space, lower train.keep, or choose another --out"
+    )
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "old").write_bytes(b"1")
     assert job(*words, world_size=1, out=tmp_path)

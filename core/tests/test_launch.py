@@ -1,4 +1,4 @@
-"""Ranks found in the environment, and ranks that are started here. The workers are small programs without torch."""
+"""Ranks that are started here. The workers are small programs without torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from recipe_core.errors import ConfigError, DiskError, LaunchError
-from recipe_core.failures import LostRankError, exit_code, explain, read_failure, record_failure
-from recipe_core.launch import Worker, die_with_parent, first_host, supervise, worker
+from recipe_core.errors import DiskError, LaunchError
+from recipe_core.launch import Worker, die_with_parent, supervise, worker
 
 # Known handlers, whatever started the tests: a shell's background jobs ignore SIGINT, and that is inherited.
 SUPERVISE = """
@@ -114,166 +113,6 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
     for path in tmp_path.glob("ready-*"):
         if alive(int(path.read_text() or 0)):
             os.kill(int(path.read_text()), signal.SIGKILL)
-
-
-# ---- which rank am I --------------------------------------------------------------------------------------------
-
-TORCHRUN = {
-    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "7",
-}  # fmt: skip
-SRUN = {
-    "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "4",
-    "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "node[02-03]",
-    "SLURM_STEP_TASKS_PER_NODE": "4,2",
-}  # fmt: skip
-
-
-def test_a_process_that_nobody_started_as_a_rank_is_none() -> None:
-    assert worker({}) is None
-    assert worker({"MASTER_ADDR": "a", "MASTER_PORT": "7"}) is None
-    assert worker({"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) is None  # a batch script
-    assert worker(SRUN | {"SLURM_STEP_NUM_TASKS": "1"}) is None
-
-
-def test_torchrun() -> None:
-    assert worker(TORCHRUN) == Worker(3, 4, 1, 2, "torchrun", {"MASTER_ADDR": "a", "MASTER_PORT": "7"})
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    assert worker(alone) == Worker(0, 1, 0, 1, "torchrun", {})
-
-
-def test_our_supervisor() -> None:
-    found = worker({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "RECIPE_STORE": "/tmp/store"})
-    assert found == Worker(1, 2, 1, 2, "recipe", {"RECIPE_STORE": "/tmp/store"})
-
-
-def test_srun() -> None:
-    found = worker(SRUN)
-    assert found is not None
-    assert (found.rank, found.world_size, found.local_rank, found.local_world_size) == (4, 6, 0, 2)
-    assert found.launcher == "srun"
-    assert found.rendezvous == {"MASTER_ADDR": "node02", "MASTER_PORT": str(10_000 + 1234 * 31 % 20_000)}
-    assert worker(found.variables() | {"SLURM_STEP_ID": "0"}) == Worker(4, 6, 0, 2, "torchrun", found.rendezvous)
-
-
-def test_srun_takes_a_given_meeting_point_and_no_half_of_torchruns() -> None:
-    found = worker(SRUN | {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "WORLD_SIZE": "6"})
-    assert found is not None
-    assert found.launcher == "srun"
-    assert found.rendezvous == {"MASTER_ADDR": "head", "MASTER_PORT": "29500"}
-
-
-def test_srun_ports_differ_between_the_steps_and_jobs_of_one_time() -> None:
-    ports = set()
-    for job in range(900_000, 900_020):
-        for step in range(20):
-            found = worker(SRUN | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
-            assert found is not None
-            assert 1024 < int(found.rendezvous["MASTER_PORT"]) < 32768
-            ports.add(found.rendezvous["MASTER_PORT"])
-    assert len(ports) == 400
-
-
-def test_ranks_of_a_node_come_from_slurms_short_form() -> None:
-    counts = []
-    for node in range(4):
-        found = worker(SRUN | {"SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_NODEID": str(node)})
-        assert found is not None
-        counts.append(found.local_world_size)
-    assert counts == [2, 2, 1, 1]  # there is no fourth node: as far as it is known
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "host"),
-    [
-        ("node1", "node1"), ("node1,node2", "node1"), ("node[01-04,07]", "node01"), ("node[7,9-12],b", "node7"),
-        ("rack[1-2]node[3-4].site", "rack1node3.site"), ("node[007]", "node007"), ("ip-10-0-0-1,x", "ip-10-0-0-1"),
-    ],
-)  # fmt: skip
-def test_first_host(nodelist: str, host: str) -> None:
-    assert first_host(nodelist) == host
-
-
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"RANK": "0"}, "says RANK but not WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "says RANK, WORLD_SIZE but not LOCAL_RANK;"),
-        ({"LOCAL_RANK": "0", "RECIPE_STORE": "x"}, "says LOCAL_RANK but not RANK, WORLD_SIZE;"),
-        ({k: v for k, v in TORCHRUN.items() if k != "MASTER_PORT"}, "but not MASTER_PORT;"),
-        (TORCHRUN | {"RANK": "x"}, "RANK='x'; expected a number"),
-        (TORCHRUN | {"RANK": "4"}, "rank 4 .* of 4 ranks cannot be"),
-        (TORCHRUN | {"LOCAL_RANK": "-1"}, "local rank -1"),
-        ({k: v for k, v in SRUN.items() if k != "SLURM_PROCID"}, "SLURM_STEP_ID but not SLURM_PROCID"),
-        (SRUN | {"SLURM_STEP_NODELIST": ""}, "names no host; set MASTER_ADDR"),
-    ],
-)
-def test_half_an_environment_says_what_is_missing(environment: dict[str, str], message: str) -> None:
-    with pytest.raises(LaunchError, match=message):
-        worker(environment)
-
-
-# ---- what a failure means ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "meaning", "kind"),
-    [
-        # The first three are what gloo of torch 2.13 said here; the others are NCCL's and the stores' words.
-        ("[pair.cc:553] Connection closed by peer [127.0.0.1]:4516.", "lost contact", LostRankError),
-        ("[unbound_buffer.cc:78] Timed out waiting 20000ms for recv", "did not take part", LostRankError),
-        ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms", "rank 1, 3 did not", LostRankError),
-        ("NCCL error: remote process exited or there was a network error", "lost contact", LostRankError),
-        ("wait timeout after 600000ms, keys: /default_pg/0/1", "did not take part", LostRankError),
-        ("The client socket has failed to connect to any network address of (a, 7)", "cannot reach", LaunchError),
-    ],
-)
-def test_explain(text: str, meaning: str, kind: type) -> None:
-    found = explain(RuntimeError(text))
-    assert type(found) is kind
-    assert meaning in str(found)
-
-
-def test_explain_leaves_other_errors_alone() -> None:
-    assert explain(RuntimeError("shapes do not match")) is None
-    assert explain(OSError("Connection reset by peer")) is None  # a download's, say
-
-
-def test_exit_codes() -> None:
-    errors = [ConfigError("x"), KeyboardInterrupt(), SystemExit(7), SystemExit("bye"), SystemExit(), ValueError()]
-    assert [exit_code(error) for error in errors] == [2, 130, 7, 1, 0, 1]
-
-
-def test_a_failure_is_recorded_only_for_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RECIPE_FAILURE", raising=False)
-    assert record_failure(ValueError("x")) is False
-    path = tmp_path / "error.json"
-    monkeypatch.setenv("RECIPE_FAILURE", str(path))
-    assert record_failure(ConfigError("train.lr: no")) is True
-    found = read_failure(path)
-    assert found is not None
-    assert (found.message, found.traceback, found.exit_code, found.lost_peer) == ("train.lr: no", None, 2, False)
-    monkeypatch.setenv("RECIPE_FAILURE", "/proc/none/error.json")
-    assert record_failure(ValueError("x")) is False  # nobody would read it: the caller prints the error itself
-
-
-def test_an_error_that_a_lost_peer_brought_about_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "error.json"
-    monkeypatch.setenv("RECIPE_FAILURE", str(path))
-    try:
-        try:
-            raise RuntimeError("Connection closed by peer [127.0.0.1]:4516.")
-        except RuntimeError:
-            raise ValueError("while cleaning up") from None
-    except ValueError as error:
-        record_failure(error)
-    found = read_failure(path)
-    assert found is not None
-    assert found.lost_peer
-    assert found.traceback is not None
-    assert read_failure(tmp_path / "none") is None
-
-
-# ---- ranks that are started here --------------------------------------------------------------------------------
 
 
 def test_all_is_well(launch: Callable[..., Launch]) -> None:

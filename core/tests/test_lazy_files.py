@@ -41,7 +41,8 @@ def tensors() -> dict[str, Tensor]:
 def tree() -> dict[Any, Any]:
     """Tensors, one of them twice, among plain values."""
     found = tensors()
-    return {"model": found, "again": found["scalar"], 0: [1, (2.5, None)], "text": "ä", "none": {}}
+    plain = {0: [1, (2.5, None)], "text": "ä", "none": {}, "shape": torch.Size([2, 3])}
+    return {"model": found, "again": found["scalar"], **plain}
 
 
 def values(state: Any) -> Any:
@@ -104,15 +105,22 @@ def test_an_archive_packed_anew_is_not_misread(tmp_path: Path) -> None:
 
 
 class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.command = f"touch {trace}"
+
     def __reduce__(self) -> Any:
-        return os.system, ("touch /tmp/should-not-exist",)
+        return os.system, (self.command,)
 
 
 @pytest.mark.parametrize("archive", [True, False])
 def test_a_forbidden_global_is_named_and_not_run(tmp_path: Path, archive: bool) -> None:
-    torch.save({"w": torch.ones(2), "x": Evil()}, tmp_path / "x.pt", _use_new_zipfile_serialization=archive)
+    state = {"w": torch.ones(2), "x": Evil(tmp_path / "trace")}
+    torch.save(state, tmp_path / "x.pt", _use_new_zipfile_serialization=archive)
     with pytest.raises(CheckpointError, match=r"refused, since it names (posix|nt)\.system.*Nothing of it was run"):
         read_tree(tmp_path / "x.pt")
+    assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
@@ -163,6 +171,8 @@ def test_the_package_reads_ours_and_we_read_its(tmp_path: Path) -> None:
     [
         (b"{", "its header is not as it should be"),
         (b"[]", "its header is not as it should be"),
+        (b"[" * 100_000, r"its header is not as it should be \(RecursionError"),
+        (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]}}', r"data from 0\.0 to 8\.0, which are no"),
         (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}', r"4 bytes for \[2\] values of type F32"),
         (b'{"w": {"dtype": "F1", "shape": [2], "data_offsets": [0, 4]}}', "values of type F1, which this version"),
         (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', "bytes instead of 77; it is cut short"),

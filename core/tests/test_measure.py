@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core import engine, registry
+from recipe_core import engine
 from recipe_core.curves import Row, read_rows
 from recipe_core.job import resolve
 from recipe_core.measure import Meter
@@ -85,8 +85,7 @@ def test_every_loss_is_kept_until_it_is_read(meter: Meter) -> None:
 
 
 def train(out: str, *words: str) -> list[Row]:
-    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
-    run(resolve(found, "toy", ("train.device=cpu", *words)), Path(out))
+    run(resolve(toy.registry(), "toy", ("train.device=cpu", *words)), Path(out))
     return read_rows(Path(out) / "metrics.jsonl")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core import registry
 from recipe_core.curves import read_rows
 from recipe_core.job import Job, resolve
 from recipe_core.lazy import flat
 from recipe_core.run import run
-from recipe_core.testing import toy
+from recipe_core.testing import spawn, toy
 
 KINDS: dict[str, tuple[str, ...]] = {
     "fp32": (),
@@ -31,11 +32,11 @@ Outcome = tuple[dict[int, Any], dict[str, tuple[str, list[float]]]]
 
 
 def job(*words: str) -> Job:
-    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
-    return resolve(found, "toy", ("train.eval_every=0", "train.steps=4", "checkpoint=single", *words))
+    return resolve(toy.registry(), "toy", ("train.eval_every=0", "train.steps=4", "checkpoint=single", *words))
 
 
-def outcome(out: Path, *words: str) -> Outcome:
+def outcome(out: Path | str, *words: str) -> Outcome:
+    out = Path(out)
     run(job(*words), out)
     losses = {row["step"]: (row["loss"], row["grad_norm"]) for row in read_rows(out / "metrics.jsonl")}
     last = max((out / "checkpoints").glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
@@ -69,3 +70,49 @@ def test_weights_that_a_run_begins_with_are_those_of_its_master_copy(tmp_path: P
     _, second = outcome(tmp_path / "second", *words, *still)
     names = [name for name in first if name.startswith("model.")]
     assert [second[name] for name in names] == [first[name] for name in names]
+
+
+def test_master_copies_begin_with_every_bit_of_the_source(tmp_path: Path) -> None:
+    """Of an fp32 run, and of the copies that a bf16 run kept; the weights themselves are these, rounded."""
+    still = ("train.lr=1e-30", "train.weight_decay=0", "train.stop_after=1")
+    for kind, kept in (("fp32", "model.{}"), ("master", "optimizer.state.{}.master")):
+        _, first = outcome(tmp_path / kind, *KINDS[kind], "train.lr=0.1")
+        words = (*KINDS["master"], *still, f"train.init_from={tmp_path / kind}")
+        _, second = outcome(tmp_path / f"after {kind}", *words)
+        names = [name.removeprefix("model.") for name in first if name.startswith("model.")]
+        source = {name: first[kept.format(name)] for name in names}
+        assert {name: second[f"optimizer.state.{name}.master"] for name in names} == source
+        for name in names:
+            values = torch.tensor(source[name][1], dtype=torch.float32)
+            assert second[f"model.{name}"] == ("torch.bfloat16", values.bfloat16().double().tolist())
+            assert not torch.equal(values.bfloat16().float(), values)
+    _, third = outcome(tmp_path / "wide", "train.lr=0", "train.stop_after=1", f"train.init_from={tmp_path / 'master'}")
+    assert {name: third[f"model.{name}"] for name in names} == source
+
+
+RANKS = {"master": (KINDS["master"], 2**-8), "lamb": (("train.optimizer=lamb",), 1e-6)}
+"""What is kept, and how far sums in another order may be off: of bf16 gradients, and of fp32 ones."""
+
+
+def on_this_rank(folder: str) -> dict[str, Outcome]:
+    """Outcomes of both kinds in ``folder``; a run in the middle goes on."""
+    found = {}
+    for kind, (words, _) in RANKS.items():
+        os.environ["RECIPE_STORE"] = str(Path(folder) / f"{kind}.store")  # where the ranks of this run meet
+        found[kind] = outcome(Path(folder) / kind, *words, "train.save_every=2", "train.keep=0")
+    return found
+
+
+def test_states_saved_on_two_ranks_go_on_on_two_and_on_one(tmp_path: Path) -> None:
+    """On two, every number is that of the run that never stopped; on one, sums are taken in another order."""
+    (tmp_path / "whole").mkdir()
+    whole, _ = spawn(on_this_rank, 2, str(tmp_path / "whole"))
+    for ranks in ("two", "one"):
+        shutil.copytree(tmp_path / "whole", tmp_path / ranks, ignore=shutil.ignore_patterns("step-4", "*.store"))
+    two, _ = spawn(on_this_rank, 2, str(tmp_path / "two"))
+    assert two == whole
+    for kind, (words, tolerance) in RANKS.items():
+        losses, _ = outcome(tmp_path / "one" / kind, *words, "train.save_every=2", "train.keep=0")
+        assert losses.keys() == whole[kind][0].keys()
+        for step, found in losses.items():
+            assert found == pytest.approx(whole[kind][0][step], rel=tolerance)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core import registry
 from recipe_core.background import Saver, copied
 from recipe_core.curves import read_rows
 from recipe_core.errors import CheckpointError, ConfigError, DiskError
@@ -22,8 +21,7 @@ from recipe_core.testing import spawn, toy
 
 
 def job(*words: str) -> Job:
-    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
-    return resolve(found, "toy", words)
+    return resolve(toy.registry(), "toy", words)
 
 
 def train(out: str, *words: str) -> dict[int, float]:

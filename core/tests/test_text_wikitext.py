@@ -156,6 +156,10 @@ SNIPPETS = {
         "where <math>x+1</math> is {{math|''y''}}.",
         "x² 10⁻⁶ 19th H2O n of a/b|[[c]], x = 1.\n\nwhere x+1 is y.",
     ),
+    "names of operators": (
+        "<math>\\hat{x} = \\operatorname*{arg\\,max}_x \\operatorname{f}(x)</math> is best.",
+        "x̂ = argmax_x f(x) is best.",
+    ),
     "ions": (
         "SO<sub>4</sub><sup>2−</sup>, H<sup>+</sup>, {{chem|CO|3|2-}} {{eqm}} {{chem|CH|3|COO|−}} + {{chem|H|3|O|+}}",
         "SO4²⁻, H⁺, CO3²⁻ ⇌ CH3COO⁻ + H3O⁺",

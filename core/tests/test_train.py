@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from recipe_core import registry
 from recipe_core.curves import Row, read_rows
 from recipe_core.errors import ConfigError, RecipeError
 from recipe_core.job import Job, resolve
@@ -26,8 +27,7 @@ LONG = 100_000
 
 
 def job(*words: str) -> Job:
-    found = registry.load([("core", lambda: __import__("recipe_core.plugin").plugin), ("toy", lambda: toy)])
-    return resolve(found, "toy", words)
+    return resolve(toy.registry(), "toy", words)
 
 
 def train(out: str, *words: str) -> list[Row]:
@@ -117,6 +117,18 @@ def test_another_run_does_not_continue_this_one(tmp_path: Path, word: str) -> No
         train(str(tmp_path / "run"), word)
 
 
+def test_a_run_that_failed_before_its_first_step_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
+    """Whoever corrects the setting gives the same folder again."""
+    train(str(tmp_path / "first"), "model.hidden=16", "train.steps=1")
+    start = f"train.init_from={tmp_path / 'first'}"
+    with pytest.raises(RecipeError, match=r"train\.init_from: (.|\n)*found \[16"):
+        train(str(tmp_path / "run"), start)
+    assert (tmp_path / "run" / "job.yaml").is_file()
+    train(str(tmp_path / "run"), start, "model.hidden=16", "train.stop_after=1")
+    with pytest.raises(ConfigError, match=r"holds another run: model\.hidden was 16 and is 8"):
+        train(str(tmp_path / "run"), start)
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(RecipeError, match="is not a run folder"):
@@ -124,13 +136,25 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def endless(out: Path, *words: str) -> subprocess.Popen[bytes]:
-    """A run in a process of its own that would take hours."""
-    here = str(Path(__file__).parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); from test_train import train; train(*sys.argv[1:])"
-    words = (f"train.steps={LONG}", "train.schedule=constant", *words)
+# A known handler, whatever started the tests: a shell's background jobs ignore SIGINT, and that is inherited.
+ENDLESS = """import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, sys.argv.pop(1))
+from test_train import train
+train(*sys.argv[1:])
+"""
+
+
+@contextmanager
+def endless(out: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in a process of its own that would take hours; ended when the test ends."""
+    line = [sys.executable, "-c", ENDLESS, Path(__file__).parent, out, f"train.steps={LONG}", "train.schedule=constant"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", code, str(out), *words], env=environment, stdout=subprocess.DEVNULL)
+    with subprocess.Popen([*map(str, line), *words], env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_for(out: Path, key: str) -> None:
@@ -145,10 +169,10 @@ def test_a_signal_ends_the_step_saves_and_exits_cleanly(tmp_path: Path, sent: st
     out = tmp_path / "run"
     # evaluating at every step over many samples: where it is interrupted then is nearly surely in an evaluation
     more = ("train.eval_every=1", "train.eval_samples=2000") if moment == "val_loss" else ("train.eval_every=0",)
-    process = endless(out, *more)
-    wait_for(out, moment)
-    process.send_signal(getattr(signal, sent))
-    assert process.wait(60) == 0
+    with endless(out, *more) as process:
+        wait_for(out, moment)
+        process.send_signal(getattr(signal, sent))
+        assert process.wait(60) == 0
     results = json.loads((out / "results.json").read_text())
     assert results["stopped"] == sent
     assert 0 < results["step"] < LONG

@@ -11,7 +11,7 @@ import torch
 from recipe_core.checkpoint import Checkpoints
 from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.job import Job
-from recipe_core.lazy import fill, flat
+from recipe_core.lazy import Lazy, fill, flat
 from recipe_core.manifest import NAME, STEP
 from recipe_core.mismatch import mismatch
 from recipe_core.naming import matches
@@ -42,8 +42,7 @@ def begin(
     if job.train.resume == "none" and path is not None:
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume in ("auto", "none"):
-        # Before the optimizer has states: a master copy of the weights is made of those that it finds.
-        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model)
+        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
     state = {**gather_state(model.module, optimizer), "progress": progress.state()}
     if path is not None:
         checkpoints.load(path, state)
@@ -60,7 +59,8 @@ def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str,
     ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
     if ours and (problems := checkpoints.problems(path)):
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
-    source = _on_all(checkpoints, lambda: find(load(), path, hashes=False))
+    # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
+    source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
     if source.format.name == checkpoints.format.name:
         checkpoints.load(source.path, state)
     else:
@@ -84,14 +84,15 @@ def _fill(source: Source, job: Job, state: dict[str, Any]) -> None:
     state["progress"] = dict(saved["progress"])
 
 
-def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel) -> str:
+def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer) -> str:
     """Fill the model from ``train.init_from``: its tensors alone, of any format."""
     if job.train.init_from == "required" or job.train.init_from is None:
         raise ConfigError("train.init_from: required, and nothing is named; give a run folder or a checkpoint")
     path = Path(job.train.init_from)
-    # One reading of every byte is enough; the other ranks look at the sizes.
-    source = _on_all(checkpoints, lambda: find(load(), path, hashes=checkpoints.engine.rank == 0))
-    drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, weights(model.module)))
+    # One reading of every byte is enough, and what it finds damaged no other rank must take.
+    source = checkpoints.on_rank_0(lambda: find(load(), path))
+    masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
+    drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, weights(model.module), masters))
     words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
     if drawn:
         more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
@@ -99,10 +100,17 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel) -> str:
     return words
 
 
-def _fill_weights(job: Job, source: Source, wanted: dict[str, Any]) -> list[str]:
-    """Fill ``wanted``; the names of what the source may lack, and does."""
+def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The wider copies of the weights, made now, so that they are filled from the source themselves: those of the first
+    step would be made of what bf16 weights have left of it."""
+    states = gather_state(model.module, optimizer)["optimizer"]["state"]
+    return {name: kept["master"] for name, kept in states.items() if "master" in kept}
+
+
+def _fill_weights(job: Job, source: Source, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]) -> list[str]:
+    """Fill ``wanted`` and their wider copies; the names of what the source may lack, and does."""
     origin, naming = Origin(model=job.model), source.format.naming
-    saved = origin.ours(source.open(weights=True), source.format, source.path)["model"]
+    saved = _widest(origin, source)
     optional = origin.adapter(naming, source.path).optional if naming else ()
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
@@ -111,7 +119,22 @@ def _fill_weights(job: Job, source: Source, wanted: dict[str, Any]) -> list[str]
         raise CheckpointError(f"train.init_from: {source.path} {text}")
     for name, tensor in rest.items():
         fill(tensor, saved[name])
+        if name in masters:
+            fill(masters[name], saved[name])
     return drawn
+
+
+def _widest(origin: Origin, source: Source) -> dict[str, Any]:
+    """The weights of ``source``; where these are narrow and their optimizer kept wider copies, the copies."""
+    found: dict[str, Any] = origin.ours(source.open(weights=True), source.format, source.path)["model"]
+    if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in found.values()):
+        return found
+    try:
+        kept = origin.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
+    except CheckpointError:  # what is wrong with its optimizer does not matter here
+        return found
+    masters = {name: states["master"] for name, states in kept.items() if "master" in states}
+    return {name: masters.get(name, tensor) for name, tensor in found.items()}
 
 
 def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

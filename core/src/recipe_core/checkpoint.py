@@ -120,7 +120,7 @@ class Checkpoints:
             CheckpointError: there are checkpoints, and all of them are damaged.
         """
         passed_over: list[str] = []
-        for name in self._on_rank_0(self._names_after_tidying):
+        for name in self.on_rank_0(self._names_after_tidying):
             path = self.folder / name
             problems = self.problems(path)
             if not problems:
@@ -144,10 +144,10 @@ class Checkpoints:
     def problems(self, path: Path) -> list[str]:
         """Everything wrong with a checkpoint, every byte read; empty for a whole one."""
         try:
-            manifest = self._on_rank_0(lambda: _read_manifest(path))
+            manifest = self.on_rank_0(lambda: _read_manifest(path))
         except CheckpointError as error:
             return [str(error)]
-        found = self._on_rank_0(lambda: manifest.wrong_sizes(path))
+        found = self.on_rank_0(lambda: manifest.wrong_sizes(path))
         if found:
             return found
         largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
@@ -160,7 +160,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it is of another format, damaged, or does not fit ``state``.
         """
-        self._on_rank_0(lambda: self._require_format(path))
+        self.on_rank_0(lambda: self._require_format(path))
         self.together(lambda: self.format.load(path, state))
 
     def _prepare(self, final: Path, size: int) -> Path:
@@ -173,7 +173,7 @@ class Checkpoints:
             part.mkdir(parents=True)
             return part.name
 
-        return self.folder / self._on_rank_0(make)
+        return self.folder / self.on_rank_0(make)
 
     def _write(self, part: Path, state: dict[str, Any]) -> None:
         def require_shared() -> None:
@@ -185,7 +185,7 @@ class Checkpoints:
 
         self.together(require_shared)
         self.together(lambda: self.format.save(part, state))
-        self._on_rank_0(lambda: self._write_notes(part))
+        self.on_rank_0(lambda: self._write_notes(part))
 
     def _write_notes(self, part: Path) -> None:
         for name, text in self.notes.items():
@@ -193,7 +193,7 @@ class Checkpoints:
 
     def _seal(self, part: Path, step: int, val_loss: float | None) -> Manifest:
         """The manifest of what was written, once all of it is on the disk."""
-        names = self._on_rank_0(lambda: manifests.names(part))
+        names = self.on_rank_0(lambda: manifests.names(part))
         shares = self.together(lambda: {name: manifests.measure(part / name) for name in self._share(names)})
         files: dict[str, Entry] = {name: entry for share in shares for name, entry in share.items()}
         return Manifest(
@@ -217,7 +217,7 @@ class Checkpoints:
             self._damaged.discard(final.name)
             self._prune(manifest.step)
 
-        self._on_rank_0(publish)
+        self.on_rank_0(publish)
 
     def _prune(self, saved: int) -> None:
         """Remove what is beyond ``keep``, damaged ones first.
@@ -289,7 +289,7 @@ class Checkpoints:
         """This rank's part of ``names``, which stand largest first."""
         return names[self.engine.rank :: self.engine.world_size]
 
-    def _on_rank_0(self, action: Callable[[], T]) -> T:
+    def on_rank_0(self, action: Callable[[], T]) -> T:
         """What ``action`` gives on rank 0, on all ranks."""
         return cast("T", self.together(lambda: action() if self.engine.rank == 0 else None)[0])
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-
-def _require_positive(settings: Any, *names: str) -> list[str]:
-    return [
-        f"{name}: expected at least 1, got {getattr(settings, name)}" for name in names if getattr(settings, name) < 1
-    ]
+from recipe_core.settings import too_small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +23,7 @@ class MegatronSettings:
     (``--make-vocab-size-divisible-by``); 1: not at all. Padding is taken off again where the model's size is known."""
 
     def __post_init__(self) -> None:
-        if problems := _require_positive(self, "tp", "pp", "vocabulary_multiple"):
+        if problems := too_small(self, 1, "tp", "pp", "vocabulary_multiple"):
             raise ValueError("\n".join(problems))
 
 
@@ -48,7 +44,7 @@ class NxdSettings:
     """Ranks whose files are written at once; each keeps one tensor in memory."""
 
     def __post_init__(self) -> None:
-        if problems := _require_positive(self, "tp", "pp", "writers"):
+        if problems := too_small(self, 1, "tp", "pp", "writers"):
             raise ValueError("\n".join(problems))
 
 
@@ -64,5 +60,5 @@ class XserSettings:
     """Ranks whose files are written at once; each keeps one tensor in memory."""
 
     def __post_init__(self) -> None:
-        if problems := _require_positive(self, "tp", "pp", "writers"):
+        if problems := too_small(self, 1, "tp", "pp", "writers"):
             raise ValueError("\n".join(problems))

@@ -10,7 +10,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.estimate import estimate
 from recipe_core.facts import Facts
 from recipe_core.golden import load_golden
-from recipe_core.machine import free_space, size_of
+from recipe_core.machine import free_space, scaled, size_of
 from recipe_core.registry import load
 from recipe_core.settings import Train
 from recipe_core.sources import find, steps
@@ -99,20 +99,26 @@ def format_problems(form: Part, model: Part) -> Iterator[str]:
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:
-    """Whether the weights that a run is to begin with are there; a run that continues in ``out`` needs none."""
-    if train.init_from is None or train.resume not in ("auto", "none") or (out is not None and steps(out)):
+    """Whether the checkpoint that a run is to begin with is there; a run that continues in ``out`` needs none."""
+    if out is not None and steps(out):
         return
-    if train.init_from == "required":
+    if train.resume not in ("auto", "none"):
+        yield from _start_problems("resume", train.resume)
+    elif train.init_from == "required":
         yield (
             "train.init_from: this variant goes on from weights of an earlier run (of phase 1, say), and none are "
             "named; give its run folder, a checkpoint's folder or file, or a Hugging Face folder: "
             "train.init_from=PATH (null: random weights)"
         )
-        return
+    elif train.init_from is not None:
+        yield from _start_problems("init_from", train.init_from)
+
+
+def _start_problems(setting: str, path: str) -> Iterator[str]:
     try:
-        find(load(), Path(train.init_from), hashes=False)
+        find(load(), Path(path), hashes=False)
     except RecipeError as error:
-        yield f"train.init_from: {error}"
+        yield f"train.{setting}: {error}"
 
 
 def golden_problems(train: Train) -> Iterator[str]:
@@ -134,8 +140,9 @@ def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:
     figures = estimate(model, data, train)
     free = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
     if figures.disk > free:
+        count = "1 checkpoint" if figures.checkpoints == 1 else f"{figures.checkpoints} checkpoints"
+        each, needed, there = (scaled(size, "B") for size in (figures.checkpoint, figures.disk, free))
         yield (
-            f"{out}: {figures.checkpoints} checkpoints of {figures.checkpoint / 1e9:,.1f} GB need "
-            f"{figures.disk / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free; free some space, lower train.keep, or "
-            "choose another --out"
+            f"{out}: there will be {count} of {each} at once, {needed} in all, and {there} are free; free some space, "
+            "lower train.keep, or choose another --out"
         )

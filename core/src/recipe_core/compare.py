@@ -168,10 +168,12 @@ def write_golden(curve: Curve, path: Path) -> int:
     """Store the losses of ``curve`` as a file for ``train.golden``; return how many steps it has.
 
     Raises:
-        DataError: a loss is not finite.
+        DataError: there is no loss, or one that is not finite.
         DiskError: the file cannot be written.
     """
     losses = curve.values("loss")
+    if not losses:
+        raise DataError(f"{curve.path}: no line has 'loss'; it is no curve to hold a run to")
     for step, loss in losses.items():
         if not math.isfinite(loss):
             raise DataError(f"{curve.path}: the loss of step {step} is not finite; it is no curve to hold a run to")

@@ -73,15 +73,14 @@ def _speed(found: Comparison) -> Iterator[str]:
     for name, speed in zip(found.names, measured, strict=True):
         shared = next((key for key in keys if key in speed and key in measured[0]), None)
         ratio = f"{speed[shared] / measured[0][shared]:.2f}" if shared else "-"
-        cells = [f"{speed[key]:.1%}" if key == "mfu" else f"{speed[key]:,.1f}" for key in keys if key in speed]
-        rows.append([name, *_aligned(cells, [key in speed for key in keys]), ratio])
+        rows.append([name, *(_speed_of(key, speed.get(key)) for key in keys), ratio])
     yield _block("Speed (median)", rows)
 
 
-def _aligned(cells: Sequence[str], there: Sequence[bool]) -> list[str]:
-    """``cells`` with a dash for each that is not there."""
-    found = iter(cells)
-    return [next(found) if known else "-" for known in there]
+def _speed_of(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if key == "mfu" else f"{value:,.1f}"
 
 
 def _settings(found: Comparison) -> Iterator[str]:

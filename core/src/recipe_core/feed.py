@@ -16,11 +16,12 @@ _NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32}
 def starts(run: Run, consumed: int, samples: int) -> list[int]:
     """First sample of each micro batch that this rank computes of ``samples`` samples that begin at ``consumed``.
 
-    The samples are cut into blocks of micro_batch x dp_size; each rank takes its slice of every block. Together the
-    ranks see the same samples whatever their number.
+    Each rank takes as many in a row: a dataset that reads in large pieces (chunks of compressed files) then reads on
+    each rank the pieces of its part, not all of them. Together the ranks see the same samples whatever their number.
     """
-    size = run.train.micro_batch
-    return list(range(consumed + run.dp_rank * size, consumed + samples, size * run.dp_size))
+    size, share = run.train.micro_batch, samples // run.dp_size
+    first = consumed + run.dp_rank * share
+    return list(range(first, first + share, size))
 
 
 class Feed:

@@ -91,8 +91,8 @@ def _atomic(path: Path) -> Iterator[Path]:
         if not _about(error, path, part):
             raise  # the block could not read its input, say
         raise DiskError(
-            f"{path}: cannot be written ({error.strerror or error}); free some space or choose another folder. "
-            "What was there before is untouched"
+            f"{path}: cannot be written ({error.strerror or error}); {'free some space or ' * is_full(error)}choose "
+            "another folder. What was there before is untouched"
         ) from error
     finally:
         remove(part)
@@ -101,9 +101,14 @@ def _atomic(path: Path) -> Iterator[Path]:
 def _about(error: OSError, path: Path, part: Path) -> bool:
     """Whether ``error`` came from writing ``path``: it names it or a folder above, or says what only writing can."""
     if error.filename is None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+        return is_full(error) or error.errno in (errno.EIO, errno.EROFS)
     named = Path(os.fsdecode(error.filename))
     return named in [path, *path.parents] or part in [named, *named.parents]
+
+
+def is_full(error: OSError) -> bool:
+    """Whether something has no more room: the disk, a quota, or the longest file that is allowed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from recipe_core.config import flat
+from recipe_core.curves import METRICS, read_rows
 from recipe_core.engine import Engine
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import write_text
@@ -23,7 +24,7 @@ def claim(out: Path, job: Job, engine: Engine) -> None:
     """Make ``out`` (rank 0) and write ``job.yaml`` into it; all ranks fail alike.
 
     Raises:
-        ConfigError: ``out`` holds a run of another model, data set or order of samples.
+        ConfigError: ``out`` holds a run of another model, data set or order of samples that took a step.
         DiskError: ``out`` cannot be written.
     """
     problem: RecipeError | None = None
@@ -39,13 +40,13 @@ def claim(out: Path, job: Job, engine: Engine) -> None:
 
 def _claim(out: Path, job: Job) -> None:
     path = out / "job.yaml"
-    if path.exists():
+    if path.exists() and _begun(out):
         changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
         if changed:
             raise ConfigError(
                 f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
             )
-    elif out.exists() and (not out.is_dir() or any(p.name != "logs" for p in out.iterdir())):
+    elif not path.exists() and out.exists() and (not out.is_dir() or any(p.name != "logs" for p in out.iterdir())):
         raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -54,6 +55,13 @@ def _claim(out: Path, job: Job) -> None:
     if not os.access(out, os.W_OK):
         raise DiskError(f"{out}: no permission to write; give another --out")
     write_text(path, job.as_yaml())
+
+
+def _begun(out: Path) -> bool:
+    """Whether the run of ``out`` has anything to keep. One that failed before its first step has not: whoever corrects
+    the setting that it failed by gives the same folder again."""
+    folder = out / "checkpoints"
+    return (folder.is_dir() and any(folder.iterdir())) or any(row.get("step") for row in read_rows(out / METRICS))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from recipe_core import torch_file
 from recipe_core.dcp_metadata import METADATA, read_metadata
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.lazy import Lazy
@@ -104,9 +105,7 @@ class Dcp:
         for name, entry in metadata.state_dict_metadata.items():
             if isinstance(entry, TensorStorageMetadata):
                 dtype = entry.properties.dtype
-                state[name] = Lazy(
-                    entry.size, dtype, partial(_one_tensor, path, pieces.get(name, []), entry.size, dtype)
-                )
+                state[name] = _tensor(path, pieces.get(name, []), entry.size, dtype)
             else:
                 state[name] = None
         plain = {name: value for name, value in state.items() if value is None}
@@ -116,58 +115,25 @@ class Dcp:
         return {part: value for part, value in found.items() if part != "optimizer" or not weights}
 
 
-def _one_tensor(
-    path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype
-) -> Tensor:
-    """A whole tensor; one piece at a time is in memory beside it, and nothing where it is in one piece.
+def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype) -> Lazy:
+    """A tensor whose pieces are read one by one, when it is read; DCP's loader has a second copy of each."""
+    if len(pieces) == 1:
+        info = pieces[0][1]
+        one = torch_file.embedded(path / info.relative_path, info.offset, info.length)
+        if one.shape == shape and one.dtype == dtype:
+            return one
+    return Lazy(shape, dtype, partial(_whole, path, pieces, shape, dtype))
 
-    DCP's own loader has a second copy of each piece.
-    """
-    whole: Tensor | None = None
+
+def _whole(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    whole = torch.empty(shape, dtype=dtype)
     for index, info in pieces:
-        file = path / info.relative_path
-        try:
-            with file.open("rb") as stream:
-                piece: Tensor = torch.load(
-                    _Part(stream, info.offset, info.length), map_location="cpu", weights_only=True
-                )
-            if piece.shape == shape:
-                return piece.to(dtype)
-            whole = torch.empty(shape, dtype=dtype) if whole is None else whole
-            target = whole
-            for dim, (start, length) in enumerate(zip(index.offset or (), piece.shape, strict=True)):
-                target = target.narrow(dim, start, length)
-            target.copy_(piece)
-        except Exception as error:  # damage shows in many ways
-            raise CheckpointError(unreadable(file, error)) from error
-    return torch.empty(shape, dtype=dtype) if whole is None else whole
-
-
-class _Part(io.RawIOBase):
-    """A part of a file as a file of its own."""
-
-    def __init__(self, file: BinaryIO, begin: int, length: int) -> None:
-        self._file, self._begin, self._length, self._at = file, begin, length, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        self._file.seek(self._begin + self._at)
-        view = memoryview(buffer).cast("B")[: max(0, self._length - self._at)]
-        count = self._file.readinto(view)  # type: ignore[attr-defined]
-        self._at += count
-        return int(count)
+        piece = torch_file.embedded(path / info.relative_path, info.offset, info.length).read()
+        target = whole
+        for dim, (start, length) in enumerate(zip(index.offset or (), piece.shape, strict=True)):
+            target = target.narrow(dim, start, length)
+        target.copy_(piece)
+    return whole
 
 
 def _read(path: Path, metadata: Metadata, state: dict[str, Any]) -> None:

@@ -66,11 +66,13 @@ class Hf:
         folder = path if path.is_dir() else path.parent
         tensors: dict[str, Any] = {}
         for file in _files(path):
-            tensors |= read_tensors(file) if file.suffix == ".safetensors" else torch_file.read_tree(file)
+            tensors |= read_tensors(file) if file.suffix == ".safetensors" else _pickled(file)
         try:
             files = {name: (folder / name).read_text(encoding="utf-8") for name in TEXTS if (folder / name).is_file()}
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{folder}: {error}") from error
+        if CONFIG in files:
+            _require_object(folder / CONFIG, files[CONFIG])
         return {"model": tensors, "files": files}
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
@@ -102,6 +104,22 @@ def _files(path: Path) -> list[Path]:
         if (folder / f"{name}.index.json").is_file():
             return _indexed(folder / f"{name}.index.json")
     raise CheckpointError(f"{folder}: holds no {SAFE}, nor {BIN}")
+
+
+def _pickled(file: Path) -> dict[str, Any]:
+    tree = torch_file.read_tree(file)
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"{file}: expected a dict of tensors, found {type(tree).__name__}")
+    return tree
+
+
+def _require_object(path: Path, text: str) -> None:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, found {type(found).__name__}")
 
 
 def _indexed(index: Path) -> list[Path]:

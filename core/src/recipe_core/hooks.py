@@ -132,7 +132,8 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
             yield CheckpointFormat(
                 name="single_file",
-                build="my_plugin.checkpoint:SingleFile",  # with save(path, state), load(path, state), detect(path)
+                build="my_plugin.checkpoint:SingleFile",  # with save, load, open and detect, see recipe_core.checkpoint
+                patterns=("*.weights",),  # names of its files, by which it is known
                 summary="one file, written by rank 0",
             )
     """

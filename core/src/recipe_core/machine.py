@@ -73,3 +73,12 @@ def free_space(folder: Path) -> int:
 def size_of(folder: Path) -> int:
     """Bytes in the files of ``folder``; 0 where there is none."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def scaled(number: float, unit: str) -> str:
+    """With a decimal prefix and three digits: ``12.3 GB``."""
+    prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
+    while number >= 999.5 and len(prefixes) > 1:
+        number /= 1000
+        prefixes.pop(0)
+    return f"{number:.3g} {prefixes[0]}{unit}"

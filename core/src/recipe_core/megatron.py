@@ -280,6 +280,8 @@ def _ordered(name: str, value: Any, version: float, heads: int) -> Any:
 
 def _by_head(value: Lazy, version: float, heads: int) -> Tensor:
     rows = value.read()
-    if version == 0:
-        return rows.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
-    return rows.unflatten(0, (heads, -1, 3)).transpose(1, 2).flatten(0, 2)
+    by_head = rows.unflatten(0, (3, heads, -1)).transpose(0, 1)
+    if version != 0:
+        by_head = rows.unflatten(0, (heads, -1, 3)).transpose(1, 2)
+    found: Tensor = by_head.flatten(0, 2)
+    return found

@@ -66,7 +66,7 @@ class Naming(Protocol):
 
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> Mapping[str, Any] | None:
         """The settings of the model that a foreign checkpoint holds, from its texts, or from its shapes where the texts
-        do not say; None where it is another model's.
+        do not say; None where it is another model's. A ``config.json`` among the texts holds a JSON object.
 
         Raises:
             CheckpointError: it is this model's kind, with something that this model does not have.
@@ -138,6 +138,8 @@ def _changed(
     change: Callable[[Sequence[Tensor]], Sequence[Tensor]], names: Sequence[str], tensors: Sequence[Lazy]
 ) -> Tensors:
     """What ``change`` makes of ``tensors``; each is read when one of the results is."""
+    if change is same:
+        return dict(zip(names, tensors, strict=True))
     blank = change([torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors])
 
     def read(place: int) -> Tensor:

@@ -128,18 +128,19 @@ def origin_of(registry: Registry, source: Source, state: Mapping[str, Any], reci
         return Origin(model=job.model, data=job.data, train=job.train, sections=job.as_dict())
     sections = source.job()
     if sections:
-        return _of_sections(registry, sections, source.path)
+        return _of_sections(registry, sections, source.folder)
     return _concluded(registry, source, state)
 
 
-def _of_sections(registry: Registry, sections: Mapping[str, Any], where: Path) -> Origin:
+def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) -> Origin:
     problems: list[str] = []
-    model = part(registry, "model", sections.get("model") or {}, problems)
+    given = {name: found for name, found in sections.items() if isinstance(found, Mapping)}
+    model = part(registry, "model", given.get("model", {}), problems)
     if problems:
-        raise ConfigError("\n".join([f"{where / 'job.yaml'}: {problem}" for problem in problems]))
+        raise ConfigError("\n".join([f"{folder / 'job.yaml'}: {problem}" for problem in problems]))
     # What is not needed for the names may be of plugins that are not installed here.
-    data = part(registry, "data", sections.get("data") or {}, []) if sections.get("data") else None
-    train = config.fill(Train, sections["train"], "train", []) if isinstance(sections.get("train"), Mapping) else None
+    data = part(registry, "data", given["data"], []) if "data" in given else None
+    train = config.fill(Train, given["train"], "train", []) if "train" in given else None
     return Origin(model=model, data=data, train=train, sections=sections)
 
 
@@ -154,7 +155,13 @@ def _concluded(registry: Registry, source: Source, state: Mapping[str, Any]) -> 
         if not isinstance(spec, Model) or source.format.model not in ("", name):
             continue
         for naming, target in spec.adapters.items():
-            if naming == (source.format.naming or naming) and (said := _naming(spec, target).settings(files, shapes)):
+            if naming != (source.format.naming or naming):
+                continue
+            try:
+                said = _naming(spec, target).settings(files, shapes)
+            except CheckpointError as error:
+                raise CheckpointError(f"{source.path}: {error}") from error
+            if said:
                 found.append((name, said))
                 break
     if len(found) != 1:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy
-from recipe_core.torch_file import read_bytes
+from recipe_core.torch_file import read_bytes, read_rows
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -50,7 +50,7 @@ def read_tensors(path: Path) -> dict[str, Lazy]:
         header.pop("__metadata__", None)
         found = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
         end = 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged, its header is not as it should be ({error!r})") from error
     if end > size:
         raise CheckpointError(f"{path}: {size:,} bytes instead of {end:,}; it is cut short")
@@ -87,9 +87,12 @@ def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
     begin, end = entry["data_offsets"]
     if dtype is None:
         raise ValueError(f"values of type {entry['dtype']}, which this version of PyTorch does not have")
+    if not (isinstance(begin, int) and isinstance(end, int)):
+        raise ValueError(f"data from {begin!r} to {end!r}, which are no places")
     if end - begin != shape.numel() * dtype.itemsize or begin < 0 or min(shape, default=0) < 0:
         raise ValueError(f"{end - begin} bytes for {list(shape)} values of type {entry['dtype']}")
-    return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype))
+    rows = partial(read_rows, path, data + begin, shape, dtype) if shape.numel() and shape else None
+    return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype), rows=rows)
 
 
 def _values(path: Path, begin: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""The settings of training itself, which every recipe has. Nothing here imports torch."""
+"""The settings of training itself, which every recipe has, and a check for settings classes. No torch here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ Precision = Literal["fp32", "bf16_mixed", "bf16"]
 Schedule = Literal["constant", "linear", "cosine", "polynomial"]
 OptimizerName = Literal["adamw", "lamb"]
 OptimizerStates = Literal["weights", "fp32", "master"]
+
+
+def too_small(settings: object, least: float, *names: str) -> list[str]:
+    """For ``__post_init__``: a line for each of the settings ``names`` that is below ``least``, or not a number.
+
+    One that is None is not set, and fits.
+    """
+    found = {name: getattr(settings, name) for name in names}
+    wrong = {name: value for name, value in found.items() if value is not None and not value >= least}
+    return [f"{name}: expected at least {least}, got {value}" for name, value in wrong.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,31 +106,15 @@ class Train:
     """Seconds that one collective may take before the run is called dead."""
 
     def __post_init__(self) -> None:
-        problems = []
-        for name in ("steps", "global_batch", "micro_batch", "log_every", "eval_samples"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in (
-            "warmup_steps",
-            "eval_every",
-            "save_every",
-            "save_minutes",
-            "keep",
-            "weight_decay",
-            "trust_clip",
-            "clip",
-            "lr",
-            "min_lr",
-            "golden_tolerance",
-        ):
-            if not getattr(self, name) >= 0:
-                problems.append(f"{name}: expected at least 0, got {getattr(self, name)}")
+        problems = [
+            *too_small(self, 1, "steps", "stop_after", "global_batch", "micro_batch", "log_every", "eval_samples"),
+            *too_small(self, 0, "warmup_steps", "eval_every", "save_every", "save_minutes", "keep", "weight_decay"),
+            *too_small(self, 0, "trust_clip", "clip", "lr", "min_lr", "golden_tolerance"),
+        ]
         if not 0 <= self.warmup_ratio <= 1:
             problems.append(f"warmup_ratio: expected 0 to 1, got {self.warmup_ratio}")
         if self.warmup_steps and self.warmup_ratio:
             problems.append("warmup_steps, warmup_ratio: both are set; give one of the two")
-        if self.stop_after is not None and self.stop_after < 1:
-            problems.append(f"stop_after: expected at least 1, got {self.stop_after}")
         if not all(0 <= b < 1 for b in self.betas):
             problems.append(f"betas: expected two numbers from 0 to below 1, got {list(self.betas)}")
         if not self.eps > 0:

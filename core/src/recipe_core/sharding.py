@@ -26,6 +26,8 @@ from recipe_core.numbered import by_name
 
 Rank = tuple[int, int]
 """Tensor-parallel rank, pipeline rank."""
+_ROWS = 1 << 24
+"""Bytes of a part that are in memory at once while it is joined to others, where it can be read in rows."""
 Ranks = dict[Rank, dict[str, Any]]
 """What each holds: ``model``, and ``optimizer`` by name, or ``numbered``, as PyTorch's ``state_dict()`` has it."""
 
@@ -103,13 +105,15 @@ def _piece(tensor: Tensor | Lazy, cut: Cut | None, rank: int, grid: Grid) -> Laz
     length = size // grid.tp
     shape = torch.Size([*whole.shape[: cut.dim], length, *whole.shape[cut.dim + 1 :]])
 
+    start = min(rank * length, whole.shape[cut.dim])
+    count = min(length, whole.shape[cut.dim] - start)
+
     def read() -> Tensor:
-        values = whole.read()
-        start = min(rank * length, values.shape[cut.dim])
-        part = values.narrow(cut.dim, start, min(length, values.shape[cut.dim] - start))
+        part = whole.part(start, count) if cut.dim == 0 else whole.read().narrow(cut.dim, start, count)
         if part.shape == shape:
-            return part.clone(memory_format=torch.contiguous_format)  # so that the whole is freed
-        full = values.new_zeros(shape)
+            # So that the whole is freed, where it was read.
+            return part if whole.rows and cut.dim == 0 else part.clone(memory_format=torch.contiguous_format)
+        full = part.new_zeros(shape)
         full.narrow(cut.dim, 0, part.shape[cut.dim]).copy_(part)
         return full
 
@@ -260,12 +264,17 @@ def _whole(parts: Sequence[Lazy], shape: Shape, name: str, where: Path) -> Lazy:
 
 
 def concatenated(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
-    """The parts along ``dim``, without padding at the end; one of them at a time is in memory."""
+    """The parts along ``dim``, without padding at the end; a few rows of one of them are in memory beside it."""
     whole = torch.empty(shape, dtype=parts[0].dtype)
     start = 0
     for part in parts:
-        length = min(part.shape[dim], shape[dim] - start)
-        if length > 0:
+        length = max(0, min(part.shape[dim], shape[dim] - start))
+        if dim == 0 and part.rows:
+            step = max(1, _ROWS * part.shape[0] // max(1, part.nbytes))
+            for row in range(0, length, step):
+                count = min(step, length - row)
+                whole.narrow(0, start + row, count).copy_(part.part(row, count))
+        elif length:
             whole.narrow(dim, start, length).copy_(part.read().narrow(dim, 0, length))
         start += part.shape[dim]
     return whole
@@ -287,9 +296,8 @@ def _same_twice(one: Lazy, two: Lazy, name: str, where: Path) -> Lazy:
     """A tensor that two pipeline stages hold, such as a tied embedding."""
 
     def read() -> Tensor:
-        values = one.read()
-        if not same_bits(values, two.read()):
+        if one.dtype != two.dtype or one.digest() != two.digest():
             raise CheckpointError(f"{where}: {name} has other values in the files of two pipeline stages")
-        return values
+        return one.read()
 
     return Lazy(one.shape, one.dtype, read)

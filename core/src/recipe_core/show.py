@@ -10,7 +10,7 @@ import click
 from recipe_core.errors import RecipeError
 from recipe_core.estimate import Estimate, estimate
 from recipe_core.job import Job
-from recipe_core.machine import Memory, free_space, memory
+from recipe_core.machine import Memory, free_space, memory, scaled
 from recipe_core.registry import KINDS, NOUNS, Kind, Registry
 from recipe_core.settings import Train
 from recipe_core.specs import DataFacts, Recipe
@@ -102,7 +102,7 @@ def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[
     together = figures.memory * (world_size if there.shared else 1)
     many = there.shared and world_size > 1
     verdict = "" if together <= there.total else click.style("  it will not fit", fg="red", bold=True)
-    asked = f", and {world_size} processes here need {_scaled(together, 'B')}" if many else ""
+    asked = f", and {world_size} processes here need {scaled(together, 'B')}" if many else ""
     return [(f"  {there.of} has", f"{_bytes(there.total)}{asked}{verdict}")]
 
 
@@ -116,15 +116,15 @@ def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
     seen = f", {figures.epochs:,.2f} times each of {data.train_samples:,}" if figures.epochs is not None else ""
     return [
         ("one step", f"{figures.tokens_per_step:,} tokens ({train.global_batch:,} samples of {data.sequence:,})"),
-        ("", f"{_scaled(figures.flops_per_step, 'FLOP')} over all processes"),
+        ("", f"{scaled(figures.flops_per_step, 'FLOP')} over all processes"),
         ("whole run", f"{train.steps:,} steps, {figures.samples:,} samples{seen}"),
     ]
 
 
 def _disk(figures: Estimate, out: Path) -> list[Row]:
-    several = f"{figures.checkpoints} at once need {_scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
-    free = f"{_scaled(free_space(out), 'B')} are free for {out}/"
-    return [("one checkpoint", f"{_scaled(figures.checkpoint, 'B')}; {several}{free}")]
+    several = f"{figures.checkpoints} at once need {scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
+    free = f"{scaled(free_space(out), 'B')} are free for {out}/"
+    return [("one checkpoint", f"{scaled(figures.checkpoint, 'B')}; {several}{free}")]
 
 
 def _count(number: float) -> str:
@@ -132,13 +132,4 @@ def _count(number: float) -> str:
 
 
 def _bytes(number: float) -> str:
-    return f"{_scaled(number, 'B'):>10}"
-
-
-def _scaled(number: float, unit: str) -> str:
-    """With a decimal prefix and three digits: ``12.3 GB``."""
-    prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
-    while number >= 999.5 and len(prefixes) > 1:
-        number /= 1000
-        prefixes.pop(0)
-    return f"{number:.3g} {prefixes[0]}{unit}"
+    return f"{scaled(number, 'B'):>10}"

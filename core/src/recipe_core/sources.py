@@ -26,6 +26,11 @@ class Source:
     passed_over: tuple[str, ...] = ()
     """Newer ones of the same run that are damaged, and why."""
 
+    @property
+    def folder(self) -> Path:
+        """The folder that it is, or lies in."""
+        return self.path if self.path.is_dir() else self.path.parent
+
     def open(self, *, weights: bool = False) -> dict[str, Any]:
         """Its state, whose tensors are read when they are asked for (:mod:`recipe_core.lazy`).
 
@@ -45,7 +50,7 @@ class Source:
         """
         import yaml
 
-        path = (self.path if self.path.is_dir() else self.path.parent) / "job.yaml"
+        path = self.folder / "job.yaml"
         if not path.is_file():
             return {}
         try:

@@ -108,6 +108,6 @@ class _Pickler(pickle._Pickler):
         """The name of a class or function."""
         if obj is TensorReference:
             self.write(pickle.GLOBAL + f"{_MODULE}\n{_CLASS}\n".encode())  # type: ignore[attr-defined]
-            self.memoize(obj)
+            self.memoize(obj)  # type: ignore[attr-defined]
         else:
             super().save_global(obj, name)  # type: ignore[misc]

@@ -319,6 +319,19 @@ def test_a_run_that_saves_in_it_resumes_exactly(tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["checkpoint.json", "ckpt_2.pt", "job.yaml"]
 
 
+def test_what_it_says_of_the_shards(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
+    """``files`` and ``epoch`` as the script reads them: how many shards are done, all shards, full rounds."""
+    first = 0
+    for shard in range(4):
+        first = write_numbered(tmp_path / "data" / f"training_{shard}.hdf5", first, 6)
+    words = (f"data.files={tmp_path / 'data'}", "data.sequence=8", "data.max_predictions=1", "train.eval_every=0")
+    run_tiny("bert_dp", tmp_path / "run", *words, "checkpoint=neuron_bert", "train.save_every=1", "train.keep=0")
+    shards = [str(tmp_path / "data" / f"training_{shard}.hdf5") for shard in range(4)]
+    for step, epoch, index in ((1, 0, 1), (2, 0, 2), (3, 1, 0), (5, 1, 2)):  # 8 of 24 rows a step
+        found = torch.load(tmp_path / "run" / "checkpoints" / f"step-{step}" / f"ckpt_{step}.pt", weights_only=True)
+        assert (found["epoch"], found["files"]) == (epoch, [index, *shards])
+
+
 # The published file through the real commands
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from recipe_bert_dp.inspection import BertFiles
 from recipe_core.parallel import Run
 from recipe_core.prepare import read_manifest
 from recipe_core.settings import Train
+from recipe_core.testing import at_once
 from recipe_core.text import library
 
 CONFIG = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10, packed=False)
@@ -33,13 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "import sys, pathlib; from recipe_bert_dp import corpus, config; "
         "corpus.prepare(pathlib.Path(sys.argv[1]), config.BertHdf5(vocabulary=1000, sequence=64, max_predictions=10))"
     )
-    children = [subprocess.Popen([sys.executable, "-c", code, str(folder)]) for _ in range(2)]
-    try:
-        assert [child.wait(timeout=100) for child in children] == [0, 0]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    at_once(code, str(folder))
     return folder
 
 

@@ -99,8 +99,12 @@ def old(name: str) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "relu"}, "a BERT that bert_pretraining cannot be: hidden_act is 'relu' and not 'gelu'"),
+        (
+            {"hidden_act": "relu"},
+            "hf: config.json: a BERT that bert_pretraining cannot be: hidden_act is 'relu' and not 'gelu'",
+        ),
         ({"vocab_size": None}, "config.json: lacks 'vocab_size', which every BERT's has"),
+        ({"hidden_size": "wide"}, "hf: model.hidden: expected"),
         ({"model_type": "t5"}, "it does not say which model it holds"),
     ],
 )

@@ -81,6 +81,17 @@ def test_unigram_entropy(shards: Path, packed: Path) -> None:
         assert unigram_entropy(config) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("word", [-1, 2**31 - 1])
+def test_a_word_that_no_vocabulary_has_takes_no_memory(shards: Path, word: int) -> None:
+    """A run may end before it comes to the row that would have ended it."""
+    config = BertHdf5(files=(str(shards),), sequence=64, max_predictions=10)
+    expected = unigram_entropy(config)
+    with h5py.File(shards / "training" / "training_00001.hdf5", "r+") as file:
+        file["masked_lm_positions"][7, 0] = 1
+        file["masked_lm_ids"][7, 0] = word
+    assert unigram_entropy(config) == pytest.approx(expected, abs=0.1)
+
+
 Prepared = Callable[[Path], None]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from recipe_core.cli import main
 from recipe_core.formats import Dcp
 from recipe_core.parallel import Run
 from recipe_core.settings import Train
@@ -82,3 +84,23 @@ def trained_state(module: GptModel) -> dict[str, Any]:
             parameter.grad = torch.randn(parameter.shape, generator=generator)
         optimizer.step()
     return gather_state(module, optimizer)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """300 different texts, with every kind of character."""
+    chance = random.Random(5)
+    words = ["the", "data", "It's", "naïve", "東京", "end.", "\n\nNext", "(a)", "  x", "<|endoftext|>", "12,345", "🤖"]
+    return [" ".join(chance.choices(words, k=chance.randint(1, 120))) for _ in range(300)]
+
+
+@pytest.fixture
+def typed(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Type ``recipe prepare gpt_indexed ...``; the exit code and both outputs."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main(["prepare", "gpt_indexed", *map(str, words)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run

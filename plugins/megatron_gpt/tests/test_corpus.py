@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 
 from recipe_core.errors import DataError
 from recipe_core.parallel import Run
+from recipe_core.testing import at_once
 from recipe_core.text import library
 from recipe_megatron_gpt import corpus, text
 from recipe_megatron_gpt.config import GptIndexed
@@ -28,13 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = (
         "import sys, pathlib; from recipe_megatron_gpt import corpus; corpus.prepare(pathlib.Path(sys.argv[1]), 1000)"
     )
-    children = [subprocess.Popen([sys.executable, "-c", code, str(folder)]) for _ in range(2)]
-    try:
-        assert [child.wait(timeout=100) for child in children] == [0, 0]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    at_once(code, str(folder))
     return folder
 
 

@@ -49,6 +49,18 @@ def test_every_problem_is_named(write_tokens: Callable[..., str], tmp_path: Path
     assert all(part in problem for part, problem in zip(expected, problems, strict=True))
 
 
+def test_a_folder_that_lacks_a_file_or_both(write_tokens: Callable[..., str]) -> None:
+    """It is the missing file that is named, not one beside the folder."""
+    prefix = Path(write_tokens([9, 9]))
+    folder = prefix.parent
+    prefix.with_name("tokens.idx").unlink()
+    (half,) = facts(GptIndexed(files=(str(folder),), sequence=4)).problems
+    assert half.startswith(f"{folder}/tokens.idx: not found, though tokens.bin is there")
+    prefix.with_name("tokens.bin").unlink()
+    (neither,) = facts(GptIndexed(files=(str(folder),), sequence=4)).problems
+    assert neither == f"{folder}: there are no token files (.bin and .idx) in this folder; name another"
+
+
 def test_a_tokenizer_that_is_none_is_a_problem(write_tokens: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (problem,) = facts(GptIndexed(files=(write_tokens([100]),), sequence=4)).problems

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -26,33 +25,14 @@ from recipe_megatron_gpt.corpus import train_tokenizer
 from recipe_megatron_gpt.data import build
 from recipe_megatron_gpt.indexed import IndexedFile
 
-DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 END = "<|endoftext|>"
 Typed = Callable[..., tuple[int, str, str]]
 
 
-def documents(count: int) -> list[str]:
-    """Different texts, with every kind of character."""
-    chance = random.Random(5)
-    words = ["the", "data", "It's", "naïve", "東京", "end.", "\n\nNext", "(a)", "  x", END, "12,345", "🤖"]
-    return [" ".join(chance.choices(words, k=chance.randint(1, 120))) for _ in range(count)]
-
-
 @pytest.fixture
-def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
-    def run(*words: object) -> tuple[int, str, str]:
-        code = main(["prepare", "gpt_indexed", *map(str, words)])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with JSON lines and a tokenizer."""
     monkeypatch.chdir(tmp_path)
-    texts = documents(300)
     Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     train_tokenizer(texts, 400).save("tokenizer.json")
     return tmp_path
@@ -70,11 +50,11 @@ def sequences(folder: str) -> list[list[int]]:
     return [file.sequence(number).tolist() for number in range(file.sizes.size)]
 
 
-def test_every_document_with_its_end(site: Path, typed: Typed) -> None:
+def test_every_document_with_its_end(site: Path, typed: Typed, texts: list[str]) -> None:
     code, out, err = typed(*LINE, "output=out")
     assert code == 0, err
     tokenizer = Tokenizer.from_file("tokenizer.json")
-    expected = [[*tokenizer.encode(text).ids, tokenizer.token_to_id(END)] for text in documents(300)]
+    expected = [[*tokenizer.encode(text).ids, tokenizer.token_to_id(END)] for text in texts]
     assert sequences("out") == expected
     file = IndexedFile.open(Path("out/tokens"))
     assert file.tokens.dtype == np.uint16
@@ -364,63 +344,3 @@ def test_a_list_of_what_can_be_prepared(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "gpt_indexed" in out
     assert "settings: inputs, format, documents" in out
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Path:
-    if not (DATA / "gpt2" / "vocab.json").is_file():
-        pytest.skip(f"{DATA} (RECIPE_DATA) has no gpt2/vocab.json")
-    return DATA / "gpt2"
-
-
-@pytest.fixture(scope="module")
-def peers_tokenizer(gpt2: Path) -> Any:
-    return pytest.importorskip("transformers").GPT2TokenizerFast.from_pretrained(str(gpt2))
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory, peers_tokenizer: Any) -> Path:
-    """As Megatron's preprocess_data makes them: per document tokenise, append the end, add_document."""
-    peer = pytest.importorskip("megatron.core.datasets.indexed_dataset")
-    prefix = tmp_path_factory.mktemp("peer") / "theirs"
-    builder = peer.IndexedDatasetBuilder(f"{prefix}.bin", dtype=peer.DType.optimal_dtype(len(peers_tokenizer)))
-    with gzip.open(DATA / "wiki-sample.jsonl.gz", "rt", encoding="utf-8") as file:
-        for line in file:
-            ids = [*peers_tokenizer(json.loads(line)["text"]).input_ids, peers_tokenizer.eos_token_id]
-            builder.add_document(ids, [len(ids)])
-    builder.finalize(f"{prefix}.idx")
-    return prefix
-
-
-@pytest.mark.peer
-@pytest.mark.parametrize("engine", ["tokenizers", "gigatoken"])
-def test_wikipedia_in_the_bytes_of_megatron(
-    tmp_path: Path, typed: Typed, gpt2: Path, theirs: Path, engine: str
-) -> None:
-    if engine == "gigatoken":
-        pytest.importorskip("gigatoken")
-    peer = pytest.importorskip("megatron.core.datasets.indexed_dataset")
-    source = DATA / "wiki-sample.jsonl.gz"
-    code, _, err = typed(f"inputs={source}", f"tokenizer={gpt2}", f"output={tmp_path / 'ours'}", f"engine={engine}")
-    assert code == 0, err
-    for ending in (".bin", ".idx"):
-        ours = (tmp_path / "ours" / f"tokens{ending}").read_bytes()
-        assert ours == theirs.with_suffix(ending).read_bytes()
-    assert len(peer.IndexedDataset(str(tmp_path / "ours" / "tokens"))) == 693
-
-
-@pytest.mark.peer
-@pytest.mark.parametrize("folder", ["gpt2", "bert"])
-def test_ids_of_transformers(folder: str) -> None:
-    """Special tokens in the text, capitals, accents: as the peer reads the same files."""
-    transformers = pytest.importorskip("transformers")
-    if not (DATA / folder).is_dir():
-        pytest.skip(f"{DATA} (RECIPE_DATA) has no {folder}")
-    from recipe_megatron_gpt.vocabulary import read_vocabulary
-
-    kind = transformers.GPT2TokenizerFast if folder == "gpt2" else transformers.BertTokenizerFast
-    peer = kind.from_pretrained(str(DATA / folder))
-    ours = read_vocabulary(DATA / folder)
-    texts = [*documents(50), "Zoë said [MASK] to [SEP] THE <|endoftext|> [sep] x\u0301 ﬁ 北京"]
-    for text in texts:
-        assert ours.encode(text, add_special_tokens=False).ids == peer(text, add_special_tokens=False).input_ids

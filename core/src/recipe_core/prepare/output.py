@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from recipe_core.errors import ConfigError, DataError, DiskError, RecipeError
-from recipe_core.files import digest, remove, sync, write_text
+from recipe_core.files import digest, is_full, remove, sync, write_text
 from recipe_core.prepare.manifest import NAME
 from recipe_core.prepare.pool import WorkerDiedError
 
@@ -172,9 +172,9 @@ def writing(shown: Path) -> Iterator[None]:
         reason = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(reason, OSError):
             raise
+        again = "free some space and give the same command again (it continues where it was), or "
         raise DiskError(
-            f"{shown}: cannot be written ({reason.strerror or reason}); free some space and give the same command "
-            "again (it continues where it was), or choose another folder"
+            f"{shown}: cannot be written ({reason.strerror or reason}); {again * is_full(reason)}choose another folder"
         ) from error
 
 

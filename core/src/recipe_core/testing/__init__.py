@@ -9,7 +9,7 @@ A plugin's whole conformance test is::
 """
 
 from recipe_core.testing.conformance import PluginConformance
-from recipe_core.testing.runs import Finished, command, run_tiny
+from recipe_core.testing.runs import Finished, at_once, command, run_tiny
 from recipe_core.testing.spawn import spawn
 
-__all__ = ["Finished", "PluginConformance", "command", "run_tiny", "spawn"]
+__all__ = ["Finished", "PluginConformance", "at_once", "command", "run_tiny", "spawn"]

@@ -44,6 +44,24 @@ def command(*words: str, timeout: float = 300.0, **environment: str) -> subproce
     )
 
 
+def at_once(code: str, *words: str, processes: int = 2, timeout: float = 100.0) -> None:
+    """Run Python ``code`` with the arguments ``words`` in several processes that begin together.
+
+    For what all processes of a machine may ask for at the same moment: prepared data, say.
+
+    Raises:
+        AssertionError: one of them failed.
+        subprocess.TimeoutExpired: one of them took longer than ``timeout`` seconds.
+    """
+    children = [subprocess.Popen([sys.executable, "-c", code, *words]) for _ in range(processes)]
+    try:
+        assert [child.wait(timeout) for child in children] == [0] * processes
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 def run_tiny(recipe: str, out: Path, *words: str, timeout: float = 300.0, **environment: str) -> Finished:
     """Run the ``tiny`` variant of ``recipe`` with further ``words`` (overrides, options) in the folder ``out``.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl
+from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl, plugin
+from recipe_core.registry import Registry, load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +83,8 @@ def model_facts(config: ToyModel, sequence: int) -> ModelFacts:
 def data_facts(config: ToyData) -> DataFacts:
     """Nothing is read."""
     return DataFacts(sequence=config.width)
+
+
+def registry() -> Registry:
+    """This plugin and the core, whatever else is installed."""
+    return load([("core", lambda: plugin), ("toy", lambda: sys.modules[__name__])])

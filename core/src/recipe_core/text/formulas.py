@@ -14,6 +14,8 @@ from collections.abc import Iterator
 LONGEST = 120
 """Characters of a formula that is shown; a longer one is no part of a sentence."""
 _TOKENS = re.compile(r"\\(?:[A-Za-z]+|.)|\s+|[^\\\s]", re.DOTALL)
+_NOT_DRAWN = re.compile(r"\\(?:left|right)\.|(?<=\\operatorname)\*")
+"""Delimiters without a sign, and the star that puts limits below the name of an operator."""
 _GREEK = """
     alpha α beta β gamma γ delta δ epsilon ε varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ lambda λ mu μ
     nu ν xi ξ pi π rho ρ sigma σ varsigma ς tau τ upsilon υ phi φ varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ Theta Θ
@@ -80,7 +82,7 @@ def plain(latex: str) -> str | None:
     if len(latex) > 4 * LONGEST:
         return None
     try:
-        tokens = iter(_TOKENS.findall(re.sub(r"\\(left|right)\.", "", latex)))  # delimiters that are not drawn
+        tokens = iter(_TOKENS.findall(_NOT_DRAWN.sub("", latex)))
         text = "".join(_group(tokens, None))
     except (_NoText, RecursionError):
         return None

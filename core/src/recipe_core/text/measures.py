@@ -117,6 +117,5 @@ def coordinates(unnamed: list[str], named: Mapping[str, str]) -> str:
         elif re.fullmatch(r"[-−+]?[\d.]+", part):
             numbers.append(part)
     if not halves and len(numbers) == 2:  # {{coord|13.3|-169.1}}
-        halves, numbers = numbers, []
-        return ", ".join(halves)
+        return ", ".join(numbers)
     return " ".join(halves) if len(halves) == 2 else ""

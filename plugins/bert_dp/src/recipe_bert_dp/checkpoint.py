@@ -108,7 +108,11 @@ class NeuronBertFormat(OneFile):
         return {_DENSE.sub(r"\1.dense_act.", name): tensor for name, tensor in model.items()}
 
     def _position(self, progress: Mapping[str, Any]) -> tuple[int, int, Sequence[str]]:
-        """Epoch, number of the next shard, and the shards' names, as far as they are known."""
+        """Epoch, number of the next shard, and the shards' names, as far as they are known.
+
+        A script in its fourth shard of eight has done three eighths of the epoch; a run that mixes all eight and has
+        done as much gets the same number.
+        """
         files: Sequence[str] = self._config.files
         position = getattr(self.samples, "position", None)
         if position is None:

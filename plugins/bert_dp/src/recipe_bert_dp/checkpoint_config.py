@@ -14,4 +14,6 @@ class NeuronBert:
     """Names of the tensors: Hugging Face's, as Neuron's script writes them, or NVIDIA's (``dense_act``). Both are
     read."""
     files: tuple[str, ...] = ()
-    """Names of the shards that a script goes on with in the middle of an epoch; unless given, those of the run."""
+    """Names of the shards that a script goes on with in the middle of an epoch; unless given, those of the run. Scripts
+    read one after the other, a run of ours from all at a time: the number in front of the names, the script's next
+    shard, says how much of the epoch is done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recipe_core.settings import too_small
 from recipe_core.text.settings import TextInput
 
 SPECIAL_TOKENS = 3
@@ -34,8 +35,7 @@ class BertHdf5:
 
     def __post_init__(self) -> None:
         problems = _out_of_range(self, sequence=(5, MOST_SEQUENCE), vocabulary=(LEAST_VOCABULARY, 1 << 20))
-        if self.max_predictions < 1:
-            problems.append(f"max_predictions: expected at least 1, got {self.max_predictions}")
+        problems += too_small(self, 1, "max_predictions")
         if problems:
             raise ValueError("\n".join(problems))
 
@@ -53,6 +53,7 @@ class PrepareHdf5(TextInput):
     workers: int = 0
     """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     seed: int = 1234
+    """What pairs, masks and the shard of each sample follow from."""
     lowercase: bool = True
     """For an uncased vocabulary: letters become small and lose their accents."""
     sequence: int = 128

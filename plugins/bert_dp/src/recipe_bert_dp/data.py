@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import torch
 
 from recipe_bert_dp import corpus
@@ -43,6 +45,17 @@ class BertSamples:
             DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
         """
         return {name: torch.from_numpy(values) for name, values in self._stream(split).read(start, count).items()}
+
+    def position(self, consumed: int) -> tuple[int, Fraction, list[str]]:
+        """Where a run stands that has read ``consumed`` training rows, for scripts that read shard after shard.
+
+        Returns:
+            The epoch, how much of it is done (below 1), and the shards. Rows come from all shards at a time here, so
+            that no shard is done before the epoch is.
+        """
+        stream = self._stream("train")
+        epoch, done = divmod(consumed, stream.rows)
+        return epoch, Fraction(done, stream.rows), [str(path.absolute()) for path in stream.paths]
 
     def _stream(self, split: str) -> Stream:
         if split not in self._streams:

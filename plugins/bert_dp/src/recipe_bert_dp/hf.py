@@ -89,7 +89,7 @@ def _of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _of_shapes(shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:
     words, positions = (shapes.get(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in ("word", "position"))
     inside = shapes.get("bert.encoder.layer.0.intermediate.dense.weight")
-    if words is None or positions is None or inside is None or not words[1] or words[1] % HEAD_WIDTH:
+    if words is None or positions is None or inside is None or len(words) != 2 or not words[1] or words[1] % HEAD_WIDTH:
         return None
     layers = {name.split(".")[3] for name in shapes if name.startswith("bert.encoder.layer.")}
     return {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
+from recipe_core.settings import too_small
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
@@ -35,8 +37,11 @@ class BertPretraining:
     size: Literal["bert-base-uncased", "bert-large-uncased", "custom"] = "bert-base-uncased"
     """Whose sizes to take where none is given below; ``custom``: nobody's, so give layers, hidden and heads."""
     layers: int | None = None
+    """Blocks, each attention and two linear layers."""
     hidden: int | None = None
+    """Width of what goes from block to block."""
     heads: int | None = None
+    """Attention heads; ``hidden`` divides by them."""
     intermediate: int | None = None
     """Width between the two linear layers of a block; of a custom size, 4 times ``hidden`` unless given."""
     positions: int | None = None
@@ -46,13 +51,12 @@ class BertPretraining:
     dropout: float = 0.1
     """After the embeddings, the attention and the linear layers of a block."""
     attention_dropout: float = 0.1
+    """On the attention probabilities."""
     init_std: float = 0.02
+    """Standard deviation of the initial weights."""
 
     def __post_init__(self) -> None:
-        problems = self._sizes_missing()
-        given = [field.name for field in fields(Sizes) if getattr(self, field.name) is not None]
-        small = [name for name in given if getattr(self, name) < 1]
-        problems += [f"{name}: expected at least 1, got {getattr(self, name)}" for name in small]
+        problems = self._sizes_missing() + too_small(self, 1, *(field.name for field in fields(Sizes)))
         if not problems and self.sizes.hidden % self.sizes.heads:
             problems.append(f"hidden: {self.sizes.hidden} does not divide into {self.sizes.heads} heads")
         for name in ("dropout", "attention_dropout"):

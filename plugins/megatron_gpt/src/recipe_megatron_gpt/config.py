@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recipe_core.settings import too_small
 from recipe_core.text.settings import TextInput
 from recipe_megatron_gpt.sources import parse
 
@@ -35,10 +36,7 @@ class Gpt:
     the root of twice the layers."""
 
     def __post_init__(self) -> None:
-        problems = []
-        for name in ("layers", "hidden", "heads", "positions", "vocabulary"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name}: expected at least 1, got {getattr(self, name)}")
+        problems = too_small(self, 1, "layers", "hidden", "heads", "positions", "vocabulary")
         if self.heads > 0 and self.hidden % self.heads:
             problems.append(f"hidden: {self.hidden} does not divide into {self.heads} heads")
         for name in ("dropout", "attention_dropout"):
@@ -69,9 +67,7 @@ class GptIndexed:
     """Entries of the tokenizer that is trained for the embedded corpus."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.sequence < 1:
-            problems.append(f"sequence: expected at least 1, got {self.sequence}")
+        problems = too_small(self, 1, "sequence")
         if not 1 <= len(self.split) <= 3 or not all(0 <= s < 1e9 for s in self.split) or not sum(self.split) > 0:
             problems.append(f"split: expected one to three shares, not all zero, got {list(self.split)}")
         if self.vocabulary < 257:
@@ -134,8 +130,7 @@ class GptPrepare(TextInput):
             problems.append(
                 f"vocab_size: expected at least 257 (256 bytes and the end of a document), got {self.vocab_size}"
             )
-        if self.train_characters < 1:
-            problems.append(f"train_characters: expected at least 1, got {self.train_characters}")
+        problems += too_small(self, 1, "train_characters")
         if self.append_eod and not self.eod:
             problems.append("eod: expected a token, got nothing; set append_eod=false to add none")
         if not 0 <= self.workers <= 4096:

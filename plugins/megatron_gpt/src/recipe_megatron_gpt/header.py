@@ -103,6 +103,8 @@ def _length(path: Path, other: Path) -> int:
         return path.stat().st_size
     if other.is_file():
         raise DataError(f"{path}: not found, though {other.name} is there; the two files belong together, {_AGAIN}")
+    if (folder := path.with_suffix("")).is_dir():
+        raise DataError(f"{folder}: there are no token files (.bin and .idx) in this folder; name another")
     raise DataError(
         f"{path}: not found, and {other.name} neither; data.files takes paths without their ending, "
         "relative ones from the current folder"

@@ -98,8 +98,8 @@ def _links(config: Gpt) -> Iterator[Link]:
         for ours, theirs in _TRANSPOSED.items():
             yield Link(ours=(our + ours,), theirs=(their + theirs,), to=_transposed, back=_transposed)
         for kind in ("weight", "bias"):
-            pair = {"ours": (f"{our}attention.qkv.{kind}",), "theirs": (f"{their}attn.c_attn.{kind}",)}
-            yield Link(**pair, to=to, back=back)  # type: ignore[arg-type]
+            ours, theirs = f"{our}attention.qkv.{kind}", f"{their}attn.c_attn.{kind}"
+            yield Link(ours=(ours,), theirs=(theirs,), to=to, back=back)
 
 
 def _transposed(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -52,11 +52,13 @@ def _parse_one(text: str) -> Source:
 def prefix_of(path: Path) -> Path:
     """What ``path`` means as a pair of token files: itself, one of the two, or a folder that holds one such pair.
 
+    Of a folder with half a pair it is that one, so that whoever opens it can name the half that is missing.
+
     Raises:
         ValueError: it is a folder with several pairs.
     """
     if path.is_dir():
-        found = sorted(path.glob("*.idx"))
+        found = sorted(path.glob("*.idx")) or sorted(path.glob("*.bin"))
         if len(found) > 1:
             names = ", ".join(one.stem for one in found[:5])
             raise ValueError(f"files: {path} holds {len(found)} pairs of token files ({names}); name them one by one")
