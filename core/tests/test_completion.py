@@ -100,7 +100,7 @@ def test_a_path_is_left_to_the_shell() -> None:
 def test_a_mistake_in_the_line_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = load([("core", lambda: plugin), ("fakes", Fakes), ("rival", Fakes)])
     monkeypatch.setattr("recipe_core.completion.load", lambda: registry)
-    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 9
+    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 12
     assert offered("gpt_small model.") == []
 
 
@@ -118,7 +118,10 @@ def bash(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "replies"),
     [
-        ("recipe ", ["ls", "show", "check", "run", "compare", "prepare", "inspect", "verify", "convert", "completion"]),
+        (
+            "recipe ",
+            ["ls", "show", "check", "run", "compare", "prepare", "inspect", "verify", "convert", "merge", "completion"],
+        ),
         ("recipe sh", ["show"]),
         ("recipe completion ", ["bash", "zsh", "fish"]),
         ("recipe run --pro", ["--processes"]),

@@ -131,7 +131,7 @@ def _widest(origin: Origin, source: Source) -> dict[str, Any]:
     if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in found.values()):
         return found
     try:
-        kept = source.open().get("optimizer", {}).get("state", {})
+        kept = origin.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
     except CheckpointError:  # what is wrong with its optimizer does not matter here
         return found
     masters = {name: states["master"] for name, states in kept.items() if "master" in states}

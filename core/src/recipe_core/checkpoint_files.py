@@ -100,15 +100,25 @@ def _foreign_problems(source: Source) -> list[str]:
 
 
 def _contents(state: dict[str, Any]) -> list[Row]:
-    """Values per part of the state, and every tensor of the model."""
+    """Values per part of the state, and every tensor of the model; where each rank has a file, those of the first."""
     rows = []
+    ranks = state.get("ranks", {})
+    if ranks:
+        tp, pp = (1 + max(rank[axis] for rank in ranks) for axis in (0, 1))
+        rows.append(("ranks", f"{len(ranks)}: tensor parallel {tp}, pipeline {pp}"))
+    for part in ("model", "optimizer") if ranks else ():
+        leaves = [leaf for found in ranks.values() for _, leaf in flat({part: found.get(part, {})})]
+        rows.append((part, _counted(leaves)))
     for part, value in state.items():
         if part == "files":
             rows.append(("texts", ", ".join(value) or "none"))
-            continue
-        leaves = [leaf for _, leaf in flat({part: value})]
-        sizes = [math.prod(leaf.shape) for leaf in leaves if isinstance(leaf, Lazy)]
-        plain = len(leaves) - len(sizes)
-        rows.append((part, f"{len(sizes):,} tensors of {sum(sizes):,} values, {plain:,} plain values"))
-    tensors = {key: leaf for key, leaf in flat(state.get("model", {})) if isinstance(leaf, Lazy)}
+        elif part != "ranks":
+            rows.append((part, _counted([leaf for _, leaf in flat({part: value})])))
+    model = ranks[min(ranks)]["model"] if ranks else state.get("model", {})
+    tensors = {key: leaf for key, leaf in flat(model) if isinstance(leaf, Lazy)}
     return rows + [(f"  {key}", described(leaf)) for key, leaf in sorted(tensors.items())]
+
+
+def _counted(leaves: list[Any]) -> str:
+    sizes = [math.prod(leaf.shape) for leaf in leaves if isinstance(leaf, Lazy)]
+    return f"{len(sizes):,} tensors of {sum(sizes):,} values, {len(leaves) - len(sizes):,} plain values"

@@ -55,6 +55,11 @@ def format_problems(form: Part, model: Part) -> Iterator[str]:
             f"checkpoint.use: {spec.name} holds no {' and no '.join(lacking)}, so that no run could go on from it; "
             f"choose another, and make it of the finished run: recipe convert RUN FOLDER --to {spec.name}"
         )
+    if spec.ranks:
+        yield (
+            f"checkpoint.use: {spec.name} is for conversion, not for a run to save in; choose dcp, and make it of the "
+            f"finished run: recipe convert RUN FOLDER --to {spec.name}"
+        )
     if spec.model not in ("", model.spec.name):
         yield f"checkpoint.use: {spec.name} holds the model {spec.model}, and this run's is {model.spec.name}"
 

@@ -1,8 +1,8 @@
-"""The command ``recipe convert``. No torch here."""
+"""The commands ``recipe convert`` and ``recipe merge``. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,50 +17,86 @@ if TYPE_CHECKING:
 
 
 def add_convert_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it, ``registry`` loads the plugins."""
+    """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
 
     @group.command()
-    @click.argument("source", type=click.Path(path_type=Path), metavar="SRC")
-    @click.argument("target", type=click.Path(path_type=Path), metavar="DST")
-    @click.argument("words", nargs=-1, metavar="[SETTING=VALUE]...")
+    @_paths
     @click.option("--to", "to", required=True, metavar="FORMAT", shell_complete=_formats, help="The format to make.")
-    @click.option(
-        "--from",
-        "form",
-        metavar="FORMAT",
-        shell_complete=_formats,
-        help="The format of SRC, where its files don't tell.",
-    )
-    @click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell.")
-    @click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states.")
+    @_options
     @debug
-    def convert(
-        source: Path,
-        target: Path,
-        words: tuple[str, ...],
-        to: str,
-        form: str | None,
-        recipe: str | None,
-        drop: str | None,
-    ) -> None:
+    def convert(source: Path, target: Path, words: tuple[str, ...], to: str, **options: str | None) -> None:
         """Turn a checkpoint into one of another format.
 
         SRC is a run folder (its newest checkpoint is taken), the folder of a checkpoint, or a file. The folder DST
-        appears when everything is written and compared with SRC, bit by bit. The settings are those of the format;
-        `recipe ls` lists the formats.
+        appears when everything is written and compared with SRC, bit by bit. The settings are those of the format
+        (tp=4 pp=2 for those with a file for each rank); `recipe ls` lists the formats.
         """
-        from recipe_core.sources import Request
-        from recipe_core.specs import Part, load
+        plugins = registry()
+        _make(plugins, source, target, plugins.get("checkpoint", to), words, options)
+
+    @group.command()
+    @_paths
+    @_options
+    @debug
+    def merge(source: Path, target: Path, words: tuple[str, ...], **options: str | None) -> None:
+        """Join the shards of a checkpoint into one of the same format.
+
+        It is `recipe convert` to the format of SRC with tp=1 and pp=1, or, for hf, with one file of tensors; the
+        folder DST appears when everything is written and compared with SRC, bit by bit.
+        """
+        from recipe_core.sources import find
 
         plugins = registry()
-        spec = plugins.get("checkpoint", to)
-        part = Part(spec, from_words(spec.config, to, words))
-        request = Request(
-            source=source, target=target, to=part, format=form, recipe=recipe, drop_optimizer=drop == "optimizer"
-        )
-        rows = load("recipe_core.convert:convert", "the core")(plugins, request)
-        width = max(len(name) for name, _ in rows)
-        click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
+        spec = find(plugins, source, options["form"], hashes=False).format
+        _make(plugins, source, target, spec, (*spec.whole, *words), options)
+
+
+def _paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    """SRC, DST and the settings of the format."""
+    for add in (
+        click.argument("words", nargs=-1, metavar="[SETTING=VALUE]..."),
+        click.argument("target", type=click.Path(path_type=Path), metavar="DST"),
+        click.argument("source", type=click.Path(path_type=Path), metavar="SRC"),
+    ):
+        command = add(command)
+    return command
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What may have to be said about SRC."""
+    for add in (
+        click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
+        click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),
+        click.option(
+            "--from",
+            "form",
+            metavar="FORMAT",
+            shell_complete=_formats,
+            help="The format of SRC, where its files don't tell.",
+        ),
+    ):
+        command = add(command)
+    return command
+
+
+def _make(
+    plugins: Registry, source: Path, target: Path, spec: Any, words: Sequence[str], options: Mapping[str, str | None]
+) -> None:
+    """Convert, and say what was done."""
+    from recipe_core.sources import Request
+    from recipe_core.specs import Part, load
+
+    request = Request(
+        source=source,
+        target=target,
+        to=Part(spec, from_words(spec.config, spec.name, words)),
+        format=options["form"],
+        recipe=options["recipe"],
+        drop_optimizer=options["drop"] == "optimizer",
+    )
+    rows = load("recipe_core.convert:convert", "the core")(plugins, request)
+    width = max(len(name) for name, _ in rows)
+    click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
 
 
 def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

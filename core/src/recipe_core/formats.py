@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from recipe_core import torch_file
 from recipe_core.dcp_metadata import METADATA, read_metadata
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.lazy import Lazy, flat, held
@@ -100,10 +101,13 @@ class Dcp:
         """
         metadata = read_metadata(path)
         state: dict[str, Any] = {}
+        pieces: dict[str, list[tuple[MetadataIndex, Any]]] = {}
+        for index, info in metadata.storage_data.items():
+            pieces.setdefault(index.fqn, []).append((index, info))
         for name, entry in metadata.state_dict_metadata.items():
             if isinstance(entry, TensorStorageMetadata):
                 dtype = entry.properties.dtype
-                state[name] = Lazy(entry.size, dtype, partial(_one_tensor, path, metadata, name, entry.size, dtype))
+                state[name] = _tensor(path, pieces.get(name, []), entry.size, dtype)
             else:
                 state[name] = None
         plain = {name: value for name, value in state.items() if value is None}
@@ -122,10 +126,25 @@ def _take(state: dict[str, Any], own: Mapping[str, Any]) -> None:
             state[key] = value
 
 
-def _one_tensor(path: Path, metadata: Metadata, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    tensor = torch.empty(shape, dtype=dtype)
-    _read(path, metadata, {name: tensor})
-    return tensor
+def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype) -> Lazy:
+    """A tensor whose pieces are read one by one, when it is read; DCP's loader has a second copy of each."""
+    if len(pieces) == 1:
+        info = pieces[0][1]
+        one = torch_file.embedded(path / info.relative_path, info.offset, info.length)
+        if one.shape == shape and one.dtype == dtype:
+            return one
+    return Lazy(shape, dtype, partial(_whole, path, pieces, shape, dtype))
+
+
+def _whole(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    whole = torch.empty(shape, dtype=dtype)
+    for index, info in pieces:
+        piece = torch_file.embedded(path / info.relative_path, info.offset, info.length).read()
+        target = whole
+        for dim, (start, length) in enumerate(zip(index.offset or (), piece.shape, strict=True)):
+            target = target.narrow(dim, start, length)
+        target.copy_(piece)
+    return whole
 
 
 def _read(path: Path, metadata: Metadata, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ that a format keeps beside the tensors: ``config.json``). A leaf is a tensor, a 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,11 +29,22 @@ class Lazy:
     """The whole tensor on the CPU; every call reads it anew."""
     together: bool = False
     """It is sharded, and all ranks call ``read`` together."""
+    rows: Callable[[int, int], Tensor] | None = None
+    """Where it can be read in part: so many entries of the first dimension, from one on."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of its values."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    def part(self, start: int, count: int) -> Tensor:
+        """Entries of the first dimension, read alone where that is possible."""
+        return self.rows(start, count) if self.rows else self.read().narrow(0, start, count)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the values; they are not kept."""
+        values = self.read().contiguous().reshape(-1).view(torch.uint8)
+        return hashlib.sha256(values.numpy().data).digest()
 
 
 def lazy(value: Tensor | Lazy) -> Lazy:

@@ -138,6 +138,8 @@ def _changed(
     change: Callable[[Sequence[Tensor]], Sequence[Tensor]], names: Sequence[str], tensors: Sequence[Lazy]
 ) -> Tensors:
     """What ``change`` makes of ``tensors``; each is read when one of the results is."""
+    if change is same:
+        return dict(zip(names, tensors, strict=True))
     blank = change([torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors])
 
     def read(place: int) -> Tensor:

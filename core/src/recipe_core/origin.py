@@ -16,6 +16,7 @@ from recipe_core.sources import Source
 from recipe_core.specs import CheckpointFormat, Model, Part, load
 
 if TYPE_CHECKING:
+    from recipe_core.cuts import Shape
     from recipe_core.naming import Adapter, Naming
 
 
@@ -60,21 +61,50 @@ class Origin:
         """
         from recipe_core.naming import to_ours
 
+        if spec.ranks:
+            from recipe_core.sharding import joined
+
+            return joined(state, self.shape(where), self.names(spec, where), where)
         if not isinstance(state.get("model"), dict):
             raise CheckpointError(f"{where}: it holds no model (its parts: {', '.join(map(str, state)) or 'none'})")
         if not spec.naming:
             return dict(state)
         return {**state, "model": to_ours(self.adapter(spec.naming, where), state["model"], where)}
 
-    def theirs(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> dict[str, Any]:
-        """The same as the format ``spec`` saves it."""
+    def theirs(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path, grid: Any = None) -> dict[str, Any]:
+        """The same as the format ``spec`` saves it; ``grid`` says for which ranks, where it has a file for each."""
         from recipe_core.naming import to_theirs
 
+        adapter = self.names(spec, where)
+        if spec.ranks:
+            from recipe_core.sharding import divided
+
+            return {**divided(state, self.shape(where), adapter, grid), "files": {**adapter.files}}
         if not spec.naming:
             return dict(state)
-        adapter = self.adapter(spec.naming, where)
         files = {**adapter.files, **self.tokenizer(), **state.get("files", {})}
         return {**state, "model": to_theirs(adapter, state["model"], ties=False), "files": files}
+
+    def names(self, spec: CheckpointFormat, where: Path) -> Adapter:
+        """The adapter for the names of a format; one that changes nothing where it has the module's own."""
+        from recipe_core.naming import Adapter
+
+        return self.adapter(spec.naming, where) if spec.naming else Adapter()
+
+    def shape(self, where: Path) -> Shape:
+        """What the model is made of, and where it is cut.
+
+        Raises:
+            CheckpointError: the model is not known, or has no tensor plan.
+        """
+        from recipe_core.cuts import Shape
+
+        if self.model is None:
+            raise CheckpointError(
+                f"{where}: it does not say which model it holds, and without it nobody knows how tensors are divided "
+                "over the ranks; name a recipe of this model: --recipe NAME[:VARIANT]"
+            )
+        return Shape(self.model)
 
     def tokenizer(self) -> dict[str, str]:
         """Names and texts of the tokenizer's files, where the dataset knows them and they are still there."""
@@ -117,6 +147,7 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
 def _concluded(registry: Registry, source: Source, state: Mapping[str, Any]) -> Origin:
     """From what stands in the checkpoint itself; nothing where no model, or more than one, knows it as its own."""
     files: Mapping[str, str] = state.get("files", {})
+    # What one rank holds has no shapes of the whole; such files say themselves what they are of, or nobody knows.
     shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if hasattr(tensor, "shape")}
     found = []
     for name in registry.names("model"):
@@ -141,7 +172,7 @@ def _concluded(registry: Registry, source: Source, state: Mapping[str, Any]) -> 
     if problems or model is None:
         raise ConfigError("\n".join([f"{source.path}: {problem}" for problem in problems]))
     words = ", ".join(f"{key}={value}" for key, value in settings.items())
-    where = "its config.json" if files else "the shapes of its tensors"
+    where = f"its {next(iter(files))}" if files else "the shapes of its tensors"
     return Origin(
         model=model,
         sections={"model": {"use": name, **config.plain(model.config)}},

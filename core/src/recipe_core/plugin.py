@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from recipe_core.checkpoint_settings import MegatronSettings, NxdSettings, XserSettings
 from recipe_core.hooks import hookimpl
 from recipe_core.layout_settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
 from recipe_core.specs import CheckpointFormat, Layout
@@ -87,5 +88,36 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         patterns=("model.safetensors", "pytorch_model.bin", "*.safetensors.index.json", "pytorch_model.bin.index.json"),
         holds=("model", "files"),
         naming="hf",
+        whole=("shard_gb=1e9",),
         summary="a folder for Hugging Face's from_pretrained: weights and config.json; for conversion",
+    )
+    yield CheckpointFormat(
+        name="megatron",
+        build="recipe_core.megatron:MegatronFormat",
+        config=MegatronSettings,
+        patterns=(
+            "latest_checkpointed_iteration.txt",
+            "model_optim_rng.pt",
+            "mp_rank_*/model_optim_rng.pt",
+            "iter_*/mp_rank_*/model_optim_rng.pt",
+        ),
+        naming="megatron",
+        ranks=True,
+        summary="a folder for Megatron-LM, a file for each tensor-parallel and pipeline rank; for conversion",
+    )
+    yield CheckpointFormat(
+        name="nxd",
+        build="recipe_core.nxd:Nxd",
+        config=NxdSettings,
+        patterns=("model/dp_rank_*.pt", "*/model/dp_rank_*.pt", "tp_rank_*_pp_rank_??"),
+        ranks=True,
+        summary="a folder for neuronx-distributed, a file for each tensor-parallel and pipeline rank; for conversion",
+    )
+    yield CheckpointFormat(
+        name="xser",
+        build="recipe_core.xser:Xser",
+        config=XserSettings,
+        patterns=("*.xser",),
+        ranks=True,
+        summary="files of torch_xla's serialization, each tensor by itself; for conversion",
     )

@@ -24,6 +24,29 @@ class ForbiddenGlobalError(pickle.UnpicklingError):
         self.name = name
 
 
+class Inert:
+    """What stands for an object of a class that is not looked up: its name and what it was made of, nothing that runs.
+
+    Files of others hold settings and states of random numbers beside the weights, as objects of classes of packages
+    that are not installed here.
+    """
+
+    name = ""
+    """Module and name of the class."""
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+        self.state: Any = {}
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def stand_in(name: str) -> type[Inert]:
+    """The class of objects that stand for those of ``name``."""
+    return type("Inert", (Inert,), {"name": name})
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], permits: Callable[[str, str], bool]) -> None:
         super().__init__(file)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy
-from recipe_core.torch_file import read_bytes
+from recipe_core.torch_file import read_bytes, read_rows
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -91,7 +91,8 @@ def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
         raise ValueError(f"data from {begin!r} to {end!r}, which are no places")
     if end - begin != shape.numel() * dtype.itemsize or begin < 0 or min(shape, default=0) < 0:
         raise ValueError(f"{end - begin} bytes for {list(shape)} values of type {entry['dtype']}")
-    return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype))
+    rows = partial(read_rows, path, data + begin, shape, dtype) if shape.numel() and shape else None
+    return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype), rows=rows)
 
 
 def _values(path: Path, begin: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -253,6 +253,11 @@ class CheckpointFormat(Spec):
     """The parts of a state that it can hold. A run saves only in formats that hold the first three."""
     naming: str = ""
     """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
+    whole: tuple[str, ...] = ()
+    """Settings, as words, with which it divides nothing over several files; ``recipe merge`` adds them."""
+    ranks: bool = False
+    """It consists of a file for each tensor-parallel and pipeline rank, divided by the model's tensor plan, see
+    :mod:`recipe_core.sharding`; it is for conversion, and no run saves in it."""
     model: str = ""
     """The only model that it is for; empty: any."""
     stages: bool = False

@@ -12,28 +12,37 @@ import struct
 import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
 
 from recipe_core.errors import CheckpointError, DiskError
 from recipe_core.lazy import Lazy, lazy, mapped
-from recipe_core.safe_pickle import unreadable
+from recipe_core.safe_pickle import stand_in, unreadable
 
 ALIGNMENT = 64
 """Storages begin at multiples of so many bytes, as torch.save has it."""
 _HEADER = struct.Struct("<26xHH")
 """A local header of ZIP: the lengths of its name and of its extra field stand at byte 26."""
+_IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
+"""What a file from before the archives, whose globals cannot be listed, may name beside weights."""
 
 
-def read_tree(path: Path) -> Any:
+def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
     """What the file holds, with a :class:`Lazy` for each tensor: nothing but the pickle is read.
 
     Files from before PyTorch 1.6, which are no archives, and archives that another program has packed, are read whole.
+
+    Args:
+        path: the file.
+        inert: for which globals (``"argparse.Namespace"``) a :class:`recipe_core.safe_pickle.Inert` stands, so that a
+            file which names them can be read; they are not looked up. None: for none.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or names a global that weights do not need.
@@ -43,13 +52,23 @@ def read_tree(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             spans = _spans(path)
             # On the meta device a storage has no bytes, and says where they are in the file.
-            tree = torch.load(path, map_location="meta", weights_only=True)
+            with _standing_in(path, inert):
+                tree = torch.load(path, map_location="meta", weights_only=True)
             if all(_within(leaf, spans) for leaf in _tensors(tree)):
                 return mapped(tree, lambda leaf: _leaf(path, leaf) if isinstance(leaf, Tensor) else leaf)
-        tree = torch.load(path, map_location="cpu", weights_only=True)
+        with _standing_in(path, inert):
+            tree = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
         raise CheckpointError(unreadable(path, error)) from error
     return mapped(tree, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def _standing_in(path: Path, inert: Callable[[str], bool] | None) -> AbstractContextManager[Any]:
+    """Let torch.load take what ``inert`` permits for objects that can do nothing."""
+    if inert is None:
+        return nullcontext()
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _IN_OLD_FILES
+    return torch.serialization.safe_globals([(stand_in(name), name) for name in names if inert(name)])
 
 
 def write_tree(path: Path | None, tree: Any) -> None:
@@ -71,7 +90,7 @@ def write_tree(path: Path | None, tree: Any) -> None:
     tensors = iter(pickler.found)
     try:
         if path is not None:
-            _write(path, pickle_bytes, tensors)
+            write_archive(path, pickle_bytes, tensors)
     finally:
         for tensor in tensors:  # also after a failure: the other ranks wait in the gathering
             if tensor.together:
@@ -88,10 +107,13 @@ def damage(path: Path) -> list[str]:
     return [f"{path.name}: {bad} does not hold the bytes that were written (its check sum differs)"] if bad else []
 
 
-def _spans(path: Path) -> dict[int, int]:
+def _spans(path: Path | _Part) -> dict[int, int]:
     """First byte and length of each record. It is what torch computes without looking, if the file is as it thinks."""
     found = {}
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+    with (
+        zipfile.ZipFile(cast("Any", path)) as archive,
+        nullcontext(path) if isinstance(path, _Part) else path.open("rb") as file,
+    ):
         for record in archive.infolist():
             file.seek(record.header_offset)
             name, extra = _HEADER.unpack(file.read(_HEADER.size))
@@ -130,7 +152,84 @@ def _leaf(path: Path, tensor: Tensor) -> Lazy:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(read_bytes(path, begin, extent), dtype=dtype).as_strided(shape, stride)
 
-    return Lazy(shape, dtype, read)
+    rows = partial(read_rows, path, begin, shape, dtype) if shape and tensor.is_contiguous() and extent else None
+    return Lazy(shape, dtype, read, rows=rows)
+
+
+def read_rows(path: Path, begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int) -> Tensor:
+    """Some entries of the first dimension of values that lie one after the other from ``begin`` on."""
+    wanted = torch.Size([count, *shape[1:]])
+    size = shape[1:].numel() * dtype.itemsize
+    if not count:
+        return torch.empty(wanted, dtype=dtype)
+    return torch.frombuffer(read_bytes(path, begin + start * size, count * size), dtype=dtype).reshape(wanted)
+
+
+def embedded(path: Path, begin: int, length: int) -> Lazy:
+    """A tensor that stands as an archive of torch.save in a part of a larger file.
+
+    Raises:
+        CheckpointError: it is damaged, or no tensor.
+    """
+    try:
+        with path.open("rb") as file:
+            whole = _Part(file, begin, length)
+            tensor = torch.load(cast("IO[bytes]", whole), map_location="meta", weights_only=True)
+            spans = _spans(whole)
+    except Exception as error:  # damage shows in many ways
+        raise CheckpointError(unreadable(path, error)) from error
+    if not isinstance(tensor, Tensor):
+        raise CheckpointError(f"{path}: expected a tensor at byte {begin:,}, found {type(tensor).__name__}")
+    if tensor.is_contiguous() and _within(tensor, spans) and _extent(tensor):
+        first = begin + int(tensor.untyped_storage()._checkpoint_offset or 0)
+        rows = partial(
+            read_rows, path, first + int(tensor.storage_offset()) * tensor.itemsize, tensor.shape, tensor.dtype
+        )
+        if tensor.shape:
+            return Lazy(tensor.shape, tensor.dtype, partial(rows, 0, tensor.shape[0]), rows=rows)
+    return Lazy(tensor.shape, tensor.dtype, partial(_loaded, path, begin, length))
+
+
+def _loaded(path: Path, begin: int, length: int) -> Tensor:
+    try:
+        with path.open("rb") as file:
+            part = cast("IO[bytes]", _Part(file, begin, length))
+            found: Tensor = torch.load(part, map_location="cpu", weights_only=True)
+    except Exception as error:  # damage shows in many ways
+        raise CheckpointError(unreadable(path, error)) from error
+    return found
+
+
+class _Part(io.RawIOBase):
+    """A part of a file as a file of its own."""
+
+    def __init__(self, file: BinaryIO, begin: int, length: int) -> None:
+        self._file, self._begin, self._length, self._at = file, begin, length, 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """The place in the part."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place in the part."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read to the end of the part at most."""
+        self._file.seek(self._begin + self._at)
+        data = self._file.read(min(len(buffer), max(0, self._length - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def read_bytes(path: Path, begin: int, count: int) -> bytearray:
@@ -153,7 +252,12 @@ def read_bytes(path: Path, begin: int, count: int) -> bytearray:
     return data
 
 
-def _write(path: Path, pickle_bytes: bytes, tensors: Iterator[Lazy]) -> None:
+def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ()) -> None:
+    """Write a pickle and the storages that it refers to, in the order of their numbers.
+
+    Raises:
+        DiskError: the disk is full or cannot be written.
+    """
     try:
         with path.open("wb") as file:
             writer = torch._C.PyTorchFileWriter(file, True, ALIGNMENT)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from recipe_core.cli import main
+from recipe_core.formats import Dcp
 from recipe_core.parallel import Run
 from recipe_core.settings import Train
+from recipe_core.state import gather_state, weights
 from recipe_megatron_gpt.indexed import IndexedWriter
+from recipe_megatron_gpt.model import GptModel
 
 
 @pytest.fixture
@@ -50,6 +55,35 @@ def write_tokens(tmp_path: Path) -> Callable[..., str]:
         return str(prefix)
 
     return write
+
+
+@pytest.fixture
+def write_checkpoint(tmp_path: Path) -> Callable[..., Path]:
+    """Write the model and, with ``optimizer``, AdamW's states after two steps as a checkpoint of format dcp."""
+
+    def write(module: GptModel, name: str = "run", *, optimizer: bool = False) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        state: dict[str, Any] = {"model": weights(module)}
+        if optimizer:
+            state = trained_state(module)
+        Dcp().save(folder, {**state, "progress": {"step": 2, "consumed_samples": 16}})
+        sections = {"model": {"use": "gpt", **asdict(module.config)}, "train": {"lr": 1e-3, "weight_decay": 0.1}}
+        (folder / "job.yaml").write_text(yaml.safe_dump(sections))
+        return folder
+
+    return write
+
+
+def trained_state(module: GptModel) -> dict[str, Any]:
+    """What a run saves after two steps of AdamW; all moments differ."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(2):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+    return gather_state(module, optimizer)
 
 
 @pytest.fixture(scope="session")

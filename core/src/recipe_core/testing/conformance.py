@@ -170,6 +170,10 @@ class PluginConformance:
                 form, path = spec.load()(spec.config()), tmp_path / spec.name
                 weights = {"a": torch.randn(3, 5), "b": torch.arange(4, dtype=torch.bfloat16)}
                 path.mkdir()
+                if getattr(spec, "ranks", False):
+                    form.save(path, {"ranks": {(0, 0): {"model": dict(weights)}}, "progress": {"step": 7}})
+                    _require_rank(form.open(path), weights, spec.name)
+                    continue
                 form.save(path, {"model": dict(weights), "progress": {"step": 7}})
                 assert form.detect(path), spec.name
                 loaded = {key: torch.zeros_like(value) for key, value in weights.items()}
@@ -182,6 +186,14 @@ class PluginConformance:
                 if "progress" in getattr(spec, "holds", ()):
                     assert state["progress"] == opened["progress"] == {"step": 7}, spec.name
                 assert any(any(path.glob(pattern)) for pattern in getattr(spec, "patterns", ())), spec.name
+
+
+def _require_rank(opened: dict[str, Any], weights: dict[str, Any], name: str) -> None:
+    """A format of a file for each rank gives back the tensors of its only rank, and the step."""
+    found = opened["ranks"][0, 0]["model"]
+    assert found.keys() == weights.keys(), name
+    assert all(found[key].read().equal(value) for key, value in weights.items()), name
+    assert opened["progress"]["step"] == 7, name
 
 
 def _stream(job: Job, dp_size: int, cache: Path) -> dict[int, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from recipe_bert_dp.model_config import BertPretraining
-from recipe_core.errors import CheckpointError
+from recipe_core.hf_config import read_config, require_fixed, taken
 from recipe_core.naming import Adapter
 
 HEAD_WIDTH = 64
@@ -24,6 +23,14 @@ _OLD = (
 )
 _FIXED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "type_vocab_size": 2, "is_decoder": False}
 """What this model does not let choose, with what it is where config.json is silent."""
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "intermediate": "intermediate_size",
+    "positions": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+}
 _EMBEDDINGS = "bert.embeddings"
 
 
@@ -63,34 +70,20 @@ class HuggingFace:
         Raises:
             CheckpointError: it is a BERT with something that this one does not have.
         """
-        if "config.json" in files:
-            config = json.loads(files["config.json"])
+        config = read_config(files)
+        if config is not None:
             return _of_config(config) if config.get("model_type") == "bert" else None
         return _of_shapes({spelled(name): shape for name, shape in shapes.items()})
 
 
 def _of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    other = [
-        f"{key} is {config[key]!r} and not {value!r}"
-        for key, value in _FIXED.items()
-        if config.get(key, value) != value
-    ]
-    if other:
-        raise CheckpointError(f"config.json: a BERT that bert_pretraining cannot be: {'; '.join(other)}")
-    try:
-        return {
-            "size": "custom",
-            "layers": config["num_hidden_layers"],
-            "hidden": config["hidden_size"],
-            "heads": config["num_attention_heads"],
-            "intermediate": config["intermediate_size"],
-            "positions": config["max_position_embeddings"],
-            "vocabulary": config["vocab_size"],
-            "dropout": config.get("hidden_dropout_prob", 0.1),
-            "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
-        }
-    except KeyError as error:
-        raise CheckpointError(f"config.json: lacks {error}, which every BERT's has") from error
+    require_fixed(config, _FIXED, "BERT", "bert_pretraining")
+    return {
+        "size": "custom",
+        **taken(config, _SIZES, "BERT"),
+        "dropout": config.get("hidden_dropout_prob", 0.1),
+        "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
+    }
 
 
 def _of_shapes(shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ def register_models() -> Iterable[Model]:
         name="gpt",
         build="recipe_megatron_gpt.model:build",
         facts="recipe_megatron_gpt.model_facts:facts",
+        adapters={"hf": "recipe_megatron_gpt.hf:HuggingFace", "megatron": "recipe_megatron_gpt.megatron:Megatron"},
         config=Gpt,
         blocks="blocks.*",
         plan="recipe_megatron_gpt.tensor_plan:plan",
@@ -36,6 +37,7 @@ def register_datasets() -> Iterable[Dataset]:
         prepare="recipe_megatron_gpt.prepare:prepare",
         prepare_config=GptPrepare,
         files="recipe_megatron_gpt.token_data:TokenData",
+        tokenizer="recipe_megatron_gpt.tokenizer:files",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
     )
 

@@ -118,5 +118,10 @@ def end_of_document(tokenizer: Tokenizer, token: str) -> int:
     return number
 
 
+def known_end(tokenizer: Tokenizer) -> str | None:
+    """The token that ends documents, by the names that it has in vocabularies that are in use."""
+    return next(_known_ends(tokenizer), None)
+
+
 def _known_ends(tokenizer: Tokenizer) -> Iterator[str]:
     return (token for token in _ENDS if tokenizer.token_to_id(token) is not None)

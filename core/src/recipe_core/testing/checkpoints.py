@@ -1,0 +1,33 @@
+"""Convert checkpoints and look at all that is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def convert(*words: str | Path) -> int:
+    """``recipe convert``, in this process; its exit code."""
+    from recipe_core.cli import main
+
+    return main(["convert", *map(str, words)])
+
+
+def tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint of whole tensors (dcp, single), weights and optimizer states, with its place."""
+    from recipe_core.lazy import Lazy, flat
+    from recipe_core.registry import load
+    from recipe_core.sources import find
+
+    state = find(load(), path).open()
+    return {name: leaf.read() for name, leaf in flat(state) if isinstance(leaf, Lazy)}
+
+
+def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    """Whether two of these agree to the last bit."""
+    from recipe_core.lazy import same_bits
+
+    return bool(one) and one.keys() == two.keys() and all(same_bits(tensor, two[n]) for n, tensor in one.items())
