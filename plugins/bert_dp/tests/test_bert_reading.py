@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from recipe_bert_dp import stream
+from recipe_bert_dp.columns import Column
 from recipe_bert_dp.config import BertHdf5
 from recipe_bert_dp.data import build
 from recipe_bert_dp.data_facts import facts
@@ -105,6 +107,48 @@ def test_names_that_tell_the_kind() -> None:
         "wiki_test_0.hdf5",
         "Test.h5",
     ]
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [
+        {"compression": "gzip"},
+        {"compression": "gzip", "shuffle": True, "compression_opts": 9},
+        {"compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"compression": "lzf"},
+        {"shuffle": True},
+        {"fillvalue": 7},
+    ],
+)
+@pytest.mark.parametrize("kind", ["<i4", "i1", ">i8"])
+def test_columns_are_what_h5py_reads(tmp_path: Path, packing: dict[str, Any], kind: str) -> None:
+    """Whatever the filters: whole chunks, parts of them, the end, rows that nobody wrote, and one number a row."""
+    values = np.random.default_rng(0).integers(-100, 100, (1000, 16))
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        wide = file.create_dataset("wide", (1400, 16), kind, chunks=(64, 16), **packing)
+        flat = file.create_dataset("flat", (1400,), kind, chunks=(64,), **packing)
+        parts = file.create_dataset("parts", (1400, 16), kind, chunks=(64, 4), **packing)
+        for dataset in (wide, parts):
+            dataset[:1000] = values
+        flat[:1000] = values[:, 0]
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        for dataset in file.values():
+            direct = Column(dataset, "i1" if kind == "i1" else "<i4")
+            for start, stop in ((0, 64), (64, 320), (960, 1024), (1344, 1400), (1088, 1152), (3, 100), (0, 1400)):
+                found = np.empty((stop - start, *dataset.shape[1:]), "i1" if kind == "i1" else "<i4")
+                direct.read(found, start)
+                assert np.array_equal(found, dataset[start:stop]), (dataset.name, start, stop)
+
+
+def test_whole_chunks_under_gzip_are_not_read_by_hdf5(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hold its one lock, and Python's, for as long as that takes."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("read by HDF5")
+
+    samples = build(config(shards), run())
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", refuse)
+    assert samples.read("train", 0, 300)["input_ids"].shape == (300, 64)
 
 
 def first_ids(samples: Any, pipe: Any) -> None:
@@ -206,6 +250,13 @@ def test_every_shard_with_a_problem_is_named_but_not_thousands(
     assert len(problems) == 21
     assert problems[0].endswith("has 8 tokens a row, but data.sequence=128; set it to 8")
     assert problems[-1] == "data.files: and 10 more shards with a problem"
+
+
+def test_a_chunk_that_is_too_short(shards: Path) -> None:
+    path = shards / "training" / "training_00001.hdf5"
+    with h5py.File(path, "r+") as file:
+        file["input_mask"].id.write_direct_chunk((0, 0), zlib.compress(bytes(64)))
+    refused(rf"{path}: damaged, rows 0 to .* \(a chunk of 64 bytes, expected 16384\)", config(shards), before=False)
 
 
 def test_a_shard_that_is_damaged_inside(shards: Path) -> None:

@@ -19,7 +19,8 @@ def check(block: Arrays, shape: Shape, vocabulary: int | None, path: Path, first
     """
     for name, most in _largest(shape, vocabulary):
         values = block[name]
-        if not values.size or (values.min() >= 0 and values.max() <= most):
+        # Without a sign, what is negative is large: the numbers are gone through once.
+        if not values.size or values.view(f"u{values.itemsize}").max() <= most:
             continue
         row, *_ = np.argwhere((values < 0) | (values > most))[0]
         wrong = values[row][(values[row] < 0) | (values[row] > most)].flat[0]

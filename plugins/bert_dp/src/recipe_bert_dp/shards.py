@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -167,9 +168,16 @@ def read(file: Mapping[str, Any], path: Path, shape: Shape, start: int, stop: in
     Raises:
         DataError: the file is damaged there.
     """
-    try:
+    with damaged(path, start, stop):
         return {name: file[name][start:stop].astype(kind, copy=False) for name, kind in shape.layout.items()}
-    except (OSError, RuntimeError) as error:
+
+
+@contextmanager
+def damaged(path: Path, start: int, stop: int) -> Iterator[None]:
+    """Turn what HDF5 and zlib raise while these rows are read into a DataError about ``path``."""
+    try:
+        yield
+    except (OSError, RuntimeError, zlib.error) as error:
         raise DataError(f"{path}: damaged, rows {start} to {stop} cannot be read ({error})") from error
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_bert_dp import shards
+from recipe_bert_dp.columns import Column
 from recipe_bert_dp.limits import check
 from recipe_bert_dp.shards import Arrays, Shape
 
@@ -49,7 +50,7 @@ class Stream:
     """
 
     def __init__(self, found: Mapping[Path, Shape], seed: int, vocabulary: int | None) -> None:
-        self._paths, self._shapes = list(found), list(found.values())
+        self.paths, self._shapes = list(found), list(found.values())
         self._seed, self._vocabulary = seed, vocabulary
         cuts = [
             (shard, start, min(start + size, shape.rows))
@@ -61,12 +62,13 @@ class Stream:
         self._per_window = max(1, -(-WINDOW // int(self._sizes.max())))
         self.rows = int(self._sizes.sum())
         """Rows of one epoch."""
-        self._open: dict[int, tuple[h5py.File, Mapping[str, h5py.Dataset]]] = {}
+        self._open: dict[int, tuple[h5py.File, Mapping[str, Column]]] = {}
         self._owner = 0
         # Reading goes forward: around a border two epochs and two windows are in use.
         self._epoch = lru_cache(maxsize=2)(self._draw)
         self._window = lru_cache(maxsize=2)(self._read_window)
         self._now = Window(0, 0, {})
+        self._scratch: Arrays = {}
 
     def read(self, start: int, count: int) -> Arrays:
         """Rows ``start`` to ``start + count - 1`` of the order, in the types of the files.
@@ -77,6 +79,9 @@ class Stream:
             DataError: a shard is damaged there, or holds what cannot be.
         """
         stop = start + count
+        if self._now.first <= start and stop <= self._now.end:  # as mostly, and so it is quick
+            at = start - self._now.first
+            return {name: values[at : at + count] for name, values in self._now.rows.items()}
         parts: list[Arrays] = []
         while start < stop:
             if not self._now.first <= start < self._now.end:
@@ -110,19 +115,35 @@ class Stream:
     def _read_window(self, epoch: int, window: int) -> Arrays:
         """The rows of a window, shuffled."""
         order, _ = self._epoch(epoch)
-        mine = order[window * self._per_window : (window + 1) * self._per_window]
         # In the order of the files: neighbours on the disk are read one behind the other.
-        blocks = [self._read_slice(*map(int, self._slices[which])) for which in np.sort(mine)]
-        shuffled = self._random(epoch, window).permutation(sum(len(block["input_ids"]) for block in blocks))
-        return {name: np.concatenate([block[name] for block in blocks])[shuffled] for name in blocks[0]}
+        mine = np.sort(order[window * self._per_window : (window + 1) * self._per_window])
+        rows, first = self._unshuffled(), 0
+        for shard, start, stop in self._slices[mine].tolist():
+            last = first + stop - start
+            self._read_slice(shard, start, {name: values[first:last] for name, values in rows.items()})
+            first = last
+        shuffled = self._random(epoch, window).permutation(first)
+        return {name: values[:first].take(shuffled, axis=0) for name, values in rows.items()}
 
-    def _read_slice(self, shard: int, start: int, stop: int) -> Arrays:
-        path, shape = self._paths[shard], self._shapes[shard]
-        block = shards.read(self._arrays(shard), path, shape, start, stop)
-        check(block, shape, self._vocabulary, path, start)
-        return block
+    def _unshuffled(self) -> Arrays:
+        """Memory for the rows of a window as they come from the files, the same for each: fresh memory costs as much as
+        filling it."""
+        if not self._scratch:
+            most = int(np.sort(self._sizes)[-self._per_window :].sum())
+            with shards.opened(self.paths[0]) as file:
+                kinds = self._shapes[0].layout
+                self._scratch = {name: np.empty((most, *file[name].shape[1:]), kind) for name, kind in kinds.items()}
+        return self._scratch
 
-    def _arrays(self, shard: int) -> Mapping[str, h5py.Dataset]:
+    def _read_slice(self, shard: int, start: int, rows: Arrays) -> None:
+        """Fill ``rows`` with those of a shard from ``start`` on, and look at their numbers."""
+        path = self.paths[shard]
+        with shards.damaged(path, start, start + len(rows["input_ids"])):
+            for name, column in self._columns(shard).items():
+                column.read(rows[name], start)
+        check(rows, self._shapes[shard], self._vocabulary, path, start)
+
+    def _columns(self, shard: int) -> Mapping[str, Column]:
         """The arrays of an open shard. HDF5's handles do not survive a fork, so each process opens its own."""
         if self._owner != os.getpid():
             self._open, self._owner = {}, os.getpid()
@@ -130,9 +151,10 @@ class Stream:
             if len(self._open) >= MOST_OPEN:
                 file, _ = self._open.pop(next(iter(self._open)))
                 file.close()
-            with shards.naming(self._paths[shard]):
-                file = h5py.File(self._paths[shard], "r")
-                self._open[shard] = file, {name: file[name] for name in self._shapes[shard].layout}
+            with shards.naming(self.paths[shard]):
+                file = h5py.File(self.paths[shard], "r")
+                kinds = self._shapes[shard].layout
+                self._open[shard] = file, {name: Column(file[name], kind) for name, kind in kinds.items()}
         return self._open[shard][1]
 
 

@@ -1,0 +1,74 @@
+"""An array of a shard, read into memory that is there."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+_GZIP = [h5py.h5z.FILTER_DEFLATE]
+_SHUFFLED_GZIP = [h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE]
+
+
+class Column:
+    """Rows of one array.
+
+    HDF5 holds the one lock of its library while it inflates a chunk, and puts it into memory of its own first. Of
+    chunks that are whole rows under gzip, with or without HDF5's shuffle filter, it only hands the bytes out here; zlib
+    inflates them, without any lock, into the numbers' place. Everything else, other types of numbers too, is left to
+    HDF5.
+
+    Args:
+        dataset: the array, of an open file.
+        kind: the type of its numbers in memory.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, kind: str) -> None:
+        self._dataset = dataset
+        settings = dataset.id.get_create_plist()
+        filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
+        chunk = dataset.chunks
+        self._direct = bool(
+            chunk and chunk[1:] == dataset.shape[1:] and filters in (_GZIP, _SHUFFLED_GZIP)
+            and dataset.dtype == np.dtype(kind)
+        )  # fmt: skip
+        self._rows = chunk[0] if chunk else 0
+        self._width = dataset.dtype.itemsize if filters == _SHUFFLED_GZIP else 1
+        self._bytes = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+        """Of a row."""
+
+    def read(self, target: NDArray[Any], start: int) -> None:
+        """Fill ``target`` ``[rows, ...]``, which lies without gaps, with the rows from ``start`` on.
+
+        Raises:
+            OSError, RuntimeError, zlib.error: the file is damaged there.
+        """
+        if not self._direct or start % self._rows:
+            target[:] = self._dataset[start : start + len(target)]
+            return
+        for first in range(0, len(target), self._rows):
+            part = target[first : first + self._rows]
+            if not self._inflate(part, start + first):
+                part[:] = self._dataset[start + first : start + first + len(part)]
+
+    def _inflate(self, target: NDArray[Any], start: int) -> bool:
+        """Fill ``target`` from the chunk that begins at row ``start``; whether it could be done."""
+        place = (start, *(0 for _ in self._dataset.shape[1:]))
+        info = self._dataset.id.get_chunk_info_by_coord(place)
+        if info.byte_offset is None or info.filter_mask:  # nobody wrote it, or a filter left it as it was
+            return False
+        _, packed = self._dataset.id.read_direct_chunk(place)
+        size = self._rows * self._bytes
+        plain = zlib.decompress(packed, bufsize=size)
+        if len(plain) != size:
+            raise OSError(f"a chunk of {len(plain)} bytes, expected {size}")
+        # Shuffled, all first bytes of the numbers come first, then all second ones. The last chunk of a file is as long
+        # as the others, filled up.
+        numbers = target.reshape(-1).view(np.uint8).reshape(-1, self._width)
+        for byte, row in enumerate(np.frombuffer(plain, np.uint8).reshape(self._width, -1)):
+            numbers[:, byte] = row[: len(numbers)]
+        return True
