@@ -69,6 +69,7 @@ def test_seven_unequal_shards_on_four_ranks(
     assert stream(spawn(recorded, 4, str(tmp_path / "four"), 4, files)) == whole
 
 
+@pytest.mark.slow
 def test_resumed_on_other_numbers_of_processes(
     tmp_path: Path, write_numbered: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
