@@ -32,8 +32,7 @@ MODEL = {"layers": 36, "hidden": 1024, "heads": 16, "positions": 1024, "vocabula
 CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "dcp to hf": ("dcp", "hf", ()),
     "dcp to megatron, tp 2, pp 2": ("dcp", "megatron", ("tp=2", "pp=2")),
-    "megatron, tp 2, pp 2, to nxd, tp 4, xser": ("megatron", "nxd", ("tp=4", "xser=true")),
-    "nxd, tp 4, xser, to dcp": ("nxd", "back", ()),
+    "megatron, tp 2, pp 2, to dcp": ("megatron", "back", ()),
 }
 PEER = "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as f; import sys; f(*sys.argv[1:])"
 IMPORTS = "import recipe_core.convert, recipe_core.formats, recipe_core.sharding, recipe_megatron_gpt.model"

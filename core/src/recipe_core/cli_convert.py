@@ -94,6 +94,7 @@ def _make(
         recipe=options["recipe"],
         drop_optimizer=options["drop"] == "optimizer",
     )
+    load("recipe_core.engine.memory:return_freed_memory", "the core")()
     rows = load("recipe_core.convert:convert", "the core")(plugins, request)
     width = max(len(name) for name, _ in rows)
     click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
