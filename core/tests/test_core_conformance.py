@@ -17,6 +17,7 @@ def test_the_suite_is_whole() -> None:
         "test_settings_are_frozen_and_have_usable_defaults",
         "test_every_name_of_code_resolves",
         "test_every_variant_resolves",
+        "test_a_model_is_divided_as_it_says",
         "test_tiny_trains",
         "test_stop_and_resume_gives_the_same_losses",
         "test_same_samples_on_one_and_two_ranks",
