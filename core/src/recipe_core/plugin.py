@@ -27,38 +27,41 @@ class HfSettings:
 def register_layouts() -> Iterable[Layout]:
     """From one process to teams that share layers; each but the first two combines several ways."""
     yield Layout(
-        name="single", build="recipe_core.layouts:single", config=Single, summary="one process holds the model"
+        name="single",
+        build="recipe_core.layouts.replicated:single",
+        config=Single,
+        summary="one process holds the model",
     )
     yield Layout(
         name="ddp",
-        build="recipe_core.layouts:ddp",
+        build="recipe_core.layouts.replicated:ddp",
         config=Ddp,
         summary="data parallel: every rank holds the whole model and its part of the batch",
     )
     yield Layout(
         name="zero1",
-        build="recipe_core.layouts:divided",
+        build="recipe_core.layouts.divided:divided",
         config=Zero1,
         divides=True,
         summary="data parallel, with the optimizer's states shared out over the ranks",
     )
     yield Layout(
         name="fsdp",
-        build="recipe_core.layouts:divided",
+        build="recipe_core.layouts.divided:divided",
         config=Fsdp,
         divides=True,
         summary="data parallel, with weights, gradients and optimizer states shared out over the ranks",
     )
     yield Layout(
         name="tp",
-        build="recipe_core.layouts:divided",
+        build="recipe_core.layouts.divided:divided",
         config=Tp,
         divides=True,
         summary="tensor parallel: teams of ranks share each layer; among teams ddp, zero1 or fsdp",
     )
     yield Layout(
         name="pp",
-        build="recipe_core.layouts:divided",
+        build="recipe_core.layouts.divided:divided",
         config=Pp,
         divides=True,
         summary="pipeline parallel: ranks or teams hold consecutive blocks",

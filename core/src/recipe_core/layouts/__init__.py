@@ -1,6 +1,4 @@
-"""The layouts that the core brings. Start at ``divided.py`` for those that divide the model."""
+"""The layouts that the core brings: ``replicated.py``, and ``divided.py`` for those that divide the model.
 
-from recipe_core.layouts.divided import divided
-from recipe_core.layouts.replicated import ddp, single
-
-__all__ = ["ddp", "divided", "single"]
+Nothing is imported here: a run of one process is not to wait for what a pipeline needs.
+"""

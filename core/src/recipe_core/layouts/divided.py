@@ -6,7 +6,6 @@ from torch import nn
 
 from recipe_core.initial import materialise
 from recipe_core.layout_settings import Divided
-from recipe_core.layouts.pipeline import Pipeline
 from recipe_core.layouts.sharded import Sharded, shard_over_data
 from recipe_core.layouts.stages import cut
 from recipe_core.parallel import Parallel, Run
@@ -38,6 +37,8 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
             reducer = Reducer([p for p in module.parameters() if p.requires_grad], run.mesh["dp"].get_group())
     shared = config if shares_out else None
     if config.pp > 1:
+        from recipe_core.layouts.pipeline import Pipeline  # PyTorch's takes two seconds to import
+
         return Pipeline(module, tied, run, team, reducer, shared)
     return Sharded(module, team, reducer, shared)
 
