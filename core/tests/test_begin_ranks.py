@@ -45,6 +45,7 @@ def test_the_weights_of_a_run(tmp_path: Path, damaged: Path) -> None:
     assert spawn(opened, 2, str(tmp_path / "new"), f"train.init_from={damaged}") == [["step-2"]] * 2
 
 
+@pytest.mark.slow
 def test_going_on_from_a_run(tmp_path: Path, damaged: Path) -> None:
     """In the format of the checkpoint, which every rank loads by itself, and in another, where it is opened."""
     for form in ("dcp", "single"):
