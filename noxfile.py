@@ -6,6 +6,7 @@ come from constraints.txt, the settings of the tools from pyproject.toml.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Collection
@@ -18,6 +19,9 @@ from nox.project import load_toml
 nox.needs_version = ">=2024.4.15"
 nox.options.sessions = ["lint", "types", "imports", "core", "csrc", "plugin"]
 nox.options.error_on_missing_interpreters = False
+
+# Tests start Python hundreds of times: with this variable, each of them would compile the whole of PyTorch again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
