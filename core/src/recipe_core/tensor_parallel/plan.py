@@ -11,24 +11,18 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from recipe_core.cuts import BY_ROLE
 from recipe_core.errors import ConfigError, PluginError, did_you_mean
 from recipe_core.modules import matching
 from recipe_core.tensor_parallel.roles import Team, start, take, use_local_parameters
 from recipe_core.ties import replace, ties
 
-_CUT: dict[str, dict[str, int]] = {
-    "column": {"weight": 0, "bias": 0},
-    "row": {"weight": 1},
-    "vocabulary_in": {"weight": 0},
-    "vocabulary_out": {"weight": 0, "bias": 0},
-}
-"""Along which dimension each role cuts its parameters; the others are whole on every rank."""
 _TYPES = {"column": nn.Linear, "row": nn.Linear, "vocabulary_in": nn.Embedding, "vocabulary_out": nn.Linear}
 _UNEVEN = ("vocabulary_in", "vocabulary_out")
 """Roles that can do with parts of unequal size: nobody chose the number of words for its divisors."""
 _INHERITED = ("sequence", "replicated", "whole", "split")
 """Roles that the submodules of a module share, where they have none of their own."""
-ROLES = (*_CUT, *_INHERITED)
+ROLES = (*BY_ROLE, *_INHERITED)
 
 
 class Cut(NamedTuple):
@@ -77,7 +71,7 @@ def assign(
         role, inherited = roles.get(name), _inherited(name, roles)
         for parameter_name, parameter in owner.named_parameters(recurse=False):
             if role or inherited:
-                dim = _CUT.get(role or "", {}).get(parameter_name)
+                dim = BY_ROLE.get(role or "", {}).get(parameter_name)
                 cut = Cut(f"{name}.{parameter_name}", dim, even or role not in _UNEVEN)
                 _require_same(cuts, parameter, cut)
                 if _is_partial(role, inherited, dim, sequence):

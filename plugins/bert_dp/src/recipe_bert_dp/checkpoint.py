@@ -16,10 +16,11 @@ from torch import Tensor
 
 from recipe_bert_dp.checkpoint_config import NeuronBert
 from recipe_bert_dp.hf import NAMES
-from recipe_bert_dp.neuron_optimizer import decoded_states, encoded_optimizer, encoded_schedule, order
+from recipe_bert_dp.neuron_optimizer import decoded_states, encoded_optimizer, order
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy, lazy
 from recipe_core.naming import to_ours, to_theirs
+from recipe_core.numbered import scheduled
 from recipe_core.settings import Train
 from recipe_core.single import OneFile
 
@@ -73,7 +74,7 @@ class NeuronBertFormat(OneFile):
                 )
             names = [name for name in state["model"] if name in state["optimizer"]["state"]]
             tree["optimizer"] = encoded_optimizer(state["optimizer"]["state"], order(names), self.train, step)
-            tree["scheduler"] = encoded_schedule(self.train, step)
+            tree["scheduler"] = scheduled(self.train, step)
         epoch, index, files = self._position(progress)
         return tree | {"files": [index, *files], "epoch": epoch, OURS: {"progress": progress}}
 

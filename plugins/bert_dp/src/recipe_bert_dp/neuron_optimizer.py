@@ -40,18 +40,6 @@ def encoded_optimizer(
     return {"state": numbered, "param_groups": settings}
 
 
-def encoded_schedule(train: Train, step: int) -> dict[str, Any]:
-    """What ``state_dict()`` of a LambdaLR gives after ``step`` steps."""
-    return {
-        "base_lrs": [train.lr, train.lr],
-        "last_epoch": step,
-        "_step_count": step + 1,
-        "_get_lr_called_within_step": False,
-        "_last_lr": [learning_rate(train, step)] * 2,
-        "lr_lambdas": [None, None],
-    }
-
-
 def decoded_states(
     optimizer: Mapping[str, Any], groups: Sequence[Sequence[str]], model: Mapping[str, Lazy], path: Path
 ) -> dict[str, dict[str, Any]]:
