@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ nox.options.error_on_missing_interpreters = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
+CSRC = ROOT / "csrc"
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
 PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml")["project"] for folder in FOLDERS}
@@ -61,10 +63,27 @@ def foreign(folders: list[Path], without: Collection[str] = (), *, extras: bool 
     return sorted(line for line in declared if normal(line) not in {*LOCAL, *without})
 
 
+WHEELS = tempfile.TemporaryDirectory()
+"""The compiled package, by version of Python: compiling it anew for each session would take longer than its tests."""
+
+
+def compiled(session: nox.Session) -> Path:
+    """The wheel of the C++ package for the Python of ``session``, with warnings as errors."""
+    folder = Path(WHEELS.name) / str(session.python)
+    if not folder.exists():
+        options = ["--no-deps", "--config-settings=cmake.define.RECIPE_INDEX_WERROR=ON", f"--wheel-dir={folder}"]
+        session.run("python", "-m", "pip", "wheel", "--quiet", *options, str(CSRC))
+    return next(folder.iterdir())
+
+
 def install(session: nox.Session, *what: str | Path, options: tuple[str, ...] = ()) -> None:
     """Install distributions of the workspace (folders) and others (names) in the versions that CI tests."""
     # Byte code is written as it is needed: compiling all of PyTorch takes longer than most sessions.
-    session.install("--no-compile", "-c", str(ROOT / "constraints.txt"), *options, *map(str, what))
+    options = ("--no-compile", "-c", str(ROOT / "constraints.txt"), *options)
+    if CSRC in what:
+        session.install("--no-deps", "--force-reinstall", *options, str(compiled(session)))
+    name = normal(PROJECTS[CSRC]["name"])  # what it declares is installed with the others
+    session.install(*options, *(name if item == CSRC else str(item) for item in what))
 
 
 def test(session: nox.Session, *args: str | Path) -> None:
@@ -114,8 +133,8 @@ def core(session: nox.Session) -> None:
 @nox.session
 def csrc(session: nox.Session) -> None:
     """The tests of the C++ package, built with warnings as errors."""
-    install(session, ROOT / "csrc", *TESTING, options=("--config-settings", "cmake.define.RECIPE_INDEX_WERROR=ON"))
-    test(session, *tests_of(ROOT / "csrc"))
+    install(session, CSRC, *TESTING)
+    test(session, *tests_of(CSRC))
 
 
 @nox.session
@@ -156,6 +175,13 @@ def slow(session: nox.Session) -> None:
 
 
 @nox.session
+def long(session: nox.Session) -> None:
+    """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
+    install(session, *FOLDERS, *TESTING)
+    test(session, "-m", "long", "--numprocesses=0", *tests_of(*FOLDERS), ROOT / "tests")
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Lines and branches that no test reaches, over all distributions."""
     install(session, *FOLDERS, *TESTING, "coverage")
@@ -173,8 +199,8 @@ def pythons(session: nox.Session) -> None:
     test(session, *(ROOT / "core" / "tests" / f"test_{name}.py" for name in LIGHT_TESTS))
     for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
         session.run("recipe", *words)
-    install(session, ROOT / "csrc")
-    test(session, *tests_of(ROOT / "csrc"))
+    install(session, CSRC)
+    test(session, *tests_of(CSRC))
 
 
 @nox.session
