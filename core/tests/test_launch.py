@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,16 @@ child = subprocess.Popen(["sleep", "60"])
     wait_for(lambda: not any(alive(pid) for pid in children))
 
 
+@contextmanager
+def hangup(action: signal.Handlers) -> Iterator[None]:
+    """What is started in here inherits that a hangup is ignored, or not."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_signals_are_passed_on_once(launch: Callable[..., Launch], number: signal.Signals) -> None:
     body = """
@@ -292,7 +303,8 @@ while not counts:
 time.sleep(0.2)
 print({signal.Signals(number).name: count for number, count in counts.items()})
 """
-    run = launch(body)
+    with hangup(signal.SIG_DFL):  # which is ignored where nohup started the tests
+        run = launch(body)
     run.ready("0", "1")
     run.process.send_signal(number)
     code, out, _ = run.finish()
@@ -332,11 +344,8 @@ with StopFlag() as stop:
 
 
 def test_under_nohup_a_hangup_stays_ignored(launch: Callable[..., Launch]) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with hangup(signal.SIG_IGN):
         run = launch("ready()\nwhile not (folder / 'go').exists():\n    time.sleep(0.01)")
-    finally:
-        signal.signal(signal.SIGHUP, before)
     run.ready("0", "1")
     run.process.send_signal(signal.SIGHUP)
     (run.folder / "go").touch()

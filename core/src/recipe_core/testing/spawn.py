@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+_IMPORTED = ["recipe_core.run", "torch._dynamo", "torch.distributed.pipelining"]
+
 
 def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: float = 100.0) -> list[Any]:
     """Call ``function(*args)`` on ``processes`` ranks of this machine; return what each gave, in rank order.
@@ -26,13 +28,13 @@ def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: flo
     Raises:
         AssertionError: a rank failed (with its traceback) or took longer than ``timeout`` seconds.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     where = (inspect.getsourcefile(function) or "", function.__qualname__)
     with tempfile.TemporaryDirectory() as folder:
         readers, workers = [], []
         for rank in range(processes):
             reader, writer = context.Pipe(duplex=False)
-            environment = _environment(rank, processes, Path(folder) / "store")
+            environment = {**os.environ, **_environment(rank, processes, Path(folder) / "store")}
             worker = context.Process(target=_work, args=(where, args, environment, writer), daemon=True)
             worker.start()
             writer.close()
@@ -46,6 +48,16 @@ def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: flo
                 if worker.is_alive():
                     worker.kill()
                     worker.join()
+
+
+def _context() -> Any:
+    """How ranks start: where the system can, as forks of a process that imported what they need and did nothing else.
+    Importing it in each of them takes longer than most of what they are asked to do."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    return context
 
 
 def _environment(rank: int, processes: int, store: Path) -> dict[str, str]:
@@ -82,6 +94,7 @@ def _collect(readers: list[Connection], deadline: float) -> list[Any]:
 
 def _work(where: tuple[str, str], args: tuple[Any, ...], environment: dict[str, str], writer: Connection) -> None:
     """In the child: find the function by its file, since a test's module has no importable name."""
+    os.environ.clear()  # a fork has what was set when the first ranks started
     os.environ.update(environment)
     try:
         path, name = where
