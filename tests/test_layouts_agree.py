@@ -80,7 +80,7 @@ def runs(recipe: str, cases: Cases, folder: Path) -> dict[str, list[Row]]:
     """The metrics of ``cases``; those of as many processes run one after the other in the same ones."""
     for processes in sorted({count for count, _ in cases.values()}):
         words = {name: [*RECIPES[recipe], *words] for name, (count, words) in cases.items() if count == processes}
-        spawn(in_turn, processes, recipe, words, str(folder), timeout=600)
+        spawn(in_turn, processes, recipe, words, str(folder), timeout=1800)
     return {name: read_rows(folder / name / METRICS) for name in cases}
 
 
@@ -207,7 +207,7 @@ def test_saved_under_one_and_resumed_under_another(recipe: str, pairs: list[tupl
     assert_resumes(recipe, pairs, [], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("recipe", "names"), [("megatron_gpt", GPT), ("bert_dp", BERT)])
 @pytest.mark.parametrize("words", [[], LAMB], ids=["adamw", "lamb"])

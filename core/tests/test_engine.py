@@ -376,7 +376,7 @@ def test_a_rank_that_never_starts_ends_the_meeting_at_the_timeout(
     assert not torch.distributed.is_initialized()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("end", ["well", "by an error"])
 def test_no_run_aborts_at_its_end(tmp_path: Path, end: str) -> None:
