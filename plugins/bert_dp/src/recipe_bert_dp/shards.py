@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -174,10 +173,10 @@ def read(file: Mapping[str, Any], path: Path, shape: Shape, start: int, stop: in
 
 @contextmanager
 def damaged(path: Path, start: int, stop: int) -> Iterator[None]:
-    """Turn what HDF5 and zlib raise while these rows are read into a DataError about ``path``."""
+    """Turn what is raised while these rows are read into a DataError about ``path``."""
     try:
         yield
-    except (OSError, RuntimeError, zlib.error) as error:
+    except (OSError, RuntimeError) as error:
         raise DataError(f"{path}: damaged, rows {start} to {stop} cannot be read ({error})") from error
 
 
