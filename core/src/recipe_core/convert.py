@@ -16,6 +16,7 @@ from recipe_core.lazy import Lazy, flat, same_bits
 from recipe_core.manifest import Manifest
 from recipe_core.mismatch import mismatch
 from recipe_core.origin import Origin, origin_of
+from recipe_core.outputs import same_outputs
 from recipe_core.registry import Registry
 from recipe_core.sources import Request, Source, find
 from recipe_core.specs import CheckpointFormat, Part
@@ -58,8 +59,10 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         whole = {"progress": {"step": step}, **kept}
         form.save(part, origin.theirs(whole, target, source.path, getattr(form, "grid", None)))
         _seal(part, source, target, origin, step)
-        _compare(kept, origin.ours(form.open(part), target, part), target)
-    return _told(request, source, origin, ours, kept, step)
+        written = origin.ours(form.open(part), target, part)
+        _compare(kept, written, target)
+        ran = origin.model is not None and same_outputs(origin.model, kept["model"], written["model"])
+    return _told(request, source, origin, ours, kept, step, ran)
 
 
 def _require_known(ours: State, origin: Origin, where: Path) -> None:
@@ -134,7 +137,7 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def _told(
-    request: Request, source: Source, origin: Origin, ours: State, kept: State, step: int
+    request: Request, source: Source, origin: Origin, ours: State, kept: State, step: int, ran: bool
 ) -> list[tuple[str, str]]:
     rows = [
         ("from", f"{source.path} ({source.format.name}, step {step:,})"),
@@ -152,5 +155,6 @@ def _told(
     if left := [name for name in ours if name not in kept and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in source.passed_over]
-    rows.append(("checked", "every tensor was read back and has the bits of the source"))
+    same = ", and the model gives the same outputs with them" if ran else ""
+    rows.append(("checked", f"every tensor was read back and has the bits of the source{same}"))
     return rows

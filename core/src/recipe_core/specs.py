@@ -190,6 +190,9 @@ class Model(Spec):
     """Under ``torch.device("meta")``, ``build`` gives a module without values, whose method ``initial_value(name,
     shape)`` says that of each parameter and buffer; layouts that divide it then never hold all of it."""
 
+    example: str = ""
+    """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
+    small models on it with the weights before and after."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """How this model stands in checkpoints of others: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.naming.Naming`."""

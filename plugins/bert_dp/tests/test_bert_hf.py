@@ -69,6 +69,7 @@ def test_the_model_is_known_by_its_shapes(file: Path, tmp_path: Path, capsys: py
     assert convert(file, tmp_path / "hf", "--to", "hf") == 0
     told = capsys.readouterr().out
     assert "bert_pretraining by the shapes of its tensors: size=custom, layers=2, hidden=64, heads=1" in told
+    assert "and the model gives the same outputs with them" in told
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["num_attention_heads"] == 1
 
 

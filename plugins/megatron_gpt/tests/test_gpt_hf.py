@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,16 @@ import torch
 import yaml
 from torch import Tensor
 
+from recipe_core.errors import CheckpointError
+from recipe_core.lazy import lazy
+from recipe_core.outputs import same_outputs
 from recipe_core.safetensors_file import read_tensors
+from recipe_core.specs import Part
 from recipe_core.testing import run_tiny
 from recipe_core.testing.checkpoints import convert, tensors
 from recipe_megatron_gpt.config import Gpt
 from recipe_megatron_gpt.model import GptModel, build
+from recipe_megatron_gpt.plugin import register_models
 
 SMALL = Gpt(layers=2, hidden=48, heads=3, positions=32, vocabulary=101, dropout=0.0, attention_dropout=0.0)
 
@@ -153,6 +158,17 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path) -> None:
     assert f"weights of {tmp_path / 'hf'} (hf)" in second.text
     one, two = read(tmp_path / "run"), read(tmp_path / "again")
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
+def test_small_models_are_run_with_both_weights(module: GptModel) -> None:
+    part = Part(next(iter(register_models())), SMALL)
+    before = {name: lazy(tensor.detach()) for name, tensor in module.named_parameters()}
+    assert same_outputs(part, before, dict(before))
+    name = "blocks.1.mlp.down.bias"
+    after = before | {name: lazy(before[name].read() + 0.01)}
+    with pytest.raises(CheckpointError, match="the model 'gpt' computes something else"):
+        same_outputs(part, before, after)
+    assert not same_outputs(replace(part, spec=replace(part.spec, example="")), before, after)
 
 
 @pytest.mark.peer

@@ -49,6 +49,20 @@ def build(config: BertPretraining) -> tuple[BertPretrainingModel, Loss]:
     return module, loss
 
 
+def example(config: BertPretraining) -> Batch:
+    """Two plain rows of up to 32 tokens all over the vocabulary, with as many predictions as fit, a pair each."""
+    sizes = config.sizes
+    length = min(32, sizes.positions)
+    ids = (torch.arange(2 * length) * 7919 % sizes.vocabulary).view(2, length)
+    places = torch.arange(1, length).expand(2, -1)
+    return {
+        "input_ids": ids, "input_mask": torch.ones_like(ids),
+        "segment_ids": (torch.arange(length) >= length // 2).long().expand(2, -1),
+        "masked_lm_positions": places, "masked_lm_ids": ids.flip(1)[:, 1:],
+        "next_sentence_labels": torch.tensor([0, 1]),
+    }  # fmt: skip
+
+
 def bert_config(config: BertPretraining) -> BertConfig:
     """The same settings in Hugging Face's words, as they stand in the config.json of a checkpoint."""
     sizes = config.sizes

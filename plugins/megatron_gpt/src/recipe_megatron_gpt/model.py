@@ -41,6 +41,12 @@ def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
     return {"loss": (output * mask).sum() / mask.sum().clamp(min=1)}
 
 
+def example(config: Gpt) -> Batch:
+    """Two samples of up to 32 tokens all over the vocabulary, without labels: the model gives logits for them."""
+    length = min(32, config.positions)
+    return {"tokens": (torch.arange(2 * length) * 7919 % config.vocabulary).view(2, length)}
+
+
 class GptModel(nn.Module):
     """A decoder-only transformer. Shapes in its parts: ``hidden`` is ``[batch, sequence, hidden]``."""
 
