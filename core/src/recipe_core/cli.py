@@ -17,6 +17,7 @@ import click
 from recipe_core.cli_compare import add_compare_command
 from recipe_core.cli_convert import add_convert_command
 from recipe_core.cli_data import add_data_commands
+from recipe_core.cli_doctor import add_doctor_command
 from recipe_core.errors import ConfigError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -259,6 +260,7 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
 add_compare_command(cli, _debug)
 add_data_commands(cli, _debug, lambda: _registry())
 add_convert_command(cli, _debug, lambda: _registry())
+add_doctor_command(cli, _debug)
 
 
 @cli.command()

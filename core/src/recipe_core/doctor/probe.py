@@ -1,0 +1,66 @@
+"""Ask a library in a process of its own: one that crashes or hangs when it is imported takes nobody with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TORCH = """
+import json
+import torch
+found = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+found["distributed"] = torch.distributed.is_available()
+found["bf16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+device = torch.accelerator.current_accelerator(check_available=True)
+if device is not None:
+    found["device"], found["count"] = device.type, torch.accelerator.device_count()
+one = torch.ones(8, 8, device=device or "cpu")
+found["sum"] = float((one @ one).sum().cpu())
+print("FOUND" + json.dumps(found))
+"""
+XLA = """
+import json
+import torch, torch_xla
+device = torch_xla.device()
+one = torch.ones(8, 8, device=device)
+found = {"version": torch_xla.__version__, "sum": float((one @ one).sum().cpu())}
+import torch_xla.runtime as runtime
+found["device"], found["count"] = runtime.device_type(), runtime.global_runtime_device_count()
+print("FOUND" + json.dumps(found))
+"""
+RIGHT_SUM = 512.0
+"""What both programs above multiply and add up on the device."""
+
+# A rank's variables would have the library wait for other ranks.
+_OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RECIPE_STORE")
+_PATIENCE = 180.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a library said; ``problem`` where it said nothing."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+def ask(program: str, more: Mapping[str, str] | None = None, patience: float = _PATIENCE) -> Answer:
+    """Run ``program`` in a new Python with ``more`` in its environment, and read what it prints behind ``FOUND``."""
+    command = [sys.executable, "-c", program]
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK} | dict(more or {})
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience, check=False)
+    except subprocess.TimeoutExpired:
+        return Answer(problem=f"no answer within {patience:.0f} seconds")
+    for line in done.stdout.splitlines():
+        if line.startswith("FOUND"):
+            return Answer(json.loads(line.removeprefix("FOUND")))
+    if done.returncode < 0:
+        return Answer(problem=f"the process was ended by signal {-done.returncode}")
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return Answer(problem=lines[-1].strip() if lines else f"the process ended with exit code {done.returncode}")
