@@ -194,7 +194,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     With --out, the folder of an earlier run continues that run. The same command is one rank of a run where torchrun or
     srun starts it.
     """
-    from recipe_core import launch
+    from recipe_core import launch, launch_variables
     from recipe_core.destination import new_folder, shared_folder
 
     launch.die_with_parent()
@@ -210,6 +210,8 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     processes = processes or job.recipe.processes
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
+    world_size = worker.world_size if worker else processes
+    launch_variables.prepare(job.train, processes, tp="tp" in job.axes(world_size))  # before anything reads them
     if folder is not None:
         return _start(ctx, job, words, folder, processes if worker is None else 1)
     folder = new_folder(job.name)

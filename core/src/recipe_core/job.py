@@ -155,6 +155,7 @@ def _problems(
         yield from layout_checks.layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
     yield from checks.fact_problems(facts)
     if train is not None:
+        yield from checks.process_problems(train, world_size)
         yield from checks.golden_problems(train)
         yield from checks.start_problems(train, out)
     if "checkpoint" in parts and "model" in parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 from recipe_core.errors import RecipeError
 from recipe_core.estimate import Estimate, estimate
 from recipe_core.job import Job
+from recipe_core.launch_variables import variables
 from recipe_core.machine import Memory, free_space, memory, scaled
 from recipe_core.registry import KINDS, NOUNS, Kind, Registry
 from recipe_core.settings import Train
@@ -67,7 +69,8 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
     model, data = job.facts.model, job.facts.data
     if model is None or data is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
-        return f"{head}\n\n  What it needs is not known: {silent} says nothing of itself (facts)."
+        unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
+        return "\n\n".join([head, f"  {unknown}", *_blocks([_environment(job, world_size)])])
     division, data_ranks = job.division(world_size)
     figures = estimate(model, data, job.train, division, data_ranks)
     groups = [
@@ -75,9 +78,14 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
         _memory(job, figures, memory(job.train.device), world_size),
         _work(job.train, data, figures),
         _disk(figures, out),
+        _environment(job, world_size),
     ]
-    blocks = ["\n".join(f"  {name:20}{text}".rstrip() for name, text in rows) for rows in groups]
-    return "\n\n".join([head, *blocks])
+    return "\n\n".join([head, *_blocks(groups)])
+
+
+def _blocks(groups: list[list[Row]]) -> list[str]:
+    """Each group as lines; those without any are left out."""
+    return ["\n".join(f"  {name:20}{text}".rstrip() for name, text in rows) for rows in groups if rows]
 
 
 def _memory(job: Job, figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
@@ -133,6 +141,21 @@ def _disk(figures: Estimate, out: Path) -> list[Row]:
     several = f"{figures.checkpoints} at once need {scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
     free = f"{scaled(free_space(out), 'B')} are free for {out}/"
     return [("one checkpoint", f"{scaled(figures.checkpoint, 'B')}; {several}{free}")]
+
+
+def _environment(job: Job, world_size: int) -> list[Row]:
+    """The variables that the run will set, and those of the user that it leaves as they are."""
+    plain = variables(job.train, world_size, False, "tp" in job.axes(world_size))
+    further = variables(job.train, world_size, True, "tp" in job.axes(world_size))[len(plain) :]
+    rows = [(f"{one.name}={one.value}", one.why) for one in plain if one.name not in os.environ]
+    rows += [
+        (f"{one.name}={os.environ[one.name]}", f"yours; not {one.value}") for one in plain if one.name in os.environ
+    ]
+    if further:
+        rows.append((" ".join(f"{one.name}={one.value}" for one in further), "over several machines"))
+    if not rows:
+        return []
+    return [("environment", "set for the run, unless you set them"), *((f"  {text}", f"  {why}") for text, why in rows)]
 
 
 def _count(number: float) -> str:

@@ -9,11 +9,9 @@ from recipe_core import stack
 from recipe_core.doctor.finding import Finding
 from recipe_core.errors import LaunchError
 from recipe_core.launch import worker
+from recipe_core.launch_variables import REFUSED, is_on
 
 _TOPIC = "Environment variables"
-REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-"""They make bf16 of every fp32 tensor on XLA, silently, counters and losses included."""
-_OFF = ("", "0", "false", "no", "off")
 
 
 def variable_findings(environment: Mapping[str, str] | None = None) -> Iterator[Finding]:
@@ -25,7 +23,7 @@ def variable_findings(environment: Mapping[str, str] | None = None) -> Iterator[
 
 def _refused(env: Mapping[str, str]) -> Iterator[Finding]:
     for name in REFUSED:
-        if env.get(name, "").lower() not in _OFF:
+        if is_on(env, name):
             yield Finding(
                 _TOPIC, "broken", f"{name}={env[name]}: it makes bf16 of all fp32, unseen; runs refuse it",
                 f"unset {name}; take train.precision=bf16 (or bf16_mixed), which says what it does",
@@ -44,12 +42,12 @@ def _ranks(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _compiler(env: Mapping[str, str]) -> Iterator[Finding]:
-    if env.get("NEURON_EXTRACT_GRAPHS_ONLY", "").lower() not in _OFF:
+    if is_on(env, "NEURON_EXTRACT_GRAPHS_ONLY"):
         yield Finding(
             _TOPIC, "broken", "NEURON_EXTRACT_GRAPHS_ONLY is set: nothing is computed, and every loss is wrong",
             "unset it; `recipe precompile` sets it for as long as it needs it",
         )  # fmt: skip
-    if env.get("TORCH_NEURONX_COMPILE_ONLY", "").lower() not in _OFF:
+    if is_on(env, "TORCH_NEURONX_COMPILE_ONLY"):
         yield Finding(
             _TOPIC, "broken", "TORCH_NEURONX_COMPILE_ONLY is set: graphs are compiled and nothing is computed",
             "unset it; `recipe precompile` sets it for as long as it needs it",

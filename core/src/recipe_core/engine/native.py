@@ -24,6 +24,7 @@ from recipe_core.engine.peaks import Peak, known_peak, trainium_peak
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.failures import chain, explain
 from recipe_core.launch import Worker, worker
+from recipe_core.stack import instance
 from recipe_core.supervise import STORE
 
 # Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
@@ -278,11 +279,10 @@ def _peak_resident() -> int | None:
 
 def _peak(device: torch.device) -> Peak | None:
     if device.type == "neuron":
-        # EC2's hypervisor says the instance type here; trn2 joins two physical cores into one unless told otherwise.
-        product = Path("/sys/devices/virtual/dmi/id/product_name")
-        instance = product.read_text().strip() if product.exists() else ""
-        default = "1" if instance.startswith("trn1") else "2"
-        return trainium_peak(instance, int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default)))
+        # trn2 joins two physical cores into one unless told otherwise.
+        kind = instance()
+        default = "1" if kind.startswith("trn1") else "2"
+        return trainium_peak(kind, int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default)))
     module = getattr(torch, device.type, None)
     name = getattr(module, "get_device_name", None)
     return known_peak(name()) if name is not None else None
