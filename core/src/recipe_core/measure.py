@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recipe_core.curves import Row
-from recipe_core.engine import Engine
+from recipe_core.engine import Engine, neuron
 from recipe_core.parallel import Run
 
 COUNTS = ("real_tokens", "sequences")
@@ -29,7 +29,8 @@ def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def mean_over_ranks(engine: Engine, run: Run, values: Mapping[str, Tensor]) -> dict[str, float]:
     """All values averaged over the data-parallel ranks, in one reduction; the host waits for it."""
     group = run.mesh["dp"].get_group() if run.mesh is not None else None
-    stacked = torch.stack([v.double() if v.device.type == "cpu" else v.float() for v in values.values()])
+    here = [v.cpu() if neuron.is_narrow(v.device) else v for v in values.values()]
+    stacked = torch.stack([v.double() if v.device.type == "cpu" else v.float() for v in here])
     return dict(zip(values, engine.mean(stacked, group).tolist(), strict=True))
 
 
@@ -70,7 +71,8 @@ class Meter:
         self._engine, self._run = engine, run
         self._tokens_per_sample, self._flops_per_sample = tokens_per_sample, flops_per_sample
         self._losses: list[Tensor] | None = [] if every_loss else None
-        self._counts: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}  # of the step under way
+        self._counted: dict[str, list[Tensor]] = {}  # of the steps since the last reading
         self._now = Stretch()
         self._recent: deque[Stretch] = deque()
         self._values: dict[str, Tensor] = {}
@@ -88,6 +90,9 @@ class Meter:
     def step(self, values: dict[str, Tensor], norm: Tensor, lr: float, seconds: float) -> None:
         """Note a step: this rank's means over its micro batches, gradient norm, learning rate, time on the host."""
         self._values, self._norm, self._lr = values, norm, lr
+        for name, count in self._counts.items():
+            self._counted.setdefault(name, []).append(count)
+        self._counts = {}
         self._now.steps += 1
         self._now.seconds += seconds
         if self._losses is not None:
@@ -97,18 +102,24 @@ class Meter:
         """Wait for the device and tell what the steps since the last reading gave; all ranks call it."""
         start = time.perf_counter()
         losses = {f"loss {i}": loss for i, loss in enumerate(self._losses or ())}
-        means = mean_over_ranks(self._engine, self._run, {**self._values, **self._counts, **losses})
+        counts = {name: self._sum(steps) for name, steps in self._counted.items()}
+        means = mean_over_ranks(self._engine, self._run, {**self._values, **counts, **losses})
         norm = float(self._norm)
         self._engine.synchronize()
         now, self._now = self._now, Stretch()
         now.seconds += time.perf_counter() - start
-        now.counts = {name: means[name] * self._run.dp_size for name in self._counts}
-        self._counts = {}
+        now.counts = {name: means[name] * self._run.dp_size for name in counts}
+        self._counted = {}
         if self._losses is not None:
             self._losses = []
         row = {name: means[name] for name in self._values}
         row |= {"lr": self._lr, "grad_norm": norm, "seconds": now.seconds / now.steps}
         return Reading(row | self._speeds(now), [means[name] for name in losses])
+
+    def _sum(self, steps: list[Tensor]) -> Tensor:
+        """The sum over many steps, which may need more than the 32 bits that some devices have."""
+        counts = torch.stack(steps)
+        return (counts.cpu().long() if neuron.is_narrow(counts.device) else counts).sum()
 
     def _speeds(self, now: Stretch) -> Row:
         """Speeds over the last stretches that make up WINDOW steps; ``now`` is the newest."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from recipe_core.engine import Value
+from recipe_core.engine import Value, neuron
 from recipe_core.engine.memory import keep_freed_memory
 from recipe_core.engine.peaks import Peak, known_peak, trainium_peak
 from recipe_core.errors import ConfigError, LaunchError
@@ -55,6 +55,8 @@ class NativeEngine:
             if self.world_size > 1:
                 self._meet(self._worker)
         # After the process group: TorchNeuron wants it before the device is touched, and no other device minds.
+        if self.device.type == neuron.NAME:
+            neuron.take()
         if self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)
         if self.device.type == "cpu":
@@ -125,7 +127,7 @@ class NativeEngine:
             return _peak_resident()
         try:
             return torch.accelerator.max_memory_allocated()
-        except (RuntimeError, NotImplementedError):  # not every extension counts
+        except (AttributeError, RuntimeError, NotImplementedError):  # not every extension counts
             return None
 
     def peak_flops(self, precision: str) -> float | None:
@@ -207,6 +209,8 @@ def _gather(value: Value, world_size: int, group: dist.ProcessGroup | None) -> l
 
 def _device(name: str, me: Worker | None) -> torch.device:
     """The device of this rank; nothing is put on it yet."""
+    if name in ("auto", neuron.NAME) and neuron.is_here():
+        return torch.device(neuron.NAME)
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     found = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
     kind = found[0] if name == "auto" else name

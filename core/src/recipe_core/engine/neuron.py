@@ -1,0 +1,58 @@
+"""What is different about Trainium as a device of PyTorch itself (TorchNeuron): AWS Neuron's native stack.
+
+From https://awsdocs-neuron.readthedocs-hosted.com, TorchNeuron of release 2.33 (public beta). Not run on hardware here;
+the tests put a stand-in in its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from recipe_core.errors import ConfigError
+
+NAME = "neuron"
+"""The device type. A device of it is called just so, never ``neuron:0``: the runtime gives each process its own."""
+
+
+def is_here() -> bool:
+    """Whether PyTorch knows the device. The device itself is not touched, which must wait for the process group."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == NAME
+
+
+def take() -> None:
+    """Touch the device for the first time, once the process group is there.
+
+    A mesh that finds a device untouched sets one by its number, which this device does not have.
+
+    Raises:
+        ConfigError: there is none, or another process has it.
+    """
+    if torch.accelerator.is_available():
+        try:
+            torch.empty(1, device=NAME)
+            return
+        except RuntimeError as error:
+            problem = f" ({error})"
+    else:
+        problem = ""
+    raise ConfigError(
+        f"train.device: no device of type {NAME!r} can be had{problem}; `recipe doctor` says what is wrong with the "
+        "driver, and `neuron-ls` which process has the NeuronCores"
+    )
+
+
+def compile_options(device: torch.device) -> dict[str, Any]:
+    """What ``torch.compile`` is told on ``device``.
+
+    Neuron's backend takes whole graphs of fixed shapes: it refuses ``dynamic=True``, and a break in the graph would
+    cost an execution for each part. It ignores ``mode``.
+    """
+    return {"backend": NAME, "fullgraph": True, "dynamic": False} if device.type == NAME else {}
+
+
+def is_narrow(device: torch.device) -> bool:
+    """Whether ``device`` keeps int64 in 32 bits and has no float64: sums that grow must be taken on the host."""
+    return device.type == NAME
