@@ -120,7 +120,21 @@ def bash(tmp_path: Path) -> Path:
     [
         (
             "recipe ",
-            ["ls", "show", "check", "run", "compare", "prepare", "inspect", "verify", "convert", "merge", "completion"],
+            [
+                "ls",
+                "show",
+                "check",
+                "run",
+                "precompile",
+                "compare",
+                "prepare",
+                "inspect",
+                "verify",
+                "convert",
+                "merge",
+                "doctor",
+                "completion",
+            ],
         ),
         ("recipe sh", ["show"]),
         ("recipe completion ", ["bash", "zsh", "fish"]),

@@ -222,6 +222,35 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
             folder.rmdir()  # which only succeeds where the run failed before it wrote anything
 
 
+@cli.command()
+@_recipe_words
+@_processes
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where a trial run keeps what it needs (default: a temporary folder); one that all machines see.",
+)
+@_debug
+def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+    """Compile the graphs of a run before it.
+
+    It takes the line of the run, its processes included, and makes two steps without checkpoints, logs and golden
+    curve. On AWS Neuron over XLA it does so under neuron_parallel_compile.
+    """
+    from recipe_core import cli_precompile, launch, launch_variables
+    from recipe_core.destination import shared_folder
+
+    launch.die_with_parent()
+    worker = launch.worker()
+    job = _job(cli_precompile.trial_words(words), worker.world_size if worker else processes or 0)
+    count = processes or job.recipe.processes
+    world_size = worker.world_size if worker else count
+    launch_variables.prepare(job.train, world_size, tp="tp" in job.axes(world_size))
+    folder = out or (shared_folder(job.name, worker) if worker else None)
+    return cli_precompile.precompile(job, words, folder, 1 if worker else count)
+
+
 def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:
     from recipe_core.destination import RUNS
 

@@ -21,7 +21,7 @@ def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
     @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
     @debug
     def doctor(as_json: bool) -> int:
-        """Tell what is installed and works, with the way out where it does not.
+        """Tell what works on this machine, and what to do if not.
 
         Python, PyTorch, torch-xla and AWS's packages, devices, drivers, network, disks, limits and environment
         variables. It ends with 1 when something is broken.

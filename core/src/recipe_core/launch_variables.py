@@ -62,6 +62,9 @@ def variables(train: Train, processes: int, several_machines: bool, tp: bool = F
     found = list(_legacy(train)) if kind == "legacy" else list(_native(processes, tp)) if kind == "native" else []
     if kind != "legacy" and stack.package("torch-xla") and getattr(train, "engine", "auto") != "xla":
         found.append(Variable("USE_TORCH_XLA", "0", "or transformers takes the run for one on XLA"))
+    if train.compile and kind is None:
+        folder = compiled_folder() / "inductor"
+        found.append(Variable("TORCHINDUCTOR_CACHE_DIR", str(folder), "what torch.compile made once is kept"))
     if kind is not None and several_machines:
         found += _network()
     return found

@@ -21,7 +21,9 @@ from recipe_core import optim
 from recipe_core.background import Saver
 from recipe_core.begin import begin
 from recipe_core.checkpoint import Checkpoints
+from recipe_core.compiled import GraphCounter, Graphs
 from recipe_core.curves import METRICS, Row, read_rows
+from recipe_core.engine import neuron
 from recipe_core.errors import ConfigError
 from recipe_core.feed import Feed
 from recipe_core.files import home, write_text
@@ -38,13 +40,17 @@ from recipe_core.stop import StopFlag
 from recipe_core.train import Parts, Progress, train
 
 
-def run(job: Job, out: Path) -> dict[str, Any]:
-    """Build every part of ``job`` in order, continue what ``out`` holds, train; return what results.json says."""
+def run(job: Job, out: Path, *, rehearsal: bool = False) -> dict[str, Any]:
+    """Build every part of ``job`` in order, continue what ``out`` holds, train; return what results.json says.
+
+    A ``rehearsal`` saves and shows nothing; rank 0 returns what was compiled on the way.
+    """
     with StopFlag() as stop, engines.start(job.train) as engine:
-        return _run(job, out, engine, stop)  # a call, so that all groups are let go before the engine stops
+        return _run(job, out, engine, stop, rehearsal)  # a call, so that all groups are let go before the engine stops
 
 
-def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[str, Any]:
+def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal: bool) -> dict[str, Any]:
+    graphs = GraphCounter(engine.device.type)
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run)
@@ -56,7 +62,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
 
     with ExitStack() as stack:
         saver = stack.enter_context(Saver(checkpoints, background=background))
-        report = stack.enter_context(Report(engine.rank == 0, job.train.steps, _line(job)))
+        report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, _line(job)))
         feed = stack.enter_context(Feed(samples, run))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
@@ -67,13 +73,16 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag) -> dict[st
         flops = facts.flops_per_sample if facts else None
         parts = Parts(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
-            advance=report.advance, save=partial(_save, saver, model, optimizer, progress),
+            advance=report.advance, save=_forget if rehearsal else partial(_save, saver, model, optimizer, progress),
             stop_signal=lambda: stop.signal, golden=golden,
             meter=Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None),
         )  # fmt: skip
         stopped = train(parts, progress)
         saver.wait()
-    return _close(job, out, engine, run, model, progress, stop.signal if stopped else None)
+    if rehearsal:
+        return {"graphs": graphs.read(), "device": run.device.type} if engine.rank == 0 else {}
+    compiled = graphs.read() if job.train.compile else None
+    return _close(job, out, engine, run, model, progress, stop.signal if stopped else None, compiled)
 
 
 def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
@@ -102,7 +111,7 @@ def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
     if not divides:
         module = module.to(run.device)
     if job.train.compile:
-        module.compile()
+        module.compile(**neuron.compile_options(run.device))
     model = job.layout.build(module, job.layout.config, run)
     if job.train.activation_checkpointing:
         recompute(model.module, run.structure.blocks)  # with what the layout made of the blocks
@@ -137,6 +146,10 @@ def _save(
     saver.save(progress.step, _state(model, optimizer, progress), val_loss)
 
 
+def _forget(val_loss: float | None) -> None:
+    """Save nothing."""
+
+
 def _line(job: Job) -> Callable[[Row], str]:
     """How a row of metrics looks on the console."""
     if not job.recipe.log_line:
@@ -155,7 +168,14 @@ def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
 
 
 def _close(
-    job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: Progress, signal: str | None
+    job: Job,
+    out: Path,
+    engine: engines.Engine,
+    run: Run,
+    model: Parallel,
+    progress: Progress,
+    signal: str | None,
+    compiled: Graphs | None,
 ) -> dict[str, Any]:
     """What the recipe adds at its end, results.json, and the closing words."""
     extra: Mapping[str, Any] = {}
@@ -170,6 +190,9 @@ def _close(
         "consumed_samples": progress.consumed_samples, **_ends(rows), **_speeds(rows), "world_size": run.world_size,
         "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
+    if compiled is not None:  # after `recipe precompile`, none had to be
+        results["compilations"] = compiled.compiled
+        results["notes"] = {**results.get("notes", {}), "torch.compile": str(compiled)}
     write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
     show(summary(results, job.name, os.path.relpath(out)))
     return results
