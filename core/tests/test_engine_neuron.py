@@ -1,6 +1,6 @@
 """Runs on a stand-in for Trainium's native device: the order of things, names, whole graphs, and 32-bit integers.
 
-The device is made known to a whole process, so each test has processes of its own.
+The device is made known to a whole process, so no test can have it in its own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from recipe_core.run import run
 from recipe_core.settings import Train
 from recipe_core.testing import spawn, toy
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this PyTorch takes no device written in Python",
+)
 SETTINGS = [
     "train.steps=4", "train.log_every=1", "train.eval_every=2", "train.micro_batch=2", "model.counts=true",
     "model.dropout=0.0",
@@ -43,21 +47,38 @@ def stand_in() -> ModuleType:
     return module
 
 
-def train_on(device: str, folder: str) -> tuple[list[dict[str, Any]], list[str]]:
-    notes = stand_in().notes if device == "neuron" else []
-    words = [*SETTINGS, f"train.device={device}"]
-    run(resolve(toy.registry(), "toy", words, 1), Path(folder))
-    return [dict(row) for row in read_rows(Path(folder) / "metrics.jsonl")], notes
+def train_on(device: str, folder: Path) -> list[dict[str, Any]]:
+    run(resolve(toy.registry(), "toy", [*SETTINGS, f"train.device={device}"], 1), folder)
+    return [dict(row) for row in read_rows(folder / "metrics.jsonl")]
 
 
-def test_a_run_on_the_device_has_the_losses_of_the_cpu(tmp_path: Path) -> None:
-    ((there, notes),) = spawn(train_on, 1, "neuron", str(tmp_path / "neuron"))
-    ((here, _),) = spawn(train_on, 1, "cpu", str(tmp_path / "cpu"))
+def alone(folder: str) -> dict[str, Any]:
+    """What the tests of one process look at."""
+    notes = stand_in().notes
+    there = train_on("neuron", Path(folder) / "neuron")
+    return {
+        "notes": list(notes),
+        "there": there,
+        "here": train_on("cpu", Path(folder) / "cpu"),
+        "counts": count(),
+        "message": refuse(),
+    }
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    (one,) = spawn(alone, 1, str(tmp_path_factory.mktemp("runs")))
+    assert isinstance(one, dict)
+    return one
+
+
+def test_a_run_on_the_device_has_the_losses_of_the_cpu(found: dict[str, Any]) -> None:
+    there, here = found["there"], found["here"]
     for key in ("step", "loss", "val_loss", "grad_norm", "lr"):
         assert [row.get(key) for row in there] == [row.get(key) for row in here]
     assert len(there) == 5
     assert all("real_tokens_per_second" in row for row in there[1:])
-    assert notes[-1] == "touched"
+    assert found["notes"][-1] == "touched"
 
 
 def meet() -> dict[str, Any]:
@@ -77,8 +98,8 @@ def meet() -> dict[str, Any]:
 
 
 def test_two_ranks_meet_before_the_device_is_touched() -> None:
-    for found in spawn(meet, 2):
-        assert found == {
+    for one in spawn(meet, 2):
+        assert one == {
             "before the mesh": ["group", "available?", "touched"],
             "device": "neuron",  # never neuron:0
             "any": True,
@@ -88,7 +109,6 @@ def test_two_ranks_meet_before_the_device_is_touched() -> None:
 
 
 def count() -> tuple[dict[str, Any], dict[str, Any]]:
-    stand_in()
     rows = []
     for kind in ("cpu", "neuron"):
         with start(Train(device=kind)) as engine:
@@ -107,8 +127,8 @@ def count() -> tuple[dict[str, Any], dict[str, Any]]:
     return rows[0], rows[1]
 
 
-def test_counts_beyond_32_bits_are_added_up_on_the_host() -> None:
-    ((cpu, device),) = spawn(count, 1)
+def test_counts_beyond_32_bits_are_added_up_on_the_host(found: dict[str, Any]) -> None:
+    cpu, device = found["counts"]
     assert cpu["tokens"] == pytest.approx(2_000_000_001, rel=1e-12)
     assert device == pytest.approx(cpu, rel=1e-12)
 
@@ -165,7 +185,6 @@ def test_the_model_is_compiled_as_one_graph_of_fixed_shapes() -> None:
 
 
 def refuse() -> str:
-    stand_in()
     torch.neuron.is_available = lambda: False  # type: ignore[attr-defined]
     try:
         with start(Train(device="neuron")):
@@ -174,10 +193,9 @@ def refuse() -> str:
         return str(error)
 
 
-def test_a_device_that_cannot_be_had_is_told_with_the_way_out() -> None:
-    (message,) = spawn(refuse, 1)
-    assert message.startswith("train.device: no device of type 'neuron' can be had")
-    assert "`recipe doctor`" in message
+def test_a_device_that_cannot_be_had_is_told_with_the_way_out(found: dict[str, Any]) -> None:
+    assert found["message"].startswith("train.device: no device of type 'neuron' can be had")
+    assert "`recipe doctor`" in found["message"]
 
 
 def test_without_the_package_the_device_is_not_known() -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,11 +38,24 @@ def install(site: Path, name: str, version: str) -> None:
     (info / "RECORD").write_text(f"{module}.so,,\n")
 
 
+def only_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing be installed but what ``folder`` holds, whatever this environment has."""
+
+    def distribution(name: str) -> metadata.Distribution:
+        for found in metadata.distributions(name=name, path=[str(folder)]):
+            return found
+        raise metadata.PackageNotFoundError(name)
+
+    names = {"distribution": distribution, "PackageNotFoundError": metadata.PackageNotFoundError}
+    monkeypatch.setattr(stack, "metadata", SimpleNamespace(**names))
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
+    only_in(folder, monkeypatch)
     monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
     for name in (*LEGACY, *NETWORK, "USE_TORCH_XLA", "XLA_USE_BF16", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
