@@ -47,6 +47,8 @@ def page(registry: Registry) -> str:
     parts.append("## Recipes")
     for recipe in (registry.get("recipe", name) for name in registry.names("recipe")):
         parts += [f"### {recipe.name}", sentence(recipe.summary), composition(recipe)]
+        if type(recipe.train) is not Train:
+            parts += ["Its section `train` has more settings, or others by default:", table(type(recipe.train), Train)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -56,9 +58,9 @@ def sentence(summary: str) -> str:
     return f"{summary}." if "." in first else f"{summary[:1].upper()}{summary[1:]}."
 
 
-def table(settings: type) -> str:
-    """The settings of a dataclass with type, default and meaning."""
-    fields = dataclasses.fields(settings)
+def table(settings: type, known: type | None = None) -> str:
+    """The settings of a dataclass with type, default and meaning; of a subclass of ``known``, those it declares."""
+    fields = [f for f in dataclasses.fields(settings) if known is None or f.name in settings.__annotations__]
     if not fields:
         return "It has no settings."
     meaning, kinds = dict(descriptions(settings)), typing.get_type_hints(settings)
@@ -96,7 +98,7 @@ def composition(recipe: Recipe) -> str:
     lines = [f"- {kind}: `{use.name}`{written(use.settings)}" for kind, use in parts.items()]
     train = {
         f.name: getattr(recipe.train, f.name)
-        for f in dataclasses.fields(Train)
+        for f in dataclasses.fields(recipe.train)
         if getattr(recipe.train, f.name) != f.default
     }
     lines.append(f"- train:{written(train)}")

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 
 from recipe_core.curves import Row, read_rows
-from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.errors import ConfigError, DivergedError, RecipeError
 from recipe_core.job import Job, resolve
 from recipe_core.run import run
 from recipe_core.seeds import mix, mix_array
 from recipe_core.testing import spawn, toy
-from recipe_core.train import DivergedError
 
 LONG = 100_000
 

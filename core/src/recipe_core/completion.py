@@ -74,7 +74,7 @@ def _settings(registry: Registry, words: Sequence[str]) -> dict[str, Any]:
         found[kind] = None
         if name in registry.names(kind):
             found |= _paths(registry.get(kind, name).config, kind)
-    return found | _paths(Train, "train")
+    return found | _paths(type(recipe.train) if recipe else Train, "train")
 
 
 def _paths(settings: type, parent: str) -> dict[str, Any]:

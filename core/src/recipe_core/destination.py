@@ -16,7 +16,7 @@ RUNS = Path("runs")
 
 def new_folder(name: str) -> Path:
     """Make ``runs/NAME-<time>``, which no other run has."""
-    stem = f"{_file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
     while True:
         folder = RUNS / (stem if number == 1 else f"{stem}-{number}")
@@ -44,7 +44,7 @@ def shared_folder(name: str, worker: Worker) -> Path:
             "the ranks cannot agree on a run folder, for torchrun gives this run no name; add --out DIR, or give "
             "torchrun --rdzv-id=NAME"
         )
-    return RUNS / f"{_file_name(name)}-{_file_name(launch)}"
+    return RUNS / f"{file_name(name)}-{file_name(launch)}"
 
 
 def _slurm_step(env: Mapping[str, str]) -> str:
@@ -69,5 +69,6 @@ def _parent() -> str | None:
     return f"torchrun-{os.getppid()}-{start}"
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """``text`` with nothing but what may stand in the name of a file."""
     return re.sub(r"[^\w.-]+", "-", text)

@@ -39,6 +39,10 @@ class CheckpointError(RecipeError):
     """A checkpoint is missing, damaged, or does not fit the run."""
 
 
+class DivergedError(RecipeError):
+    """Loss or gradients are no longer finite."""
+
+
 class LaunchError(RecipeError):
     """The processes of a run cannot be started as asked."""
 

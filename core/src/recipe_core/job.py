@@ -13,7 +13,7 @@ from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_me
 from recipe_core.facts import Facts
 from recipe_core.registry import PARTS, PartKind, Registry
 from recipe_core.settings import Train
-from recipe_core.specs import Division, Model, ModelFacts, Part, Recipe, Structure, Use
+from recipe_core.specs import Division, Model, ModelFacts, Part, Recipe, Structure, Use, load
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
@@ -124,13 +124,20 @@ def resolve(
         part = _part(registry, kind, merged[kind], found)
         if part is not None:
             parts[kind] = part
-    train = config.fill(Train, merged["train"], "train", found)
+    train: Train | None = config.fill(type(recipe.train), merged["train"], "train", found)
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None:
-        found += _problems(parts, train, facts, world_size or recipe.processes, out)
+        processes = world_size or recipe.processes
+        train = train and train.for_run(processes, _train_samples(facts))
+        found += _problems(parts, train, facts, processes, out)
     if found or train is None:
         raise ConfigError.of(dict.fromkeys(found))
-    return Job(recipe=recipe, variant=variant, train=train, facts=facts, **parts)
+    job = Job(recipe=recipe, variant=variant, train=train, facts=facts, **parts)
+    if world_size is not None and recipe.problems:
+        problems = load(recipe.problems, f"recipe {recipe.name!r}")(job, world_size or recipe.processes)
+        if found := list(problems):
+            raise ConfigError.of(dict.fromkeys(found))
+    return job
 
 
 def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
@@ -164,6 +171,14 @@ def _problems(
         yield from layout_checks.saving_problems(parts["layout"], parts["checkpoint"], world_size)
     if train is not None and out is not None:
         yield from checks.disk_problems(facts, train, out)
+
+
+def _train_samples(facts: Facts) -> int | None:
+    """Different training samples, where they are known."""
+    try:
+        return facts.data.train_samples if facts.data else None
+    except RecipeError:  # which fact_problems tells
+        return None
 
 
 def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple[Recipe, str | None, Mapping[str, Any]]:

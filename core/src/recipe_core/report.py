@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from recipe_core.curves import Row
+from recipe_core.job import Job
 
 
 class Report:
@@ -93,6 +95,14 @@ def _progress_bar() -> Any:
     return Progress(*columns, console=console)
 
 
+def log_line(job: Job) -> Callable[[Row], str]:
+    """How a row of metrics looks on the console of ``job``."""
+    if not job.recipe.log_line:
+        return partial(plain_line, steps=job.train.steps)
+    line: Callable[[Row, Job], str] = pkgutil.resolve_name(job.recipe.log_line)
+    return lambda row: line(row, job)
+
+
 def plain_line(row: Mapping[str, Any], steps: int) -> str:
     """A row of metrics as one line, for recipes that bring no line of their own."""
     parts = [f"step {row['step']}/{steps}"]
@@ -136,7 +146,11 @@ def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
-    """The closing words: losses, speed, where the files are, what to try next."""
+    """The closing words: losses, speed, where the files are, what to try next.
+
+    ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the words of
+    the line that make a run twice as long, where these are not steps.
+    """
     steps, total = results["step"], results["steps"]
     if results["stopped"]:
         head = f"{name} stopped at step {steps} of {total} and saved"
@@ -154,7 +168,8 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
     if steps < total:
         lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")
     else:
-        lines.append(f"  recipe run {job} train.steps={2 * total}    # the same, twice as long")
+        longer = results.get("twice", f"train.steps={2 * total}")
+        lines.append(f"  recipe run {job} {longer}    # the same, twice as long")
     if results["world_size"] == 1:
         lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
     lines.append(f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)")

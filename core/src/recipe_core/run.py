@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import pkgutil
-import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -26,7 +23,7 @@ from recipe_core.curves import METRICS, Row, read_rows
 from recipe_core.engine import neuron
 from recipe_core.errors import ConfigError
 from recipe_core.feed import Feed
-from recipe_core.files import home, write_text
+from recipe_core.files import home
 from recipe_core.golden import load_golden
 from recipe_core.job import Job
 from recipe_core.measure import Meter
@@ -34,7 +31,8 @@ from recipe_core.metrics import Metrics
 from recipe_core.parallel import Parallel, Run, Samples
 from recipe_core.precision import cast, described
 from recipe_core.recompute import recompute
-from recipe_core.report import Report, plain_line, show, summary
+from recipe_core.report import Report, log_line
+from recipe_core.results import conclude, measured
 from recipe_core.state import gather_state
 from recipe_core.stop import StopFlag
 from recipe_core.train import Parts, Progress, train
@@ -62,7 +60,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
 
     with ExitStack() as stack:
         saver = stack.enter_context(Saver(checkpoints, background=background))
-        report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, _line(job)))
+        report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, log_line(job)))
         feed = stack.enter_context(Feed(samples, run))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
@@ -150,14 +148,6 @@ def _forget(val_loss: float | None) -> None:
     """Save nothing."""
 
 
-def _line(job: Job) -> Callable[[Row], str]:
-    """How a row of metrics looks on the console."""
-    if not job.recipe.log_line:
-        return partial(plain_line, steps=job.train.steps)
-    line: Callable[[Row, Job], str] = pkgutil.resolve_name(job.recipe.log_line)
-    return lambda row: line(row, job)
-
-
 def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
     parameters = model.size()  # a collective
     precision = described(run.device.type, job.train.precision)
@@ -184,34 +174,13 @@ def _close(
             extra = pkgutil.resolve_name(job.recipe.closing)(module, job, run) or {}
     if engine.rank != 0:
         return {}
-    rows = read_rows(out / METRICS)
     results = {
         "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
-        "consumed_samples": progress.consumed_samples, **_ends(rows), **_speeds(rows), "world_size": run.world_size,
-        "device": run.device.type, "torch": torch.__version__, **extra,
+        "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS)),
+        "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
     if compiled is not None:  # after `recipe precompile`, none had to be
         results["compilations"] = compiled.compiled
         results["notes"] = {**results.get("notes", {}), "torch.compile": str(compiled)}
-    write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
-    show(summary(results, job.name, os.path.relpath(out)))
+    conclude(results, job, out)
     return results
-
-
-def _ends(rows: list[Row]) -> dict[str, float | None]:
-    """First and last value of the loss, and of the parts and accuracies that a model gives beside it."""
-    found: dict[str, float | None] = dict.fromkeys(("first_loss", "loss", "first_val_loss", "val_loss"))
-    for row in rows:
-        for key, value in row.items():
-            if key.endswith(("loss", "accuracy")) and value is not None:
-                found[f"first_{key}"] = value if found.get(f"first_{key}") is None else found[f"first_{key}"]
-                found[key] = value
-    return found
-
-
-def _speeds(rows: list[Row]) -> dict[str, float | None]:
-    """Medians of the speeds; the first row's includes what a device compiles."""
-    keys = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
-    values = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
-    found = {key: statistics.median(numbers) for key, numbers in values.items() if numbers}
-    return {"tokens_per_second": None, **found}

@@ -129,6 +129,13 @@ class Train:
         if problems:
             raise ValueError("\n".join(problems))
 
+    def for_run(self, world_size: int, train_samples: int | None) -> Train:
+        """What this says for a run on ``world_size`` processes, with so many training samples (None: not known).
+
+        A recipe may bring a subclass with settings of its own, from which others follow: steps from epochs, say.
+        """
+        return self
+
     def _optimizer_problems(self) -> list[str]:
         """Settings of the optimizer that exclude each other."""
         problems = []

@@ -113,7 +113,9 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
 def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
     """The formats whose files ``path`` has, or is."""
     known = (_get(registry, name) for name in registry.names("checkpoint") if _single(registry, name))
-    return [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
+    found = [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
+    refined = {spec.refines for spec in found}
+    return [spec for spec in found if spec.name not in refined]
 
 
 def steps(path: Path) -> list[Path]:

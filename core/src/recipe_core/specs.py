@@ -263,6 +263,8 @@ class CheckpointFormat(Spec):
     :mod:`recipe_core.sharding`; it is for conversion, and no run saves in it."""
     model: str = ""
     """The only model that it is for; empty: any."""
+    refines: str = ""
+    """A format whose files this one's folders hold too: where the patterns of both match, this one is meant."""
     stages: bool = False
     """Whether it can save where processes hold different parameters, as in a pipeline; a state then has meta tensors in
     the place of those that others hold."""
@@ -291,6 +293,7 @@ class Recipe:
     layout: Use = Use("ddp")
     checkpoint: Use = Use("dcp")
     train: Train = field(default_factory=Train)
+    """Its class is that of the section's settings: a subclass of :class:`Train` adds some that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another. ``tiny`` must exist:
     it goes through the real command in seconds, on a laptop's CPU."""
@@ -298,6 +301,9 @@ class Recipe:
     """Processes that ``recipe run`` starts where nobody says how many."""
     run: str = "recipe_core.run:run"
     """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe has another."""
+    problems: str = ""
+    """``package.module:function(job, world_size) -> Iterable[str]``, without torch: what only this recipe's ``run``
+    finds wrong with settings that are right by themselves, one message each."""
     log_line: str = ""
     """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
     closing: str = ""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from recipe_core import precision
 from recipe_core.curves import Row
 from recipe_core.engine import Engine
-from recipe_core.errors import RecipeError
+from recipe_core.errors import DivergedError
 from recipe_core.feed import Feed, starts
 from recipe_core.golden import Golden
 from recipe_core.measure import Meter, mean_over_ranks, without_counts
@@ -22,10 +22,6 @@ from recipe_core.optim import set_learning_rate
 from recipe_core.parallel import Batch, Loss, Parallel, Run
 from recipe_core.schedule import learning_rate
 from recipe_core.seeds import mix
-
-
-class DivergedError(RecipeError):
-    """Loss or gradients are no longer finite."""
 
 
 @dataclass

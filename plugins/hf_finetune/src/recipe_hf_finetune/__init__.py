@@ -1,0 +1,1 @@
+"""Fine-tuning for classification of text, with Hugging Face's Trainer."""

@@ -1,0 +1,63 @@
+"""The checkpoint format ``hf_trainer``: a folder of Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from recipe_core.errors import CheckpointError
+from recipe_core.hf import Hf
+from recipe_core.specs import NoSettings
+
+STATE = "trainer_state.json"
+
+
+class TrainerFormat:
+    """``model.safetensors``, ``config.json``, the tokenizer, and what the Trainer needs to go on: ``optimizer.pt``,
+    ``scheduler.pt``, ``rng_state*.pth`` and ``trainer_state.json``.
+
+    For conversion it is the model and the position in the schedule. A run gives ``writer``, which writes all of it.
+    """
+
+    name = "hf_trainer"
+
+    def __init__(self, config: NoSettings | None = None) -> None:
+        self._hf = Hf()
+        self.writer: Callable[[Path], None] | None = None
+
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Write into the empty folder ``path``; all ranks call it."""
+        if self.writer is not None:
+            self.writer(path)
+            return
+        self._hf.save(path, state)
+        step = int((state.get("progress") or {}).get("step") or 0)
+        (path / STATE).write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
+
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        """The model, the texts beside it and the position.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        folder = path if path.is_dir() else path.parent
+        try:
+            step = int(json.loads((folder / STATE).read_text(encoding="utf-8"))["global_step"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{folder / STATE}: is missing or damaged ({error})") from error
+        return {**self._hf.open(folder), "progress": {"step": step}}
+
+    def load(self, path: Path, state: dict[str, Any]) -> None:
+        """Fill the model's tensors and the position.
+
+        Raises:
+            CheckpointError: a file is damaged, or holds other tensors.
+        """
+        state["progress"] = self.open(path)["progress"]
+        self._hf.load(path, state)
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``path`` is such a folder."""
+        return (path / STATE).is_file()

@@ -1,0 +1,121 @@
+"""What ``recipe check`` and ``recipe run`` find wrong before anything is loaded. No torch here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from recipe_core.errors import PluginError, RecipeError
+from recipe_core.job import Job
+from recipe_core.trained import checkpoint_at, job_of
+from recipe_hf_finetune.config import SequenceClassifier
+from recipe_hf_finetune.source import RECIPE, has_tokenizer, ready
+
+_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
+"""What a name on the hub looks like: one word, or owner/name."""
+
+
+def problems(job: Job, world_size: int) -> Iterator[str]:
+    """Everything that the Trainer would mind, or do otherwise than the settings say."""
+    if job.model.spec.name != "sequence_classifier":
+        yield f"model: {job.model.spec.name} is nothing that this recipe fine-tunes; take model=sequence_classifier"
+        return
+    if job.data.spec.name != "text_classification":
+        yield f"data: {job.data.spec.name} has no labels for this recipe; take data=text_classification"
+        return
+    yield from _parts(job)
+    yield from _train(job)
+    yield from _source(job.model.config)
+    yield from _length(job)
+
+
+def _parts(job: Job) -> Iterator[str]:
+    if job.layout.spec.name not in ("ddp", "single"):
+        yield f"layout: the Trainer of this recipe is data parallel, and {job.layout.spec.name} is not; take layout=ddp"
+    if job.checkpoint.spec.name != "hf_trainer":
+        yield (
+            f"checkpoint: the Trainer saves in its own format, not in {job.checkpoint.spec.name}; take "
+            "checkpoint=hf_trainer, and convert the finished run"
+        )
+
+
+def _train(job: Job) -> Iterator[str]:
+    train = job.train
+    fixed = {
+        "optimizer": "adamw", "optimizer_states": "weights", "stochastic_rounding": False, "min_lr": 0.0,
+        "trust_clip": 0.0, "golden": None,
+    }  # fmt: skip
+    for name, value in fixed.items():
+        if getattr(train, name) != value:
+            shown = {None: "null", False: "false"}.get(value, value)  # type: ignore[call-overload]
+            yield f"train.{name}: the Trainer knows {shown} alone, got {getattr(train, name)}"
+    if train.schedule == "polynomial":
+        yield "train.schedule: expected constant, linear or cosine in this recipe, got polynomial"
+    if train.init_from is not None:
+        yield (
+            "train.init_from: this recipe begins with the model that model.source names; set "
+            f"model.source={train.init_from}"
+        )
+    if getattr(train, "random_start", False) and job.model.config.source is None:
+        yield "train.random_start: model.source is null, so that the run has random weights anyway; set it to false"
+
+
+def _source(config: SequenceClassifier) -> Iterator[str]:
+    """Whether the model is there, as far as one can tell without a network."""
+    source = config.source
+    if source is None:
+        return
+    if source.startswith(RECIPE):
+        yield from _recipe(source.removeprefix(RECIPE))
+        return
+    path = Path(source)
+    if not path.exists():
+        if not _HUB.fullmatch(source) or source.startswith("."):
+            yield f"model.source: {source}: there is no such file or folder, and it is no name of a hub either"
+        return
+    try:
+        place = ready(source)
+        if place is None:
+            checkpoint_at(path)
+    except RecipeError as error:
+        yield f"model.source: {error}"
+        return
+    if place is not None and config.tokenizer is None and not has_tokenizer(place):
+        yield (
+            f"model.source: {place}: holds no tokenizer (vocab.txt, tokenizer.json); put it there, or name it: "
+            "model.tokenizer=FOLDER"
+        )
+
+
+def _recipe(name: str) -> Iterator[str]:
+    try:
+        job_of(name)
+    except PluginError as error:
+        yield (
+            f"model.source: {RECIPE}{name}: {error}; install the plugin that has it (pip install "
+            f"recipe-{name.partition(':')[0].replace('_', '-')}), name a model instead (model.source=FOLDER), or take "
+            "random weights (model.source=null train.random_start=false)"
+        )
+    except RecipeError as error:
+        yield f"model.source: {RECIPE}{name}: {error}"
+
+
+def _length(job: Job) -> Iterator[str]:
+    """Whether the model has as many positions as samples have tokens, where its config.json is here."""
+    place = ready(job.model.config.source or "") if job.model.config.source else None
+    path = Path(place or "") / "config.json"
+    if not place or not path.is_file():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        positions = int(found.get("max_position_embeddings") or 0)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        yield f"model.source: {path}: cannot be read as JSON ({error})"
+        return
+    if positions and positions < job.data.config.max_length:
+        yield (
+            f"data.max_length: samples have up to {job.data.config.max_length:,} tokens, and the model in {place} "
+            f"takes {positions:,}; set data.max_length={positions} or less"
+        )

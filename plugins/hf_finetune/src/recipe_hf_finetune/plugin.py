@@ -1,0 +1,72 @@
+"""What this plugin adds. Start here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Use, hookimpl
+from recipe_core.variants import variants_of
+from recipe_hf_finetune.config import SequenceClassifier, TextClassification
+from recipe_hf_finetune.train_config import FineTune
+
+
+@hookimpl
+def register_models() -> Iterable[Model]:
+    """Whatever transformers has with a head for classification."""
+    yield Model(
+        name="sequence_classifier",
+        build="recipe_hf_finetune.model:build",
+        config=SequenceClassifier,
+        summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
+    )
+
+
+@hookimpl
+def register_datasets() -> Iterable[Dataset]:
+    """Sentences or pairs of them, with labels."""
+    yield Dataset(
+        name="text_classification",
+        build="recipe_hf_finetune.data:build",
+        facts="recipe_hf_finetune.data_facts:facts",
+        config=TextClassification,
+        tokenizer="recipe_hf_finetune.vocabulary:files",
+        summary="labelled sentences or pairs: GLUE, files of your own, or pairs made of Python's own text",
+    )
+
+
+@hookimpl
+def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
+    """What the Trainer saves."""
+    yield CheckpointFormat(
+        name="hf_trainer",
+        build="recipe_hf_finetune.checkpoint:TrainerFormat",
+        patterns=("trainer_state.json",),
+        naming="hf",
+        refines="hf",
+        summary="a folder of Hugging Face's Trainer: model, tokenizer, optimizer, schedule and random states",
+    )
+
+
+@hookimpl
+def register_recipes() -> Iterable[Recipe]:
+    """Fine-tuning; by default of the BERT that ``recipe run bert_dp`` trains, beside one of random weights."""
+    yield Recipe(
+        name="hf_finetune",
+        summary="fine-tuning for classification of text, with Hugging Face's Trainer",
+        model=Use("sequence_classifier", source="recipe:bert_dp"),
+        data=Use("text_classification", max_length=64),
+        checkpoint=Use("hf_trainer"),
+        train=FineTune(
+            epochs=4.0,
+            batch_per_process=16,
+            micro_batch=16,
+            lr=5e-4,
+            random_start=True,
+            precision="bf16_mixed",
+            log_every=50,
+        ),
+        run="recipe_hf_finetune.run:run",
+        problems="recipe_hf_finetune.checks:problems",
+        log_line="recipe_hf_finetune.console:line",
+        variants=variants_of("recipe_hf_finetune"),
+    )

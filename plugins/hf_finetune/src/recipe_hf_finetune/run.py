@@ -1,0 +1,159 @@
+"""What ``recipe run hf_finetune`` does: prepare model and samples, hand over to the Trainer, tell the results.
+
+Launching, run folder, metrics, checkpoints and signals are the core's; training is Hugging Face's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from recipe_core import engine as engines
+from recipe_core import folder as folders
+from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.files import atomic_folder, home
+from recipe_core.job import Job
+from recipe_core.report import show
+from recipe_core.stop import StopFlag
+from recipe_hf_finetune import source as sources
+from recipe_hf_finetune import vocabulary
+from recipe_hf_finetune.arguments import prepare_environment
+from recipe_hf_finetune.splits import load
+
+T = TypeVar("T")
+TOKENIZER = "tokenizer"
+"""Where in the run folder a vocabulary lies that was trained for it."""
+
+
+def run(job: Job, out: Path) -> dict[str, Any]:
+    """Fine-tune as ``job`` says, continue what ``out`` holds; return what results.json says."""
+    prepare_environment()
+    with StopFlag() as stop:
+        # Before the ranks meet: it may take minutes, and a collective has a limit.
+        source, goes_on = sources.run_first(job.model.config, home(), lambda: stop.signal)
+        if not goes_on:
+            show(f"{job.name} stopped while it made the model to begin with; the same line goes on from there")
+            return {}
+        with engines.start(job.train) as engine:
+            return _run(job, out, engine, stop, source)  # a call, so that all is let go before the engine stops
+
+
+def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> dict[str, Any]:
+    from recipe_hf_finetune.closing import close
+    from recipe_hf_finetune.leg import fine_tune
+
+    _quiet()
+    folders.claim(out, job, engine)
+    bench = _bench(job, out, engine, stop, source)
+    outcomes: list[dict[str, Any]] = []
+    legs = _legs(job, out)
+    for leg in legs:
+        found = None if engine.any(stop.signal is not None) else fine_tune(bench, leg)
+        if found is None:
+            break
+        outcomes.append(found)
+    return close(bench, out, legs, outcomes) if engine.rank == 0 else {}
+
+
+def _legs(job: Job, out: Path) -> list[Any]:
+    """The seeds from the trained model, then, if wanted, as many from random weights."""
+    from recipe_hf_finetune.leg import Leg
+
+    train = job.train
+    seeds = range(train.seed, train.seed + train.seeds)
+    found = [
+        Leg(seed, False, out if seed == train.seed else out / f"seed-{seed}", seed == train.seed) for seed in seeds
+    ]
+    if train.random_start:
+        found += [Leg(seed, True, out / f"random-start-{seed}", False) for seed in seeds]
+    return found
+
+
+def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> Any:
+    """Model, tokenizer and samples, the same on every rank."""
+    from recipe_hf_finetune import encode, model
+    from recipe_hf_finetune.leg import Bench
+
+    config, data, train = job.model.config, job.data.config, job.train
+    corpus = load(data, home())
+    place = _place(job, out, engine, source)
+    tokenizer = encode.load_tokenizer(_tokenizer(job, out, engine, place), config.revision)
+    if place is None:
+        make: Callable[[], Any] = partial(model.random_config, config, len(tokenizer), max(512, data.max_length))
+    else:
+        make = partial(model.load_config, place, config)
+    known = make()
+    encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
+
+    def made() -> Any:
+        found = make()
+        if found.pad_token_id is None:
+            found.pad_token_id = tokenizer.pad_token_id
+        return found
+
+    encoded = {
+        split: encode.encode(examples, tokenizer, data.max_length, pad=data.pad_to_max_length)
+        for split, examples in corpus.splits.items()
+    }
+    encoded["validation"] = encoded["validation"].first(train.eval_samples)
+    return Bench(
+        job=job, engine=engine, side=engine.side(), stop=stop, corpus=corpus, tokenizer=tokenizer, encoded=encoded,
+        place=place, config=made,
+    )  # fmt: skip
+
+
+def _place(job: Job, out: Path, engine: engines.Engine, source: str | None) -> str | None:
+    """Where ``from_pretrained`` finds the weights; a checkpoint of another format is converted first."""
+    if source is None:
+        return None
+    found = sources.ready(source)
+    if found is None:
+        _on_rank_0(engine, lambda: sources.convert(job.model.config, source, out))
+        found = str(out / sources.CONVERTED)
+    return found
+
+
+def _tokenizer(job: Job, out: Path, engine: engines.Engine, place: str | None) -> str:
+    """Where the tokenizer is; one is trained where there is none."""
+    config = job.model.config
+    if config.tokenizer is not None:
+        return str(config.tokenizer)
+    if place is not None:
+        if not sources.has_tokenizer(place):
+            raise ConfigError(
+                f"model.source: {config.source}: its checkpoint does not tell which tokenizer it was trained with; "
+                "name it: model.tokenizer=FOLDER, with vocab.txt or tokenizer.json in it"
+            )
+        return place
+
+    def write() -> None:
+        if not (out / TOKENIZER).is_dir():
+            with atomic_folder(out / TOKENIZER) as part:
+                for name, text in vocabulary.files(job.data.config).items():
+                    (part / name).write_text(text, encoding="utf-8")
+
+    _on_rank_0(engine, write)
+    return str(out / TOKENIZER)
+
+
+def _on_rank_0(engine: engines.Engine, action: Callable[[], None]) -> None:
+    """Do it on rank 0 while the others wait; where it fails, all raise the same."""
+    problem: RecipeError | None = None
+    if engine.rank == 0:
+        try:
+            action()
+        except RecipeError as error:
+            problem = error
+    problem = engine.broadcast(problem)
+    if problem is not None:
+        raise problem
+
+
+def _quiet() -> None:
+    """Our lines say what happens; transformers' warnings are about what is meant here (a head without weights)."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

@@ -1,0 +1,154 @@
+"""Against a plain script around the Trainer, as transformers' run_glue.py is one: equal to the last digit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+SCRIPT = """
+import csv, json, sys
+import numpy, torch
+from transformers import (
+    AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction, Trainer, TrainingArguments,
+    default_data_collator, set_seed,
+)
+
+given = json.loads(sys.argv[1])
+
+
+def read(path):
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\\t", quoting=csv.QUOTE_NONE))
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        encoded = tokenizer([row[given["one"]] for row in rows], [row[given["two"]] for row in rows],
+                            padding="max_length", max_length=given["max_length"], truncation=True)
+        self.rows = [{**{key: encoded[key][i] for key in encoded}, "label": int(row[given["label"]])}
+                     for i, row in enumerate(rows)]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return self.rows[i]
+
+
+def metrics(found: EvalPrediction):
+    said = numpy.argmax(found.predictions, axis=1)
+    hits = int(((said == 1) & (found.label_ids == 1)).sum())
+    return {"accuracy": float((said == found.label_ids).mean()),
+            "f1": 2 * hits / max(1, int((said == 1).sum() + (found.label_ids == 1).sum()))}
+
+
+arguments = TrainingArguments(
+    output_dir=given["out"], use_cpu=True, seed=given["seed"], num_train_epochs=given["epochs"],
+    per_device_train_batch_size=given["batch"], per_device_eval_batch_size=given["batch"], learning_rate=given["lr"],
+    gradient_accumulation_steps=given.get("accumulate", 1), max_grad_norm=1.0, optim="adamw_torch", report_to="none",
+    save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
+)
+set_seed(given["seed"])
+config = AutoConfig.from_pretrained(given["model"], num_labels=2)
+tokenizer = AutoTokenizer.from_pretrained(given["model"])
+model = AutoModelForSequenceClassification.from_pretrained(given["model"], config=config)
+train, dev = Rows(read(given["train"])), Rows(read(given["validation"]))
+trainer = Trainer(model=model, args=arguments, train_dataset=train, eval_dataset=dev, compute_metrics=metrics,
+                  processing_class=tokenizer, data_collator=default_data_collator)
+trainer.train()
+found = trainer.evaluate()
+logits = trainer.predict(dev).predictions
+json.dump({"accuracy": found["eval_accuracy"], "f1": found["eval_f1"], "said": numpy.argmax(logits, axis=1).tolist(),
+           "logits": logits.astype(float).tolist(), "steps": trainer.state.global_step}, open(given["result"], "w"))
+"""
+
+
+def plain_script(folder: Path, **given: Any) -> dict[str, Any]:
+    """What the script finds, in a process of its own."""
+    result = folder / "script.json"
+    (folder / "script.py").write_text(SCRIPT)
+    words = json.dumps({**given, "out": str(folder / "script"), "result": str(result)})
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_TORCH_XLA": "0"}
+    done = subprocess.run(
+        [sys.executable, str(folder / "script.py"), words], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def predictions(out: Path) -> list[dict[str, str]]:
+    with (out / "predictions-validation.tsv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def equal(ours: Any, script: dict[str, Any], names: tuple[str, str]) -> None:
+    import numpy as np
+
+    assert ours.results["step"] == script["steps"]
+    assert (ours.results["accuracy"], ours.results["f1"]) == (script["accuracy"], script["f1"])
+    rows = predictions(ours.out)
+    assert [names.index(row["predicted"]) for row in rows] == script["said"]
+    shares = np.exp(np.array(script["logits"]))
+    best = (shares / shares.sum(1, keepdims=True)).max(1)
+    assert [row["probability"] for row in rows] == [f"{value:.6f}" for value in best]
+
+
+def test_equal_to_the_digit(fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path) -> None:
+    """With dropout, several micro batches a step, a last step with fewer, and evaluations on the way."""
+    out = tmp_path / "ours"
+    ours = fine_tune(
+        f"model.source={bert}", f"data.folder={folder}", "data.task=mrpc", "data.max_length=24", "model.dropout=null",
+        "train.epochs=3", "train.batch_per_process=4", "train.micro_batch=2", "train.lr=1e-3", "train.seed=11",
+        "train.eval_every=2", "train.eval_samples=1000", out=out,
+    )  # fmt: skip
+    assert ours.code == 0, ours.text
+    script = plain_script(
+        tmp_path, model=str(bert), train=str(folder / "train.tsv"), validation=str(folder / "validation.tsv"), seed=11,
+        epochs=3, batch=2, accumulate=2, lr=1e-3, max_length=24, one="sentence1", two="sentence2", label="label",
+    )  # fmt: skip
+    equal(ours, script, ("not_equivalent", "equivalent"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_equal_on_mrpc(fine_tune: Callable[..., Any], data: Path, tmp_path: Path) -> None:
+    """Microsoft's files, and the BERT that ``recipe run bert_dp`` trains; on two processes within noise."""
+    source = trained_bert(tmp_path)
+    out, mrpc = tmp_path / "ours", data / "mrpc"
+    words = (
+        f"model.source={source}", f"data.folder={mrpc}", "data.task=mrpc", "data.max_length=64", "train.seed=3",
+        "train.epochs=2", "train.batch_per_process=8", "train.micro_batch=8", "train.lr=3e-4", "model.dropout=0.1",
+        "train.eval_samples=10000", "train.eval_every=0", "train.log_every=50",
+    )  # fmt: skip
+    ours = fine_tune(*words, out=out)
+    assert ours.code == 0, ours.text
+    path = out / "hf_saved_model" / "config.json"
+    config = {**json.loads(path.read_text()), "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    path.write_text(json.dumps(config))
+    script = plain_script(
+        tmp_path, model=str(out / "hf_saved_model"), train=str(mrpc / "msr_paraphrase_train.txt"),
+        validation=str(mrpc / "msr_paraphrase_test.txt"), seed=3, epochs=2, batch=8, lr=3e-4, max_length=64,
+        one="#1 String", two="#2 String", label="Quality",
+    )  # fmt: skip
+    equal(ours, script, ("not_equivalent", "equivalent"))
+    two = fine_tune(*words, "--processes", "2", out=tmp_path / "two")
+    assert (two.results["steps"] - 1) // 2 <= ours.results["steps"] // 4 + 1
+    assert two.results["accuracy"] == pytest.approx(ours.results["accuracy"], abs=0.05)
+
+
+def trained_bert(folder: Path) -> Path:
+    from recipe_core.cli import main
+
+    assert main(["run", "bert_dp", "--out", str(folder / "bert")]) == 0
+    return folder / "bert"
