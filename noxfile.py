@@ -32,7 +32,7 @@ PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.to
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
-HEAVY = {"h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
+HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
@@ -162,8 +162,10 @@ def csrc_sanitized(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """The tests that compare our results with megatron-core, pytorch-optimizer and transformers."""
-    install(session, *FOLDERS, *TESTING, "megatron-core", "pytorch-optimizer", "transformers")
+    """The tests that compare with megatron-core, pytorch-optimizer, scikit-learn and transformers."""
+    install(
+        session, *FOLDERS, *TESTING, "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers"
+    )
     test(session, "-m", "peer", *tests_of(*FOLDERS), ROOT / "tests")
 
 

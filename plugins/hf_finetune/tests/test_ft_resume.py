@@ -1,0 +1,88 @@
+"""Stopped in the middle of an epoch and continued: every figure is that of the uninterrupted run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipe_core.curves import read_rows
+
+pytestmark = pytest.mark.filterwarnings("default")
+TIMES = ("seconds", "samples_per_second", "sequences_per_second", "peak_memory")
+WORDS = (
+    "data.task=mrpc", "data.max_length=24", "model.dropout=0.1", "train.epochs=3", "train.batch_per_process=4",
+    "train.micro_batch=2", "train.lr=1e-3", "train.eval_every=0", "train.eval_samples=100", "train.log_every=1",
+)  # fmt: skip
+
+
+def figures(done: Any) -> list[dict[str, Any]]:
+    """The rows without what a clock says."""
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in read_rows(done / "metrics.jsonl")]
+
+
+def test_in_the_middle_of_an_epoch(fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path) -> None:
+    """27 samples make 7 steps an epoch; the runs stop after 10 and after 14, with dropout, and evaluate each epoch."""
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert fine_tune(*words, out=whole).code == 0
+    first = fine_tune(*words, "train.stop_after=10", out=parts)
+    assert (first.code, first.results["step"]) == (0, 10)
+    assert "recipe run" in first.text
+    assert "continuing after step 10" in fine_tune(*words, "train.stop_after=4", out=parts).text
+    assert fine_tune(*words, out=parts).code == 0
+    assert figures(parts) == figures(whole)
+    assert [row["step"] for row in figures(whole) if "val_accuracy" in row] == [7, 14, 21]
+    name = "predictions-validation.tsv"
+    assert (parts / name).read_text() == (whole / name).read_text()
+    again = fine_tune(*words, out=parts)  # there is nothing left to do
+    assert (again.code, figures(parts)) == (0, figures(whole))
+
+
+def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_tune: Callable[..., Any]) -> None:
+    out = tmp_path / "run"
+    words = [*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.epochs=40", "train.eval_every=1000"]
+    line = [sys.executable, "-m", "recipe_core", "run", "hf_finetune:tiny", *words, "--out", str(out)]
+    with subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while len(read_rows(out / "metrics.jsonl")) < 5:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    stopped = fine_tune(*words, "train.stop_after=1", out=out)
+    assert stopped.code == 0
+    steps = [row["step"] for row in stopped.rows if "loss" in row]
+    assert steps == list(range(1, steps[-1] + 1))  # none is missing, none stands twice
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=2", "train.stop_after=5")
+    out = tmp_path / "run"
+    assert fine_tune(*words, out=out).code == 0
+    damaged = out / "checkpoints" / "step-5" / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    done = fine_tune(*words, out=out)
+    assert str(damaged.parent) in done.text
+    assert "continuing after step 4" in done.text
+
+
+def test_two_processes_double_the_batch_and_halve_the_steps(
+    fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "model.dropout=0")
+    one = fine_tune(*words, "train.stop_after=1", out=tmp_path / "one").results
+    two = fine_tune(*words, "--processes", "2", out=tmp_path / "two").results
+    assert (one["steps"], two["steps"]) == (21, 12)  # 27 samples are 7 batches of 4, and 4 of 8
+    assert (one["consumed_samples"], two["consumed_samples"]) == (4, 12 * 8)
+    assert (two["world_size"], two["step"]) == (2, 12)
