@@ -62,6 +62,8 @@ set_seed(given["seed"])
 config = AutoConfig.from_pretrained(given["model"], num_labels=2)
 tokenizer = AutoTokenizer.from_pretrained(given["model"])
 model = AutoModelForSequenceClassification.from_pretrained(given["model"], config=config)
+if given.get("accumulate", 1) > 1:
+    model.accepts_loss_kwargs = False  # or the Trainer minimises so many times the loss
 train, dev = Rows(read(given["train"])), Rows(read(given["validation"]))
 trainer = Trainer(model=model, args=arguments, train_dataset=train, eval_dataset=dev, compute_metrics=metrics,
                   processing_class=tokenizer, data_collator=default_data_collator)

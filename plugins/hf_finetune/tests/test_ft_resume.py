@@ -86,3 +86,12 @@ def test_two_processes_double_the_batch_and_halve_the_steps(
     assert (one["steps"], two["steps"]) == (21, 12)  # 27 samples are 7 batches of 4, and 4 of 8
     assert (one["consumed_samples"], two["consumed_samples"]) == (4, 12 * 8)
     assert (two["world_size"], two["step"]) == (2, 12)
+
+
+def test_micro_batches_change_no_loss(fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path) -> None:
+    """The Trainer minimises a multiple of the loss where it believes that the model divides by the number of items."""
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "model.dropout=0", "train.stop_after=6")
+    whole = fine_tune(*words, "train.micro_batch=4", out=tmp_path / "whole").rows
+    parts = fine_tune(*words, "train.micro_batch=1", out=tmp_path / "parts").rows
+    for key in ("loss", "grad_norm"):
+        assert [row[key] for row in parts] == pytest.approx([row[key] for row in whole], rel=1e-5)

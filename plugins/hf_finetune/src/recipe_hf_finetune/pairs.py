@@ -30,8 +30,9 @@ _WORDS = range(6, 19)
 """Words of a sentence: two of them fit into 64 tokens."""
 _PLAIN = re.compile(r"[A-Z][A-Za-z0-9 ,'()_.-]*[a-z)]\.")
 """What is a sentence of English rather than a piece of a table or of code."""
-_CANDIDATES = 6
-"""Of so many sentences of the same document, the one that shares most words is the other one of a pair."""
+_TOPIC = re.compile(r"[a-z]{4,}")
+_SHARED = range(2, 61)
+"""In so many sentences stands a word that says what a sentence is about."""
 _SEED = 20191
 
 
@@ -91,22 +92,35 @@ def _plain(text: str) -> list[str]:
 
 def _pairs(documents: Sequence[list[str]], draw: random.Random) -> Iterator[tuple[str, str, int]]:
     """Pairs and labels (1: the same), in turns, in an order of their own. A sentence begins one pair at most."""
-    places = [(d, s) for d, document in enumerate(documents) for s in range(len(document)) if len(document) > 1]
-    draw.shuffle(places)
+    places = [(number, sentence) for number, document in enumerate(documents) for sentence in document]
+    topics = _topics(places)
+    order = draw.sample(range(len(places)), len(places))
     label = 1
-    for d, s in places:
-        document, sentence = documents[d], documents[d][s]
-        other = sentence if label else _nearest(sentence, document, s, draw)
-        changed = rewritten(other, draw)
-        if changed != other:
+    for place in order:
+        sentence = places[place][1]
+        other = sentence if label else _other(place, places, topics, draw)
+        changed = rewritten(other, draw) if other else ""
+        if changed and changed != other:
             yield (sentence, changed, label) if draw.random() < 0.5 else (changed, sentence, label)
             label = 1 - label
 
 
-def _nearest(sentence: str, document: list[str], place: int, draw: random.Random) -> str:
-    """Of some other sentences of ``document``, the one that shares most words with ``sentence``."""
-    others = [other for number, other in enumerate(document) if number != place]
-    words = set(sentence.lower().split())
-    return max(
-        draw.sample(others, min(_CANDIDATES, len(others))), key=lambda other: len(words & set(other.lower().split()))
-    )
+def _topics(places: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
+    """Where each word stands that says what a sentence is about: neither everywhere, nor only there."""
+    found: dict[str, list[int]] = {}
+    for place, (_, sentence) in enumerate(places):
+        for word in dict.fromkeys(_TOPIC.findall(sentence.lower())):
+            found.setdefault(word, []).append(place)
+    return {word: there for word, there in found.items() if len(there) in _SHARED}
+
+
+def _other(
+    place: int, places: Sequence[tuple[int, str]], topics: dict[str, list[int]], draw: random.Random
+) -> str | None:
+    """A sentence of another document that shares a word with the one at ``place``; None where there is none."""
+    document, sentence = places[place]
+    words = [word for word in dict.fromkeys(_TOPIC.findall(sentence.lower())) if word in topics]
+    if not words:
+        return None
+    others = [places[there][1] for there in topics[draw.choice(words)] if places[there][0] != document]
+    return draw.choice(others) if others else None
