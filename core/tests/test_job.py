@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from recipe_core import DataFacts, Dataset, Layout, Model, ModelFacts, Recipe, T
 from recipe_core.errors import ConfigError, DataError, PluginError
 from recipe_core.job import Job, resolve
 from recipe_core.registry import Registry, load
+from recipe_core.testing import toy
 
 HERE = "fake_parts"
 
@@ -423,3 +424,35 @@ def test_the_text_of_a_job_starts_with_its_recipe_and_keeps_lists_on_a_line() ->
     text = job(target="gpt:tiny").as_yaml()
     assert text.startswith("recipe: gpt\nvariant: tiny\nmodel:\n  use: gpt\n  layers: 1\n")
     assert "  betas: [0.9, 0.95]\n" in text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(Train):
+    """Training as a recipe may have it: so many times through the samples."""
+
+    epochs: int = 2
+
+    def for_run(self, world_size: int, train_samples: int | None) -> Epochs:
+        return replace(self, steps=self.epochs * 10 // world_size, global_batch=4 * world_size)
+
+
+def minds(job: Job, world_size: int) -> list[str]:
+    """What only that recipe finds wrong."""
+    return ["train.seed: 13 is unlucky"] if job.train.seed == 13 and world_size == 2 else []
+
+
+def test_a_recipe_may_have_settings_of_training_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fake_minds", SimpleNamespace(minds=minds))  # type: ignore[arg-type]
+    registry = toy.registry()
+    (claim,) = registry.claims["recipe"]["toy"]
+    own = replace(registry.get("recipe", "toy"), train=Epochs(), variants={}, problems="fake_minds:minds")
+    registry.claims["recipe"]["toy"] = [replace(claim, item=own)]
+    assert resolve(registry, "toy", ["train.epochs=3"]).train.steps == Train().steps
+    job = resolve(registry, "toy", ["train.epochs=3", "train.micro_batch=4"], 2)
+    assert (job.train.steps, job.train.global_batch, job.as_dict()["train"]["epochs"]) == (15, 8, 3)
+    assert resolve(registry, job.as_dict(), [], 1).train.steps == 30
+    with pytest.raises(ConfigError, match=r"epochs: expected a whole number, got 'few'"):
+        resolve(registry, "toy", ["train.epochs=few"], 1)
+    assert resolve(registry, "toy", ["train.seed=13", "train.micro_batch=4"], 1).train.seed == 13
+    with pytest.raises(ConfigError, match=r"train\.seed: 13 is unlucky"):
+        resolve(registry, "toy", ["train.seed=13", "train.micro_batch=4"], 2)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,6 @@ from recipe_core.errors import DataError
 from recipe_core.job import resolve
 from recipe_core.registry import load as plugins
 from recipe_hf_finetune.config import TextClassification
-from recipe_hf_finetune.pairs import pairs
 from recipe_hf_finetune.splits import Corpus, load
 
 ROWS = [
@@ -164,5 +166,21 @@ def test_pairs_of_pythons_text(made: Corpus) -> None:
     assert texts["train"] & texts["validation"] == set()
 
 
-def test_pairs_are_the_same_each_time(made: Corpus, tmp_path: Path) -> None:
-    assert pairs(400, tmp_path) == made.splits
+def test_pairs_are_the_same_in_every_process() -> None:
+    """Sets of words are hashed otherwise in each."""
+    code = """
+import random
+from recipe_hf_finetune.pairs import _pairs
+about = ["socket", "thread", "parser", "number", "window"]
+documents = [[f"The {one} reads data from file {n}.", f"If {one} fails, an error is raised in {n}."]
+             for n in range(9) for one in about]
+print(list(_pairs(documents, random.Random(5))))
+"""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        )
+        for seed in ("1", "2")
+    ]
+    assert said[0].stdout == said[1].stdout
+    assert said[0].stdout.count(b"), (") > 50

@@ -106,7 +106,7 @@ def test_a_name_of_the_hub_while_offline(fine_tune: Callable[..., Any], monkeypa
         (("model.source=recipe:bert",), ("no recipe named 'bert'", "pip install recipe-bert", "model.source=null")),
         (("layout=tp", "layout.tp=1"), ("layout: the Trainer of this recipe is data parallel",)),
         (("checkpoint=dcp", "train.optimizer=lamb"), ("checkpoint: the Trainer saves", "train.optimizer: the Trainer")),
-        (("train.init_from=x", "train.schedule=polynomial"), ("train.init_from", "train.schedule: expected constant")),
+        (("train.min_lr=1e-6", "train.schedule=polynomial"), ("train.min_lr", "train.schedule: expected constant")),
         (("train.epochs=0", "train.seeds=0"), ("train.seeds: expected at least 1", "epochs: expected more than 0")),
     ],
 )  # fmt: skip

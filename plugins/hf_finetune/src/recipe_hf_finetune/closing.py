@@ -71,10 +71,12 @@ def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> di
         ):
             if name in spreads:
                 notes[label] = ", ".join(_spread(key, value) for key, value in spreads[name].items() if key != "loss")
-        more = "".join(
-            f", {name.removesuffix('_metrics')}: {outcomes[0][name]}" for name in outcomes[0] if "_met" in name
-        )
-        notes["model"] = f"{MODEL}/, for from_pretrained{more}"
+        for name, found in outcomes[0].items():
+            if name.endswith("_metrics"):  # MNLI's second validation split, or a test split with labels
+                notes[name.removesuffix("_metrics")] = ", ".join(
+                    f"{k} {v:.4f}" for k, v in found.items() if k != "loss"
+                )
+        notes["model"] = f"{MODEL}/, for from_pretrained"
         notes["look at"] = f"predictions-validation.tsv, {CURVE}" + ", confusion.png" * bool(bench.corpus.labels)
     if len(outcomes) < len(legs) and outcomes:
         left = "; ".join(leg.words for leg in legs[len(outcomes) :])

@@ -71,7 +71,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, _object(path, number, _parsed(path, line, number))
+                yield number, _object(path, number, _parsed(path, line.strip(), number))
 
 
 def _json(path: Path) -> Iterator[tuple[int, Row]]:

@@ -57,7 +57,7 @@ def register_recipes() -> Iterable[Recipe]:
         data=Use("text_classification", max_length=64),
         checkpoint=Use("hf_trainer"),
         train=FineTune(
-            epochs=3.0,
+            epochs=2.0,
             batch_per_process=16,
             micro_batch=16,
             lr=5e-4,

@@ -5,6 +5,7 @@ Launching, run folder, metrics, checkpoints and signals are the core's; training
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -79,20 +80,14 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
     config, data, train = job.model.config, job.data.config, job.train
     corpus = load(data, home())
     place = _place(job, out, engine, source)
+    known = None if place is None else model.load_config(place, config)
     tokenizer = encode.load_tokenizer(_tokenizer(job, out, engine, place), config.revision)
-    if place is None:
-        make: Callable[[], Any] = partial(model.random_config, config, len(tokenizer), max(512, data.max_length))
-    else:
-        make = partial(model.load_config, place, config)
-    known = make()
+    if known is None:
+        known = model.random_config(config, len(tokenizer), max(512, data.max_length))
     encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
 
-    def made() -> Any:
-        found = make()
-        if found.pad_token_id is None:
-            found.pad_token_id = tokenizer.pad_token_id
-        return found
-
+    if known.pad_token_id is None:
+        known.pad_token_id = tokenizer.pad_token_id
     encoded = {
         split: encode.encode(examples, tokenizer, data.max_length, pad=data.pad_to_max_length)
         for split, examples in corpus.splits.items()
@@ -100,7 +95,7 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
     encoded["validation"] = encoded["validation"].first(train.eval_samples)
     return Bench(
         job=job, engine=engine, side=engine.side(), stop=stop, corpus=corpus, tokenizer=tokenizer, encoded=encoded,
-        place=place, config=made,
+        place=place, config=partial(copy.deepcopy, known),
     )  # fmt: skip
 
 

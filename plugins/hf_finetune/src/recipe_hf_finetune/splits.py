@@ -103,6 +103,8 @@ def _checked(config: TextClassification, found: Mapping[str, tuple[str, list[tup
     if not first:
         raise DataError(f"{where}: holds no sample; expected a heading with the names of columns, and rows")
     columns, label = _columns(config, task, where, first[0][1])
+    if lacking := [name for name in (*columns, label) if name not in first[0][1]]:
+        raise _missing(where, lacking, first[0][1])
     labels = config.labels or task.labels
     if not labels and not task.regression:
         labels = _labels(where, (row.get(label) for _, row in first))
