@@ -71,8 +71,10 @@ def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
 def _write(path: Path, count: int) -> None:
     counts = {"train": count, "validation": count // 4}
     documents = [found for text in library.documents(Path(sysconfig.get_paths()["stdlib"])) if (found := _plain(text))]
-    held = len(documents) // 5
-    parts = {"validation": documents[:held], "train": documents[held:]}
+    held = documents[: len(documents) // 5]
+    known = {sentence for document in held for sentence in document}
+    rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(held) :]]
+    parts = {"validation": held, "train": rest}
     with path.open("w", encoding="utf-8") as file:
         for split, wanted in counts.items():
             made = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
