@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from recipe_core.files import home
+from recipe_core.trained import trained
+
 pytestmark = pytest.mark.filterwarnings("default")
 
 SCRIPT = """
@@ -126,7 +129,7 @@ def test_equal_to_the_digit(fine_tune: Callable[..., Any], folder: Path, bert: P
 @pytest.mark.timeout(900)
 def test_equal_on_mrpc(fine_tune: Callable[..., Any], data: Path, tmp_path: Path) -> None:
     """Microsoft's files, and the BERT that ``recipe run bert_dp`` trains; on two processes within noise."""
-    source = trained_bert(tmp_path)
+    source = trained("bert_dp", home(), lambda: None)
     out, mrpc = tmp_path / "ours", data / "mrpc"
     words = (
         f"model.source={source}", f"data.folder={mrpc}", "data.task=mrpc", "data.max_length=64", "train.seed=3",
@@ -147,10 +150,3 @@ def test_equal_on_mrpc(fine_tune: Callable[..., Any], data: Path, tmp_path: Path
     two = fine_tune(*words, "--processes", "2", out=tmp_path / "two")
     assert (two.results["steps"] - 1) // 2 <= ours.results["steps"] // 4 + 1
     assert two.results["accuracy"] == pytest.approx(ours.results["accuracy"], abs=0.05)
-
-
-def trained_bert(folder: Path) -> Path:
-    from recipe_core.cli import main
-
-    assert main(["run", "bert_dp", "--out", str(folder / "bert")]) == 0
-    return folder / "bert"

@@ -13,6 +13,7 @@ from recipe_core.curves import METRICS, read_rows
 from recipe_core.results import conclude, measured
 from recipe_hf_finetune.leg import MODEL, Bench, Leg
 from recipe_hf_finetune.pictures import draw_curves
+from recipe_hf_finetune.train_config import settings
 
 Outcome = Mapping[str, Any]
 CURVE = "learning-curve.png"
@@ -35,8 +36,8 @@ def close(bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outco
         curves = {leg.words: read_rows(leg.folder / METRICS) for leg in legs[: len(outcomes)]}
         draw_curves(curves, bench.corpus.task.metrics[0], out / CURVE)
     results["notes"] = _notes(bench, legs, outcomes)
-    if job.train.epochs is not None:
-        results["twice"] = f"train.epochs={2 * job.train.epochs:g}"
+    if (epochs := settings(job.train).epochs) is not None:
+        results["twice"] = f"train.epochs={2 * epochs:g}"
     conclude(results, job, out)
     return results
 

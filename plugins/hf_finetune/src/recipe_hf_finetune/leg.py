@@ -27,7 +27,7 @@ from recipe_hf_finetune import metrics, model, predictions
 from recipe_hf_finetune.arguments import training_arguments
 from recipe_hf_finetune.encode import Encoded
 from recipe_hf_finetune.splits import Corpus
-from recipe_hf_finetune.train_config import steps_per_epoch
+from recipe_hf_finetune.train_config import settings, steps_per_epoch
 from recipe_hf_finetune.trainer import FineTuner, Ties
 
 FINISHED = "finished.json"
@@ -105,7 +105,7 @@ def _trainer(
 ) -> FineTuner:
     from transformers import DataCollatorWithPadding, default_data_collator
 
-    job, train, encoded = bench.job, bench.job.train, bench.encoded
+    job, train, encoded = bench.job, settings(bench.job.train), bench.encoded
     config = model.with_labels(bench.config(), bench.corpus)
     if leg.random or bench.place is None:
         module = model.random_model(config, leg.seed)

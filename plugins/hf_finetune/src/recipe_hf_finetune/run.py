@@ -22,6 +22,7 @@ from recipe_hf_finetune import source as sources
 from recipe_hf_finetune import vocabulary
 from recipe_hf_finetune.arguments import prepare_environment
 from recipe_hf_finetune.splits import load
+from recipe_hf_finetune.train_config import settings
 
 T = TypeVar("T")
 TOKENIZER = "tokenizer"
@@ -62,7 +63,7 @@ def _legs(job: Job, out: Path) -> list[Any]:
     """The seeds from the trained model, then, if wanted, as many from random weights."""
     from recipe_hf_finetune.leg import Leg
 
-    train = job.train
+    train = settings(job.train)
     seeds = range(train.seed, train.seed + train.seeds)
     found = [
         Leg(seed, False, out if seed == train.seed else out / f"seed-{seed}", seed == train.seed) for seed in seeds

@@ -120,7 +120,7 @@ def _checked(config: TextClassification, found: Mapping[str, tuple[str, list[tup
         numbers = None
         if not unlabelled:
             numbers = [_label(place, number, row.get(label), labels) for number, row in those]
-        splits[split] = Examples(texts, numbers)  # type: ignore[arg-type]  # all of one kind
+        splits[split] = Examples(texts, numbers)
     return Corpus(task, labels, splits)
 
 

@@ -55,6 +55,12 @@ class FineTune(Train):
         return replace(found, steps=max(1, steps))
 
 
+def settings(train: Train) -> FineTune:
+    """The section ``train`` of a job of this recipe, by its own type."""
+    assert isinstance(train, FineTune)  # which the recipe names
+    return train
+
+
 def steps_per_epoch(train_samples: int, micro_batch: int, world_size: int, global_batch: int) -> int:
     """Optimizer steps in which the Trainer sees every sample once: each process takes every so-manieth micro batch, the
     last ones are filled up, and the last step may have fewer of them."""
