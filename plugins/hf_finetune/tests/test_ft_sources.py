@@ -125,8 +125,13 @@ def test_seeds_and_random_start(fine_tune: Callable[..., Any], bert: Path, folde
         f"model.source={bert}", f"data.folder={folder}", "data.max_length=24", "model.dropout=null", "train.steps=3",
         "train.seeds=2", "train.random_start=true", "train.eval_every=0",
     )  # fmt: skip
+    (folder / "test.tsv").write_text("sentence1\tsentence2\nthe man reads\tthe book\na dog\ta fire\n")
     done = fine_tune(*words, out=tmp_path / "run")
     assert done.code == 0, done.text
+    said = [line.split("\t") for line in (done.out / "predictions-test.tsv").read_text().splitlines()]
+    assert [fields[:1] + fields[3:] for fields in said[1:]] == [
+        ["0", "", "the man reads", "the book"], ["1", "", "a dog", "a fire"]
+    ]  # fmt: skip
     results = done.results
     assert [(leg["seed"], leg["random_start"]) for leg in results["legs"]] == [
         (1234, False), (1235, False), (1234, True), (1235, True)
