@@ -32,6 +32,8 @@ PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.to
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
+XLA = ("torch==2.9.0", "torch-xla==2.9.0")
+"""The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
@@ -167,6 +169,20 @@ def peer(session: nox.Session) -> None:
         session, *FOLDERS, *TESTING, "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers"
     )
     test(session, "-m", "peer", *tests_of(*FOLDERS), ROOT / "tests")
+
+
+@nox.session
+def xla(session: nox.Session) -> None:
+    """Recipes on PyTorch/XLA's CPU device, and native PyTorch of that release beside it."""
+    versions = re.sub(r"(?m)^torch==.*$", "\n".join(XLA), (ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints.write_text(versions, encoding="utf-8")
+    session.install("--no-compile", "-c", str(constraints), *XLA, *map(str, FOLDERS), *TESTING)
+    # One after the other: the compiler takes all cores by itself.
+    session.run(
+        "pytest", "-m", "xla", *map(str, tests_of(*FOLDERS)), str(ROOT / "tests"), *session.posargs,
+        env={"OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU"},
+    )  # fmt: skip
 
 
 @nox.session

@@ -147,7 +147,7 @@ def test_peak_memory_is_this_programs_own() -> None:
         assert grown >= before
         assert grown > block.numel()
         # A small program whose parent (this process, with torch in it) is far larger.
-        code = "from recipe_core.engine.native import _peak_resident as p; print(p())"
+        code = "from recipe_core.engine.memory import peak_resident as p; print(p())"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
         assert int(child.stdout) < 10 * before
 

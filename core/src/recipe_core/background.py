@@ -69,6 +69,10 @@ def copied(value: Any) -> Any:
         return type(value)(copied(item) for item in value)
     if isinstance(value, DTensor):
         return value.detach().clone()
+    if isinstance(value, Tensor) and value.device.type == "xla":
+        from recipe_core.xla.shards import on_host
+
+        return on_host(value)
     if isinstance(value, Tensor) and not value.is_meta:  # meta: what another process holds
         return value.detach().to("cpu", copy=True)
     return value

@@ -19,7 +19,7 @@ from recipe_core.origin import Origin
 from recipe_core.parallel import Parallel
 from recipe_core.registry import load
 from recipe_core.sources import Source, find
-from recipe_core.state import apply_state, gather_state, weights
+from recipe_core.state import apply_state, fillable, gather_state, weights
 
 if TYPE_CHECKING:
     from recipe_core.train import Progress
@@ -43,7 +43,7 @@ def begin(
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume in ("auto", "none"):
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
-    state = model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
+    state = fillable(model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()}))
     if path is not None:
         checkpoints.load(path, state)
     else:

@@ -278,9 +278,12 @@ def _job(words: Sequence[str], world_size: int | None = None, out: Path | None =
 def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int) -> int:
     """Train in this process, or supervise several that do."""
     from recipe_core import launch
+    from recipe_core.engine_checks import one_process
     from recipe_core.specs import load
 
-    if processes > 1:
+    if one_process(job.train, job.layout):
+        os.environ.setdefault("CPU_NUM_DEVICES", str(processes))  # read where the XLA device is the CPU
+    elif processes > 1:
         debug = ["--debug"] if ctx.ensure_object(Line).debug else []
         command = [sys.executable, "-m", "recipe_core", *debug, "run", *words, "--out", str(folder)]
         return launch.supervise(command, processes, folder / "logs")

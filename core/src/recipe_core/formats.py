@@ -20,13 +20,21 @@ from torch import Tensor
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
     LoadPlanner,
     ReadItem,
     SavePlan,
     SavePlanner,
+    TensorWriteData,
     WriteItem,
     WriteItemType,
 )
@@ -40,6 +48,7 @@ from recipe_core.lazy import Lazy, flat, held
 from recipe_core.mismatch import mismatch
 from recipe_core.safe_pickle import unreadable
 from recipe_core.specs import NoSettings
+from recipe_core.xla.shards import Pieces
 
 
 class Dcp:
@@ -201,16 +210,44 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
+        # What devices hold in parts is written in parts.
+        self._pieces = {name: value for name, value in self.state_dict.items() if isinstance(value, Pieces)}
+        for name in self._pieces:
+            del self.state_dict[name]
         self._lazy = {name: value for name, value in self.state_dict.items() if isinstance(value, Lazy)}
         for name, value in self._lazy.items():  # planning needs only shape and type
             self.state_dict[name] = torch.empty(value.shape, dtype=value.dtype, device="meta")
         for name, value in self.state_dict.items():
             if not isinstance(value, Tensor):
                 _require_plain(name, value)
-        return super().create_local_plan()
+        plan = super().create_local_plan()
+        items = [item for name, value in self._pieces.items() for item in _piece_items(name, value)]
+        self.plan = dataclasses.replace(plan, items=[*plan.items, *items])
+        return self.plan
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        # Whoever plans for devices may lose what is cut over some and copied over others, and say nothing.
+        lost = [name for name in {*self.state_dict, *self._pieces} if name not in metadata.state_dict_metadata]
+        if lost:
+            raise CheckpointError(f"the plan of the checkpoint has lost {len(lost):,} entries: {', '.join(lost[:5])}")
+        return plans, metadata
 
     def lookup_object(self, index: MetadataIndex) -> Any:
+        if index.fqn in self._pieces:
+            return dict(self._pieces[index.fqn].parts)[tuple(index.offset or ())]
         return self._lazy[index.fqn].read() if index.fqn in self._lazy else super().lookup_object(index)
+
+
+def _piece_items(name: str, value: Pieces) -> Iterator[WriteItem]:
+    """What is to be written of a tensor in parts."""
+    properties = TensorProperties(dtype=value.dtype)
+    for number, (offsets, part) in enumerate(value.parts):
+        chunk = ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=part.shape)
+        yield WriteItem(
+            index=MetadataIndex(name, chunk.offsets, number), type=WriteItemType.SHARD,
+            tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=value.shape),
+        )  # fmt: skip
 
 
 def _require_text_keys(state: Mapping[Any, Any], parent: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipe_core import checks, config, layout_checks
+from recipe_core import checks, config, engine_checks, layout_checks
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.facts import Facts
 from recipe_core.registry import PARTS, PartKind, Registry
@@ -162,6 +162,7 @@ def _problems(
         yield from layout_checks.layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
     yield from checks.fact_problems(facts)
     if train is not None:
+        yield from engine_checks.engine_problems(train, parts.get("layout"))
         yield from checks.process_problems(train, world_size)
         yield from checks.golden_problems(train)
         yield from checks.start_problems(train, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -28,10 +28,17 @@ def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def mean_over_ranks(engine: Engine, run: Run, values: Mapping[str, Tensor]) -> dict[str, float]:
     """All values averaged over the data-parallel ranks, in one reduction; the host waits for it."""
+    return _averaged(engine, run, values, engine.read(_stacked(list(values.values()))))
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    here = [value.cpu() if neuron.is_narrow(value.device) else value for value in values]
+    return torch.stack([value.double() if value.device.type == "cpu" else value.float() for value in here])
+
+
+def _averaged(engine: Engine, run: Run, names: Iterable[str], stacked: Tensor) -> dict[str, float]:
     group = run.mesh["dp"].get_group() if run.mesh is not None else None
-    here = [v.cpu() if neuron.is_narrow(v.device) else v for v in values.values()]
-    stacked = torch.stack([v.double() if v.device.type == "cpu" else v.float() for v in here])
-    return dict(zip(values, engine.mean(stacked, group).tolist(), strict=True))
+    return dict(zip(names, engine.mean(stacked, group).tolist(), strict=True))
 
 
 @dataclass
@@ -103,8 +110,12 @@ class Meter:
         start = time.perf_counter()
         losses = {f"loss {i}": loss for i, loss in enumerate(self._losses or ())}
         counts = {name: self._sum(steps) for name, steps in self._counted.items()}
-        means = mean_over_ranks(self._engine, self._run, {**self._values, **counts, **losses})
-        norm = float(self._norm)
+        values = {**self._values, **counts, **losses}
+        # One transfer for all. The norm is the same on all ranks, and so stays out of the mean.
+        norms = self._norm.to(next(iter(values.values())).device)
+        stacked = self._engine.read(_stacked([*values.values(), norms]))
+        means = _averaged(self._engine, self._run, values, stacked[:-1])
+        norm = float(stacked[-1])
         self._engine.synchronize()
         now, self._now = self._now, Stretch()
         now.seconds += time.perf_counter() - start
@@ -144,4 +155,4 @@ class Meter:
                 row["mfu"] = each / peak
         if memory := self._engine.peak_memory():
             row["peak_memory"] = memory
-        return row
+        return row | self._engine.counters()

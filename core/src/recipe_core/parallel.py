@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from recipe_core import gradients
 from recipe_core.settings import Train
 from recipe_core.specs import Structure
+
+if TYPE_CHECKING:
+    from recipe_core.xla.collectives import Collectives
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
@@ -50,6 +53,10 @@ class Run:
     """Token ids that the model takes are below this; None where it does not say."""
     structure: Structure = field(default_factory=Structure)
     """How the model may be divided."""
+    together: int = 1
+    """Data-parallel ranks whose samples this process reads: all of them, where it drives all devices of the run."""
+    collectives: Collectives | None = None
+    """On PyTorch/XLA, the only way to exchange what is on the devices."""
 
     @property
     def train_samples(self) -> int:
@@ -66,6 +73,22 @@ class Samples(Protocol):
         CPU tensors of shape ``[count, ...]``; narrow integers become int64 on the device. Mostly called with growing
         ``start``, from one thread at a time, which is not always the main thread.
         """
+        ...
+
+
+class Carrier(Protocol):
+    """How batches get to a device that wants to be told by itself."""
+
+    def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
+        """``batches`` on the device, about ``ahead`` of them there before they are asked for."""
+        ...
+
+    def place(self, batch: Batch) -> Batch:
+        """One batch on the device."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the last stream holds."""
         ...
 
 
@@ -93,6 +116,9 @@ class Parallel:
         """The same with the names that they have in checkpoints."""
         every = self.module.named_parameters()
         return [(plain_name(name), p) for name, p in every if p.requires_grad]
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Told of the optimizer of :meth:`parameters` before its first step."""
 
     def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
         """``state`` (nested, of this process) with meta tensors in the place of those that only other processes hold.

@@ -6,6 +6,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from recipe_core.checkpoint import Checkpoints
 from recipe_core.compiled import GraphCounter, Graphs
 from recipe_core.curves import METRICS, Row, read_rows
 from recipe_core.engine import neuron
+from recipe_core.engine_checks import engine_problems, one_process
 from recipe_core.errors import ConfigError
 from recipe_core.feed import Feed
 from recipe_core.files import home
@@ -43,7 +45,10 @@ def run(job: Job, out: Path, *, rehearsal: bool = False) -> dict[str, Any]:
 
     A ``rehearsal`` saves and shows nothing; rank 0 returns what was compiled on the way.
     """
-    with StopFlag() as stop, engines.start(job.train) as engine:
+    problems = list(engine_problems(job.train, job.layout))  # whoever calls this may have checked nothing
+    if problems:
+        raise ConfigError.of(problems)
+    with StopFlag() as stop, engines.start(job.train, one_process=one_process(job.train, job.layout)) as engine:
         return _run(job, out, engine, stop, rehearsal)  # a call, so that all groups are let go before the engine stops
 
 
@@ -53,6 +58,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run)
     optimizer = optim.build(model.named_parameters(), job.train)
+    model.follow(optimizer)
     samples = job.data.build(job.data.config, run)
     folders.claim(out, job, engine)
     progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine, samples)
@@ -61,7 +67,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
     with ExitStack() as stack:
         saver = stack.enter_context(Saver(checkpoints, background=background))
         report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, log_line(job)))
-        feed = stack.enter_context(Feed(samples, run))
+        feed = stack.enter_context(Feed(samples, run, engine.carrier()))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
             record = stack.enter_context(Metrics(out, progress.step, report.row)).write
@@ -85,17 +91,18 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
 
 def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
     """The mesh that the layout names, and this rank's place in it."""
-    axes: dict[str, int] = job.layout.config.axes(engine.world_size)
-    if math.prod(axes.values()) != engine.world_size or "dp" not in axes:
+    axes: dict[str, int] = job.layout.config.axes(engine.devices)
+    if math.prod(axes.values()) != engine.devices or "dp" not in axes:
         text = " x ".join(f"{name}={size}" for name, size in axes.items())
         raise ConfigError(
-            f"layout: {text} needs {math.prod(axes.values())} processes, and this run has {engine.world_size}"
+            f"layout: {text} needs {math.prod(axes.values())} processes, and this run has {engine.devices}"
         )
     mesh = engine.mesh(axes)
     return Run(
-        device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.world_size, local_rank=engine.local_rank,
+        device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.devices, local_rank=engine.local_rank,
         dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
         train=job.train, cache=home(), vocabulary=vocabulary, structure=job.structure(),
+        together=axes["dp"] if engine.devices > engine.world_size else 1, collectives=engine.collectives,
     )  # fmt: skip
 
 
@@ -106,13 +113,13 @@ def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
     with torch.device("meta") if divides and getattr(job.model.spec, "deferred", False) else nullcontext():
         module, loss = job.model.build(job.model.config)
     module = cast(module, job.train.precision)
-    if not divides:
+    if not divides and run.device.type != "xla":  # where a move unties what is tied: the layout sees to both
         module = module.to(run.device)
     if job.train.compile:
         module.compile(**neuron.compile_options(run.device))
     model = job.layout.build(module, job.layout.config, run)
     if job.train.activation_checkpointing:
-        recompute(model.module, run.structure.blocks)  # with what the layout made of the blocks
+        recompute(model.module, run.structure.blocks, run.device.type)  # with what the layout made of the blocks
     return model, model.loss(loss)
 
 
@@ -171,7 +178,7 @@ def _close(
     extra: Mapping[str, Any] = {}
     if job.recipe.closing and progress.step == job.train.steps:
         with model.inference() as module:
-            extra = pkgutil.resolve_name(job.recipe.closing)(module, job, run) or {}
+            extra = pkgutil.resolve_name(job.recipe.closing)(module, job, _beside(module, run)) or {}
     if engine.rank != 0:
         return {}
     results = {
@@ -184,3 +191,9 @@ def _close(
         results["notes"] = {**results.get("notes", {}), "torch.compile": str(compiled)}
     conclude(results, job, out)
     return results
+
+
+def _beside(module: torch.nn.Module, run: Run) -> Run:
+    """``run`` on the device that ``module`` is on, which a layout may have brought to the host."""
+    first = next(module.parameters(), None)
+    return run if first is None or first.device.type == run.device.type else replace(run, device=first.device)

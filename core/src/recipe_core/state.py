@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.lazy import Lazy, held
+from recipe_core.lazy import Lazy, held, mapped
 from recipe_core.ties import ties as _ties
 
 LEAF_OVERHEAD = 4096
@@ -63,6 +63,19 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
     groups = get_optimizer_state_dict(module, optimizer)["param_groups"]
     moments = {"state": held(state["optimizer"]["state"]), "param_groups": groups}
     set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
+
+
+def fillable(state: dict[str, Any]) -> dict[str, Any]:
+    """``state`` as a checkpoint can fill it in place, for :func:`apply_state`: of tensors on an XLA device, where each
+    part that is written would be an operation of a graph, memory on the host stands in their place."""
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.device.type == "xla":
+            return torch.empty(leaf.shape, dtype=leaf.dtype)
+        return leaf
+
+    found: dict[str, Any] = mapped(state, change)
+    return found
 
 
 def state_size(state: Mapping[str, Any]) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from recipe_core.engine_checks import chosen
 from recipe_core.failures import explain
 from recipe_core.settings import Precision, Train
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
+
+    from recipe_core.parallel import Carrier
+    from recipe_core.xla.collectives import Collectives
 
 __all__ = ["Engine", "SideRanks", "explain", "start"]
 
@@ -42,6 +47,13 @@ class Engine(Protocol):
     rank: int
     world_size: int
     local_rank: int
+    collectives: Collectives | None
+    """How ranks exchange what is on their devices, where PyTorch's own functions do not serve (PyTorch/XLA)."""
+
+    @property
+    def devices(self) -> int:
+        """What the layout's axes count: the ranks, or all devices where one process drives them."""
+        ...
 
     @property
     def autocast_device(self) -> str:
@@ -62,6 +74,18 @@ class Engine(Protocol):
 
     def end_step(self) -> None:
         """Mark the end of a training step, for devices that gather operations before they run them."""
+        ...
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """``tensor``, for the host to look at; brought there, where operations are gathered before they run."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """What the device's compiler did so far, for metrics.jsonl; empty where there is none."""
+        ...
+
+    def carrier(self) -> Carrier | None:
+        """How batches get to the device; None: as any tensor."""
         ...
 
     def peak_memory(self) -> int | None:
@@ -106,13 +130,21 @@ class Engine(Protocol):
         ...
 
 
-def start(train: Train) -> AbstractContextManager[Engine]:
+def start(train: Train, *, one_process: bool = False) -> AbstractContextManager[Engine]:
     """The engine that drives ``train.device``. Entering it meets the other ranks, leaving it lets them go.
+
+    ``one_process``: this process drives all devices of the run, see :func:`recipe_core.engine_checks.one_process`.
 
     Raises:
         ConfigError: the device is not there, or there are fewer of it than ranks on this machine.
         LaunchError: on entering, another rank did not come within ``train.timeout`` seconds.
     """
+    if chosen(train) == "xla":
+        from recipe_core.engine.xla import XlaEngine
+
+        return XlaEngine(train, one_process=one_process)
     from recipe_core.engine.native import NativeEngine
 
+    # transformers, which would else take an installed torch-xla for what the run computes on.
+    os.environ.setdefault("USE_TORCH_XLA", "0")
     return NativeEngine(train.device, train.timeout)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # M_TRIM_THRESHOLD and so on of glibc's malloc.h
 _LARGE = 1 << 20
@@ -33,3 +35,22 @@ def return_freed_memory() -> None:
     except (AttributeError, OSError, TypeError):  # no glibc
         return
     mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+def peak_resident() -> int | None:
+    """Peak resident bytes of this process.
+
+    Linux keeps a number of its own for each program in VmHWM; getrusage's also counts what the process was before it
+    became this program, which may be a far larger parent.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

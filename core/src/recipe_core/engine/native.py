@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
 import threading
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -19,13 +20,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from recipe_core.engine import Value, neuron
-from recipe_core.engine.memory import keep_freed_memory
-from recipe_core.engine.peaks import Peak, known_peak, trainium_peak
+from recipe_core.engine.memory import keep_freed_memory, peak_resident
+from recipe_core.engine.peaks import Peak, known_peak, trainium_instance_peak
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.failures import chain, explain
 from recipe_core.launch import Worker, worker
-from recipe_core.stack import instance
 from recipe_core.supervise import STORE
+
+if TYPE_CHECKING:
+    from recipe_core.parallel import Carrier
+    from recipe_core.xla.collectives import Collectives
 
 # Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "neuron": "neuron", "hpu": "hccl", "xpu": "xccl"}
@@ -39,6 +43,8 @@ _FAREWELL = 5.0
 
 class NativeEngine:
     """One rank on a device of native PyTorch; see :class:`recipe_core.engine.Engine`."""
+
+    collectives: Collectives | None = None
 
     def __init__(self, device: str, timeout: float) -> None:
         """``device``: ``auto`` or a device type; ``timeout``: seconds that one collective may take."""
@@ -100,20 +106,25 @@ class NativeEngine:
     def autocast_device(self) -> str:
         return self.device.type
 
+    @property
+    def devices(self) -> int:
+        return self.world_size
+
     def mesh(self, axes: dict[str, int]) -> DeviceMesh | None:
         sizes = tuple(axes.values())
-        size = 1
-        for length in sizes:
-            size *= length
-        if size != self.world_size:
-            text = " x ".join(f"{name}={length}" for name, length in axes.items())
-            raise ConfigError(f"layout: {text} needs {size} processes, and this run has {self.world_size}")
+        self._require_size(axes)
         if self.world_size == 1:
             return None
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=tuple(axes))
         for axis in axes:  # which else wait as long as the backend likes
             _set_pg_timeout(self._timeout, mesh.get_group(axis))
         return mesh
+
+    def _require_size(self, axes: dict[str, int]) -> None:
+        size = math.prod(axes.values())
+        if size != self.devices:
+            text = " x ".join(f"{name}={length}" for name, length in axes.items())
+            raise ConfigError(f"layout: {text} needs {size} processes, and this run has {self.devices}")
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":
@@ -122,9 +133,18 @@ class NativeEngine:
     def end_step(self) -> None:
         """Nothing is put off here."""
 
+    def read(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def carrier(self) -> Carrier | None:
+        return None
+
     def peak_memory(self) -> int | None:
         if self.device.type == "cpu":
-            return _peak_resident()
+            return peak_resident()
         try:
             return torch.accelerator.max_memory_allocated()
         except (AttributeError, RuntimeError, NotImplementedError):  # not every extension counts
@@ -262,31 +282,9 @@ def _destroy_quietly() -> None:
         print(f"while leaving the process group: {error}", file=sys.stderr)
 
 
-def _peak_resident() -> int | None:
-    """Peak resident bytes of this process.
-
-    Linux keeps a number of its own for each program in VmHWM; getrusage's also counts what the process was before it
-    became this program, which may be a far larger parent.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def _peak(device: torch.device) -> Peak | None:
     if device.type == "neuron":
-        # trn2 joins two physical cores into one unless told otherwise.
-        kind = instance()
-        default = "1" if kind.startswith("trn1") else "2"
-        return trainium_peak(kind, int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default)))
+        return trainium_instance_peak()
     module = getattr(torch, device.type, None)
     name = getattr(module, "get_device_name", None)
     return known_peak(name()) if name is not None else None

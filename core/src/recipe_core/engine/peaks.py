@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
+
+from recipe_core.stack import instance
 
 
 class Peak(NamedTuple):
@@ -66,3 +69,10 @@ def trainium_peak(instance: str, cores: int) -> Peak | None:
         return None
     chip, physical = found
     return Peak(*(None if value is None else value * cores / physical for value in chip))
+
+
+def trainium_instance_peak() -> Peak | None:
+    """Peak of one logical NeuronCore of this machine; None where it is no EC2 instance with Trainium."""
+    kind = instance()
+    default = "1" if kind.startswith("trn1") else "2"  # trn2 joins two physical cores into one unless told otherwise
+    return trainium_peak(kind, int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default)))

@@ -20,6 +20,10 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     Raises:
         ConfigError: the model cannot be divided so.
     """
+    if run.device.type == "xla":
+        from recipe_core.layouts.spmd import annotated
+
+        return annotated(module, run)
     if run.mesh is None:
         materialise(module, run.device)
         return Parallel(module)

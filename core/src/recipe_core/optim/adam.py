@@ -42,6 +42,9 @@ def adam_(
             lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
         )  # fmt: skip
         return
+    if weights[0].device.type == "xla":
+        _traced(weights, gradients, firsts, seconds, step, lr=lr, betas=betas, eps=eps, decay=decay)
+        return
     torch._foreach_lerp_(firsts, gradients, 1 - beta1)
     torch._foreach_mul_(seconds, beta2)
     torch._foreach_addcmul_(seconds, gradients, gradients, 1 - beta2)
@@ -53,9 +56,41 @@ def adam_(
     torch._foreach_addcdiv_(weights, firsts, denominators, -lr / (1 - beta1**step))
 
 
+def _traced(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    firsts: list[Tensor],
+    seconds: list[Tensor],
+    step: int,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+) -> None:
+    """The same as one graph for all steps: PyTorch/XLA makes constants of 0 and 1, and so another graph of a step whose
+    rate is 0 (the first of a warm-up) or whose correction has become 1. What changes from step to step is data here."""
+    beta1, beta2 = betas
+    values = [(1 - beta2**step) ** 0.5, 1 - lr * decay, -lr / (1 - beta1**step)]
+    root, kept, rate = numbers(values, weights[0]).unbind()
+    for weight, gradient, first, second in zip(weights, gradients, firsts, seconds, strict=True):
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        if decay:
+            weight.mul_(kept)
+        weight.add_(first / (second.sqrt() / root + eps) * rate)
+
+
+def numbers(values: list[float], like: Tensor) -> Tensor:
+    """``values`` on the device and in the type of ``like``; nobody waits."""
+    return torch.tensor(values, dtype=like.dtype).to(like.device, non_blocking=True)
+
+
 @cache
 def fused(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether ``device`` has PyTorch's fused AdamW for ``dtype``; found out with one number."""
+    if device.type == "xla":  # which would bring everything to the host, where there is one
+        return False
     one = [torch.zeros(1, dtype=dtype, device=device)]
     steps = [torch.ones((), dtype=torch.float32, device=device)]
     try:

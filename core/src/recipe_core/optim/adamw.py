@@ -36,7 +36,9 @@ class AdamW(torch.optim.Optimizer):
         settings = {"lr": train.lr, "betas": train.betas, "eps": train.eps, "weight_decay": train.weight_decay}
         super().__init__(groups, settings)
         self._kept = train.optimizer_states
-        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding else None
+        # On XLA devices the runtime rounds, see recipe_core.engine.xla.
+        traced = any(parameter.device.type == "xla" for parameter in names)
+        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding and not traced else None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

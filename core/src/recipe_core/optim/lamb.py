@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from recipe_core.optim.adam import adam_
+from recipe_core.optim.adam import adam_, numbers
 from recipe_core.optim.adamw import AdamW, Group
 from recipe_core.optim.batch import Batch
 from recipe_core.optim.norms import Norms
@@ -57,7 +57,9 @@ class Lamb(AdamW):
             weights = widener.widen("weights", batch.updated, chunk, dtype).values
             torch._foreach_add_(parts, weights, alpha=group["weight_decay"])
             norms.add(chunk, weights, parts)
-        scales = (norms.ratios(self._clip) * group["lr"]).unbind()
+        ratios = norms.ratios(self._clip)
+        rate = numbers([group["lr"]], ratios) if ratios.device.type == "xla" else group["lr"]  # see adam.py
+        scales = (ratios * rate).unbind()
         for chunk in plan:
             parts = views(updates, chunk)
             torch._foreach_mul_(parts, [scales[piece.tensor] for piece in chunk])

@@ -22,6 +22,6 @@ def stream(device: torch.device, *words: object) -> Iterator[None]:
     """Random numbers that follow from ``words`` alone; after the block the generators are as they were before."""
     digest = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
     own = device.type != "cpu" and hasattr(torch.get_device_module(device), "get_rng_state")
-    with torch.random.fork_rng([device] if own else [], device_type=device.type if own else None):
+    with torch.random.fork_rng([device] if own else [], device_type=device.type if own else "cpu"):
         torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         yield

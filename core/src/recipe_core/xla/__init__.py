@@ -1,0 +1,1 @@
+"""What PyTorch/XLA needs of its own: how ranks meet, and how tensors are laid out over devices."""

@@ -1,0 +1,89 @@
+"""The ranks of a run on PyTorch/XLA as a grid with named axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch_xla.distributed.spmd import Mesh
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks along one axis that this rank is one of. No process group: PyTorch's functions refuse it."""
+
+    ranks: tuple[int, ...]
+    every: tuple[tuple[int, ...], ...]
+    """The same of all ranks; a device's collective names them all."""
+    host: dist.ProcessGroup | None
+    """gloo, for what lives on the host; None where one process drives all devices."""
+
+    def size(self) -> int:
+        """How many ranks."""
+        return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a grid, as :class:`torch.distributed.device_mesh.DeviceMesh` tells of it."""
+
+    place: int
+    group: Group
+
+    def get_local_rank(self) -> int:
+        """Where this rank stands along the axis."""
+        return self.place
+
+    def get_group(self) -> Group:
+        """The ranks along it."""
+        return self.group
+
+    def size(self) -> int:
+        """How many there are."""
+        return self.group.size()
+
+
+class Grid:
+    """Ranks 0 to N - 1, last axis fastest."""
+
+    def __init__(self, axes: Mapping[str, int], found: Mapping[str, Axis], mesh: Mesh | None = None) -> None:
+        self.sizes, self._found, self.mesh = dict(axes), dict(found), mesh
+
+    def __getitem__(self, axis: str) -> Axis:
+        return self._found[axis]
+
+    @classmethod
+    def of_processes(cls, axes: Mapping[str, int], rank: int, timeout: timedelta) -> Grid:
+        """A grid of processes, each with a device of its own; all of them call it."""
+        return cls(axes, {name: _axis(axes, name, rank, timeout) for name in axes})
+
+    @classmethod
+    def of_devices(cls, axes: Mapping[str, int]) -> Grid:
+        """A grid of devices that this process drives all: it stands at the beginning of every axis."""
+        from torch_xla.distributed.spmd import Mesh
+
+        mesh = Mesh(np.arange(math.prod(axes.values())), tuple(axes.values()), tuple(axes))
+        return cls(axes, {name: Axis(0, Group(tuple(range(size)), (), None)) for name, size in axes.items()}, mesh)
+
+
+def along(axes: Mapping[str, int], name: str) -> tuple[tuple[int, ...], ...]:
+    """The ranks along one axis, for every place on the others."""
+    numbers = np.arange(math.prod(axes.values())).reshape(list(axes.values()))
+    rows = np.moveaxis(numbers, list(axes).index(name), -1).reshape(-1, axes[name])
+    return tuple(tuple(int(number) for number in row) for row in rows)
+
+
+def _axis(axes: Mapping[str, int], name: str, rank: int, timeout: timedelta) -> Axis:
+    every, host = along(axes, name), None
+    for ranks in every:  # all ranks make all groups, in the same order
+        made = dist.new_group(list(ranks), timeout=timeout, backend="gloo")
+        if rank in ranks:
+            host, own = made, ranks
+    return Axis(own.index(rank), Group(own, every, host))

@@ -1,0 +1,62 @@
+"""What the devices of one process hold of a tensor, on the host: each part once, however many devices have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipe_core.errors import CheckpointError
+from recipe_core.lazy import Lazy
+
+Offsets = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces(Lazy):
+    """A tensor in parts; a format that can, writes them one by one, and others read the whole."""
+
+    parts: tuple[tuple[Offsets, Tensor], ...] = ()
+    """Where each begins in the whole, and its values."""
+
+
+def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str = "a tensor") -> Pieces:
+    """The tensor of ``shape`` that ``parts`` make up; of parts at one place (replicas) the first is taken.
+
+    Raises:
+        CheckpointError: the parts leave out something of it, or overlap.
+    """
+    once: dict[Offsets, Tensor] = {}
+    for offsets, part in parts:
+        once.setdefault(offsets, part)
+    if sum(part.numel() for part in once.values()) != shape.numel():
+        found = ", ".join(f"{list(part.shape)} at {list(offsets)}" for offsets, part in once.items())
+        raise CheckpointError(f"{name}: its shape is {list(shape)}, and its devices hold {found}")
+    taken = tuple(once.items())
+
+    def read() -> Tensor:
+        whole = torch.empty(shape, dtype=taken[0][1].dtype)
+        for offsets, part in taken:
+            whole[tuple(slice(start, start + size) for start, size in zip(offsets, part.shape, strict=True))] = part
+        return whole
+
+    return Pieces(shape, taken[0][1].dtype, read, parts=taken)
+
+
+def on_host(tensor: Tensor) -> Tensor | Pieces:
+    """A copy of an XLA tensor: as one that is whole, or in the parts that the devices hold."""
+    import torch_xla
+
+    tensor = tensor.detach()
+    if "devices=" not in torch_xla._XLAC._get_xla_sharding_spec(tensor):  # whole on every device
+        return tensor.to("cpu", copy=True)
+    held: list[Any] = torch_xla._XLAC._get_local_shards([tensor])[0]
+    places: list[Any] = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
+    parts = []
+    for (values, _), (_, slices) in zip(held, places, strict=True):
+        unpadded = values[tuple(slice(0, place.stop - place.start) for place in slices)]
+        parts.append((tuple(place.start for place in slices), unpadded.clone()))
+    return pieces(tensor.shape, parts)

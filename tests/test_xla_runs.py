@@ -1,0 +1,181 @@
+"""Recipes on PyTorch/XLA: the losses of native PyTorch, and a compiler that is left alone after the second step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from recipe_core.dcp_metadata import read_metadata
+from recipe_core.engine import start
+from recipe_core.settings import Train
+from recipe_core.testing import spawn
+from recipe_core.testing.runs import Finished, run_tiny
+
+pytestmark = [
+    pytest.mark.xla,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(find_spec("torch_xla") is None, reason="needs torch-xla"),
+]
+EXACT = ("model.dropout=0", "model.attention_dropout=0")
+"""Devices have random numbers of their own, so that only runs without dropout are the same."""
+CPU = {
+    "PJRT_DEVICE": "CPU",
+    # Compiling takes most of the time of these tests, and less so when the code need not be fast.
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+}
+Runner = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """Runs by their words, each made once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def made(recipe: str, *words: str) -> Finished:
+        return run_tiny(recipe, folder / "-".join([recipe, *words]).replace("/", "_"), *words, timeout=500, **CPU)
+
+    return made
+
+
+def require_same(one: Finished, two: Finished) -> None:
+    """All losses and norms of two runs, within 1e-5."""
+    for key in ("loss", "grad_norm", "val_loss"):
+        found, expected = one.column(key), two.column(key)
+        assert found
+        assert found.keys() == expected.keys()
+        assert max(abs(found[step] - expected[step]) for step in found) < 1e-5, key
+
+
+@pytest.mark.parametrize("recipe", ["megatron_gpt", "bert_dp"])
+def test_one_process(run: Runner, recipe: str) -> None:
+    """Twenty steps; the warm-up begins at a learning rate of exactly zero."""
+    words = (*EXACT, "train.steps=20", "train.eval_every=10")
+    xla = run(recipe, *words, "train.engine=xla")
+    assert xla.results["device"] == "xla"
+    require_same(xla, run(recipe, *words, "train.engine=native"))
+    compiled, transfers = xla.column("graphs_compiled"), xla.column("host_transfers")
+    assert {compiled[step] for step in range(2, 21)} == {compiled[2]}  # with two evaluations among them
+    # One transfer for each row of metrics, and one for the evaluation of step 10.
+    taken = [transfers[step] - transfers[step - 1] for step in range(2, 21)]
+    assert taken == [2 if step == 11 else 1 for step in range(2, 21)]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [("megatron_gpt", ("layout=ddp",)), ("bert_tp", ("layout.tp=4",)), ("bert_tp", ("layout.tp=2",))],
+)
+def test_several_devices(run: Runner, recipe: str, words: tuple[str, ...]) -> None:
+    """Data parallel over two processes; tensor parallel over four devices of one, alone and times data parallel."""
+    processes = "2" if "layout=ddp" in words else "4"
+    words = (*EXACT, *words, "train.steps=4", "train.eval_every=2", "--processes", processes)
+    xla = run(recipe, *words, "train.engine=xla")
+    assert (xla.results["device"], xla.results["world_size"]) == ("xla", int(processes))
+    require_same(xla, run(recipe, *words, "train.engine=native"))
+    compiled = xla.column("graphs_compiled")
+    assert {compiled[step] for step in range(2, 5)} == {compiled[2]}
+
+
+TWICE = """
+import json, sys
+from pathlib import Path
+from recipe_core.curves import read_rows
+from recipe_core.job import resolve
+from recipe_core.registry import load
+from recipe_core.run import run
+
+found = []
+for number, words in enumerate(json.loads(sys.argv[2])):
+    out = Path(sys.argv[1]) / str(number)
+    run(resolve(load(), "megatron_gpt:tiny", words), out)
+    found.append([row.get("graphs_compiled") for row in read_rows(out / "metrics.jsonl")][-1])
+print("compiled", json.dumps(found))
+"""
+
+
+def test_settings_that_change_compile_nothing_more(tmp_path: Path) -> None:
+    """Another learning rate, number of steps and of micro batches (more than one), a save between steps: no graph."""
+    base = ["train.engine=xla", "train.steps=4", "train.eval_every=2", "train.global_batch=8"]
+    other = ["train.engine=xla", "train.steps=6", "train.eval_every=2", "train.global_batch=4", "train.lr=1e-2"]
+    saves = [*other, "train.save_every=1", "train.schedule=constant", "train.warmup_steps=0"]
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, str(tmp_path), json.dumps([base, other, saves])],
+        env={**os.environ, **CPU, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("compiled "))
+    first, *others = json.loads(line.removeprefix("compiled "))
+    assert first > 0
+    assert others == [first, first]
+
+
+def exchanged() -> tuple[list[float], str, list[float]]:
+    """A mean over two ranks, and what PyTorch's own collective says to an XLA tensor."""
+    os.environ.update(CPU)
+    with start(Train(engine="xla")) as engine:
+        grid = engine.mesh({"dp": 2})
+        assert engine.collectives is not None
+        assert grid is not None
+        group = grid["dp"].get_group()
+        mine = torch.full((2,), 1.0 + engine.rank, device=engine.device)
+        found = engine.collectives.mean(mine, group)  # type: ignore[arg-type]
+        assert found.device.type == "xla"
+        try:
+            dist.all_reduce(mine)
+            said = ""
+        except RuntimeError as error:
+            said = str(error)
+        engine.barrier()
+        everywhere = engine.mean(torch.tensor([float(engine.rank)], device=engine.device))
+        result = engine.read(found).tolist(), said, everywhere.tolist()
+        del grid, group
+        return result
+
+
+def test_ranks_meet_through_collectives_alone() -> None:
+    for mean, said, everywhere in spawn(exchanged, 2):
+        assert mean == [1.5, 1.5]
+        assert "was given an XLA tensor, and gloo would give it back as it was" in said
+        assert everywhere == [0.5]
+
+
+def _native(words: tuple[str, ...], out: Path) -> Finished:
+    """A native run, by the interpreter that $RECIPE_NATIVE_PYTHON names, else by this one."""
+    python = os.environ.get("RECIPE_NATIVE_PYTHON")
+    if python is None:
+        return run_tiny("bert_tp", out, *words, "train.engine=native", timeout=500)
+    line = [python, "-m", "recipe_core", "run", "bert_tp:tiny", *words, "train.engine=native", "--out", str(out)]
+    done = subprocess.run(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(row) for row in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return Finished(out, rows, json.loads((out / "results.json").read_text(encoding="utf-8")), done.stdout)
+
+
+def test_a_checkpoint_goes_there_and_back(tmp_path: Path) -> None:
+    """Native, two ranks of tp; then XLA, tp 2 x dp 2 by SPMD; then native again: the losses of one run of six steps."""
+    plain = (*EXACT, "train.steps=6", "train.eval_every=0", "layout.tp=2")
+    whole = _native((*plain, "--processes", "2"), tmp_path / "whole").column()
+    words = (*plain, "train.stop_after=2")
+    out = tmp_path / "there"
+    _native((*words, "--processes", "2"), out)
+    native = read_metadata(out / "checkpoints" / "step-2").state_dict_metadata
+    there = run_tiny("bert_tp", out, *words, "train.engine=xla", "--processes", "4", timeout=500, **CPU)
+    assert there.results["device"] == "xla"
+    saved = read_metadata(out / "checkpoints" / "step-4").state_dict_metadata
+    # Each part once, though two devices hold it, and nothing lost: as many as native ranks wrote.
+    parts = {name: len(getattr(entry, "chunks", ())) for name, entry in saved.items()}
+    assert parts == {name: len(getattr(entry, "chunks", ())) for name, entry in native.items()}
+    assert set(parts.values()) == {0, 1, 2}
+    back = _native((*words, "--processes", "2"), out).column()
+    assert back.keys() == whole.keys() == set(range(1, 7))
+    assert max(abs(back[step] - whole[step]) for step in whole) < 1e-5
