@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from recipe_core.estimate import estimate
 from recipe_core.facts import Facts
 from recipe_core.golden import load_golden
 from recipe_core.launch import worker
-from recipe_core.launch_variables import refused
 from recipe_core.machine import free_space, scaled, size_of
 from recipe_core.registry import load
 from recipe_core.settings import Train
@@ -70,13 +68,10 @@ def format_problems(form: Part, model: Part) -> Iterator[str]:
 
 def process_problems(train: Train, world_size: int) -> Iterator[str]:
     """Whether the machine takes so many processes, and the accelerator's stack the environment."""
-    engine = getattr(train, "engine", "auto")
-    kind = stack.at_hand(train.device, engine)
+    kind = stack.at_hand(train.device, train.engine)
     if kind is not None:
         me = worker()  # torchrun and srun say how many of all processes are here
         yield from stack.worker_problems(kind, me.local_world_size if me else world_size)
-    if kind == "legacy" or engine == "xla":
-        yield from refused(os.environ)
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:

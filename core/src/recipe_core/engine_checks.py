@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Literal
 
+from recipe_core.launch_variables import refused
 from recipe_core.settings import Train
 from recipe_core.specs import Layout, Part
-
-_NARROWING = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 
 
 def chosen(train: Train) -> Literal["native", "xla"]:
@@ -55,12 +54,7 @@ def engine_problems(train: Train, layout: Part | None) -> Iterator[str]:
         )
     if find_spec("torch_xla") is None:
         yield "train.engine: xla needs torch-xla (pip install torch==2.9.0 torch-xla==2.9.0), which is not installed"
-    for name in _NARROWING:
-        if os.environ.get(name, "0") not in ("", "0"):
-            yield (
-                f"{name}: it narrows every fp32 tensor behind the settings' back, the optimizer's and the loss's too, "
-                f"and PyTorch/XLA deprecates it; unset it, and take train.precision=bf16 or bf16_mixed"
-            )
+    yield from refused(os.environ)
     if train.compile:
         yield "train.compile: XLA compiles what it is given by itself; set it to false, or take train.engine=native"
     if train.stochastic_rounding and pjrt_device() != "NEURON":

@@ -58,9 +58,9 @@ def variables(train: Train, processes: int, several_machines: bool, tp: bool = F
         several_machines: whether some of them are elsewhere.
         tp: whether the model is divided by tensors.
     """
-    kind = stack.at_hand(train.device, getattr(train, "engine", "auto"))
+    kind = stack.at_hand(train.device, train.engine)
     found = list(_legacy(train)) if kind == "legacy" else list(_native(processes, tp)) if kind == "native" else []
-    if kind != "legacy" and stack.package("torch-xla") and getattr(train, "engine", "auto") != "xla":
+    if kind != "legacy" and stack.package("torch-xla") and train.engine != "xla":
         found.append(Variable("USE_TORCH_XLA", "0", "or transformers takes the run for one on XLA"))
     if train.compile and kind is None:
         folder = compiled_folder() / "inductor"

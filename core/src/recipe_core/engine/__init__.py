@@ -47,8 +47,11 @@ class Engine(Protocol):
     rank: int
     world_size: int
     local_rank: int
-    collectives: Collectives | None
-    """How ranks exchange what is on their devices, where PyTorch's own functions do not serve (PyTorch/XLA)."""
+
+    @property
+    def collectives(self) -> Collectives | None:
+        """How ranks exchange what is on their devices, where PyTorch's own functions do not serve (PyTorch/XLA)."""
+        ...
 
     @property
     def devices(self) -> int:

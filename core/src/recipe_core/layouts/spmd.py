@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from recipe_core.initial import materialise
 from recipe_core.layouts.traced import Traced, replicated
-from recipe_core.parallel import Batch, Loss, Parallel, Run
+from recipe_core.parallel import Batch, Loss, Parallel, Run, plain_name
 from recipe_core.tensor_parallel.plan import assign
 from recipe_core.xla.groups import Grid
 
@@ -61,6 +61,16 @@ class Spmd(Traced):
                     self._annotate(tensor, dim)
 
         optimizer.register_step_post_hook(annotate)
+
+    def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See :class:`Parallel`; nothing is elsewhere. A state dict's tensors are views of the parameters, which do not
+        know over which devices these are cut: the parameters take their place."""
+        cut = {plain_name(name): p for name, p in self.module.named_parameters() if p in self._cuts}
+
+        def named(tensors: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: cut.get(name, tensor) for name, tensor in tensors.items()}
+
+        return {**state, "model": named(state["model"])} if "model" in state else named(state)
 
     def _annotate(self, tensor: Tensor, dim: int) -> None:
         from torch_xla.distributed.spmd import mark_sharding

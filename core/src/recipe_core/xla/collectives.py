@@ -77,7 +77,8 @@ class OnDevices(OverHost):
         from torch_xla.core import xla_model as xm
 
         groups = [list(ranks) for ranks in group.every]
-        return xm.all_reduce(xm.REDUCE_SUM, tensor.detach().clone(), scale=1.0 / group.size(), groups=groups)
+        mean: Tensor = xm.all_reduce(xm.REDUCE_SUM, tensor.detach().clone(), scale=1.0 / group.size(), groups=groups)
+        return mean
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], by: Collectives, group: Group, bucket: int) -> None:

@@ -50,9 +50,8 @@ def on_host(tensor: Tensor) -> Tensor | Pieces:
     """A copy of an XLA tensor: as one that is whole, or in the parts that the devices hold."""
     import torch_xla
 
-    tensor = tensor.detach()
     if "devices=" not in torch_xla._XLAC._get_xla_sharding_spec(tensor):  # whole on every device
-        return tensor.to("cpu", copy=True)
+        return tensor.detach().to("cpu", copy=True)
     held: list[Any] = torch_xla._XLAC._get_local_shards([tensor])[0]
     places: list[Any] = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
     parts = []
