@@ -67,7 +67,7 @@ def format_problems(form: Part, model: Part) -> Iterator[str]:
 
 
 def process_problems(train: Train, world_size: int) -> Iterator[str]:
-    """Whether the machine takes so many processes, and the accelerator's stack the environment."""
+    """Whether the machine takes so many processes under the accelerator's stack."""
     kind = stack.at_hand(train.device, train.engine)
     if kind is not None:
         me = worker()  # torchrun and srun say how many of all processes are here
