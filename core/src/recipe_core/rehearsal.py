@@ -13,7 +13,7 @@ from recipe_core.job import Job
 from recipe_core.launch_variables import is_on
 from recipe_core.report import show
 from recipe_core.run import run
-from recipe_core.train import DivergedError
+from recipe_core.errors import DivergedError
 
 
 def rehearse(job: Job, folder: Path) -> None:
