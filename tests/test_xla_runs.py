@@ -82,8 +82,6 @@ def test_several_devices(run: Runner, recipe: str, words: tuple[str, ...]) -> No
     xla = run(recipe, *words, "train.engine=xla")
     assert (xla.results["device"], xla.results["world_size"]) == ("xla", int(processes))
     require_same(xla, run(recipe, *words, "train.engine=native"))
-    compiled = xla.column("graphs_compiled")
-    assert {compiled[step] for step in range(2, 5)} == {compiled[2]}
 
 
 TWICE = """
