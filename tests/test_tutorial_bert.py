@@ -31,4 +31,4 @@ def test_its_commands_work(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "runs" / "pairs" / "results.json").read_text())
     assert results["step"] == results["steps"]
     assert {"accuracy", "f1"} <= results.keys()
-    assert (tmp_path / "runs" / "pairs" / "model" / "vocab.txt").is_file()
+    assert (tmp_path / "runs" / "pairs" / "model" / "tokenizer.json").is_file()
