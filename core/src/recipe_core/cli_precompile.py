@@ -45,11 +45,11 @@ def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int)
     """
     if job.recipe.run != "recipe_core.run:run":
         raise ConfigError(f"recipe {job.recipe.name!r} has a training loop of its own, which cannot be cut to a trial")
-    kind = stack.at_hand(job.train.device, getattr(job.train, "engine", "auto"))
+    kind = stack.at_hand(job.train.device, job.train.engine)
     me = launch.worker()
     if kind == "legacy" and me is None and not launch_variables.is_on(os.environ, "NEURON_EXTRACT_GRAPHS_ONLY"):
         return _extract(words, out, processes)
-    if kind is None and not job.train.compile and getattr(job.train, "engine", "auto") != "xla":
+    if kind is None and not job.train.compile and job.train.engine != "xla":
         raise ConfigError(
             f"train.compile: false, and device {job.train.device} compiles nothing by itself; say train.compile=true"
         )

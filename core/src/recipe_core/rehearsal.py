@@ -9,11 +9,11 @@ from pathlib import Path
 
 from recipe_core.compiled import cache
 from recipe_core.engine.neuron import NAME
+from recipe_core.errors import DivergedError
 from recipe_core.job import Job
 from recipe_core.launch_variables import is_on
 from recipe_core.report import show
 from recipe_core.run import run
-from recipe_core.errors import DivergedError
 
 
 def rehearse(job: Job, folder: Path) -> None:

@@ -44,7 +44,8 @@ class BertSamples:
         Raises:
             DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
         """
-        return {name: torch.from_numpy(values) for name, values in self._stream(split).read(start, count).items()}
+        rows = self._stream(split).read(start, count)
+        return dict(zip(rows, map(torch.from_numpy, rows.values()), strict=True))
 
     def position(self, consumed: int) -> tuple[int, Fraction, list[str]]:
         """Where a run stands that has read ``consumed`` training rows, for scripts that read shard after shard.

@@ -80,8 +80,8 @@ class Stream:
         """
         stop = start + count
         if self._now.first <= start and stop <= self._now.end:  # as mostly, and so it is quick
-            at = start - self._now.first
-            return {name: values[at : at + count] for name, values in self._now.rows.items()}
+            part = slice(start - self._now.first, stop - self._now.first)
+            return {name: values[part] for name, values in self._now.rows.items()}
         parts: list[Arrays] = []
         while start < stop:
             if not self._now.first <= start < self._now.end:
