@@ -160,7 +160,7 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def fake_accelerator(monkeypatch: pytest.MonkeyPatch, kind: str, count: int) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device(kind))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
 
 

@@ -59,6 +59,9 @@ def test_order_depends_on_the_seed_alone(
         part = other.read("train", start, count)
         assert part.keys() == whole.keys()
         assert all(torch.equal(part[name], whole[name][start : start + count]) for name in whole)
+    for start in range(3, 2 * rows - 7, 7):  # one after the other, over the borders of windows and epochs
+        part = other.read("train", start, 7)
+        assert all(torch.equal(part[name], whole[name][start : start + 7]) for name in whole)
     assert not torch.equal(
         build(config(folder), run(seed=2)).read("train", 0, rows)["input_ids"], whole["input_ids"][:rows]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 import torch
@@ -14,6 +15,8 @@ from recipe_core.errors import DataError
 from recipe_core.parallel import Batch, Run
 
 _SPLITS = {"train": "training", "valid": "test"}
+_AT_ONCE = 32
+"""Batches that are cut at once where reads follow each other."""
 
 
 def build(config: BertHdf5, run: Run) -> BertSamples:
@@ -32,6 +35,8 @@ class BertSamples:
     def __init__(self, config: BertHdf5, run: Run) -> None:
         self._config, self._run = corpus.filled(config, run.cache), run
         self._streams: dict[str, Stream] = {}
+        self._cut: dict[tuple[str, int, int], Batch] = {}
+        self._last: tuple[str, int] | None = None
         # What is wrong with the test shards should show before the first step, not at the first evaluation.
         for split in ("train", "valid") if run.train.eval_every else ("train",):
             self._stream(split)
@@ -44,8 +49,21 @@ class BertSamples:
         Raises:
             DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
         """
-        rows = self._stream(split).read(start, count)
-        return dict(zip(rows, map(torch.from_numpy, rows.values()), strict=True))
+        batch = self._cut.pop((split, start, count), None)
+        if batch is None:
+            # A tensor for each array of each small batch takes as long as all the rest; cutting many is quicker.
+            many = self._stream(split).left(start) // count if self._last == (split, start) else 1
+            self._cut = dict(self._batches(split, start, count, max(1, min(many, _AT_ONCE))))
+            batch = self._cut.pop((split, start, count))
+        self._last = split, start + count
+        return batch
+
+    def _batches(self, split: str, start: int, count: int, many: int) -> Iterator[tuple[tuple[str, int, int], Batch]]:
+        """So many batches of ``count`` rows from ``start`` on."""
+        rows = self._stream(split).read(start, many * count)
+        parts = zip(*(torch.from_numpy(values).split(count) for values in rows.values()), strict=True)
+        for number, part in enumerate(parts):
+            yield (split, start + number * count, count), dict(zip(rows, part, strict=True))
 
     def position(self, consumed: int) -> tuple[int, Fraction, list[str]]:
         """Where a run stands that has read ``consumed`` training rows, for scripts that read shard after shard.

@@ -93,6 +93,10 @@ class Stream:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
+    def left(self, start: int) -> int:
+        """How many rows from ``start`` on are in memory."""
+        return self._now.end - start if self._now.first <= start < self._now.end else 0
+
     def _find(self, row: int) -> Window:
         """The window that ``row`` of the order is in."""
         epoch, place = divmod(row, self.rows)
