@@ -14,6 +14,7 @@ import pytest
 
 from recipe_core import checks, launch_variables, stack
 from recipe_core.cli import main
+from recipe_core.engine_checks import engine_problems
 from recipe_core.launch_variables import Variable, add, prepare, refused, variables
 from recipe_core.settings import Train
 
@@ -125,12 +126,11 @@ def test_arenas_are_limited_in_a_process_that_runs_already(site: Path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])
-def test_variables_that_a_run_on_xla_refuses(site: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_a_run_on_xla_refuses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(refused({name: "0"})) == []
     monkeypatch.setenv(name, "1")
-    assert list(checks.process_problems(AUTO, 1)) == []  # native PyTorch does not read them
-    install(site, "torch-neuronx", "2.9.0.2.11")
-    (problem,) = checks.process_problems(AUTO, 1)
+    assert list(engine_problems(Train(engine="native"), None)) == []  # PyTorch by itself does not read them
+    problem = list(engine_problems(Train(engine="xla"), None))[-1]
     assert problem.startswith(f"the environment says {name}=1, which makes bf16 of every fp32 tensor on XLA")
     assert f"unset {name}, and take train.precision=bf16" in problem
 
