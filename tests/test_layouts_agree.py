@@ -108,7 +108,7 @@ def test_losses_and_norms(recipe: str, names: list[str], tmp_path: Path) -> None
     assert_equal(found, found["single"], "loss", "grad_norm", steps=range(1, STEPS + 1))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("recipe", "names"), [("megatron_gpt", GPT), ("bert_dp", BERT)])
 def test_lamb(recipe: str, names: list[str], tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_equal_to_the_digit(fine_tune: Callable[..., Any], folder: Path, bert: P
     equal(ours, script, ("not_equivalent", "equivalent"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_equal_on_mrpc(fine_tune: Callable[..., Any], data: Path, tmp_path: Path) -> None:
     """Microsoft's files, and the BERT that ``recipe run bert_dp`` trains; on two processes within noise."""

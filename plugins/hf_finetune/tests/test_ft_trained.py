@@ -11,6 +11,7 @@ from recipe_core.errors import PluginError
 from recipe_core.trained import TrainingFailedError, trained
 
 
+@pytest.mark.slow
 def test_it_is_trained_once_and_goes_on_after_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a run of one process, also where a rank of several asks for it."""
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "RECIPE_STORE": "/none"}.items():
