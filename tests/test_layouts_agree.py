@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from recipe_core.curves import METRICS, Row, read_rows
 from recipe_core.formats import Dcp
@@ -68,6 +67,8 @@ LAMB = ["train.optimizer=lamb", "train.lr=5e-3"]
 
 def in_turn(recipe: str, cases: Mapping[str, Sequence[str]], folder: str) -> None:
     """What one process does for all of ``cases``."""
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache  # not in every release
+
     registry, store = load(), os.environ.get("RECIPE_STORE")
     for number, (name, words) in enumerate(cases.items()):
         os.environ["RECIPE_STORE"] = f"{store}-{number}"
