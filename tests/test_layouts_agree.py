@@ -49,6 +49,7 @@ RECIPES = {
 GPT, BERT = list(LAYOUTS), [name for name in LAYOUTS if not name.startswith("pp")]
 pytestmark = pytest.mark.timeout(600)
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+MINUTES = [pytest.mark.long, pytest.mark.timeout(1800)]
 SOME_AND_ALL = [
     pytest.param("megatron_gpt", ["single", "zero1", "fsdp", "tp, sequence", "pp"], id="gpt"),
     pytest.param("bert_dp", ["single", "fsdp", "tp", "tp, sequence"], id="bert"),
@@ -103,7 +104,14 @@ def assert_equal(found: Mapping[str, list[Row]], wanted: list[Row], *keys: str, 
             assert got[step] == pytest.approx(expected[step], abs=1e-5), f"{name}, {keys} of step {step}"
 
 
-@pytest.mark.parametrize(("recipe", "names"), SOME_AND_ALL)
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [
+        *SOME_AND_ALL[:2],
+        pytest.param("megatron_gpt", GPT, id="gpt-all", marks=MINUTES),
+        pytest.param("bert_dp", BERT, id="bert-all", marks=MINUTES),
+    ],
+)
 def test_losses_and_norms(recipe: str, names: list[str], tmp_path: Path) -> None:
     found = runs(recipe, under(names, *LONG, *WORDS, *STILL), tmp_path)
     assert_equal(found, found["single"], "loss", "grad_norm", steps=range(1, STEPS + 1))
