@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -22,28 +20,11 @@ GOOD = {
 }  # fmt: skip
 
 
-def only_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing be installed but what ``folder`` holds, whatever this environment has."""
-
-    def distribution(name: str) -> metadata.Distribution:
-        for found in metadata.distributions(name=name, path=[str(folder)]):
-            return found
-        raise metadata.PackageNotFoundError(name)
-
-    names = {"distribution": distribution, "PackageNotFoundError": metadata.PackageNotFoundError}
-    monkeypatch.setattr(stack, "metadata", SimpleNamespace(**names))
-
-
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(bare_site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of packages before all others, and libraries that answer at once."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    only_in(folder, monkeypatch)
-    monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
     monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(dict(GOOD, device="cpu", count=1)))
-    return folder
+    return bare_site
 
 
 def install(site: Path, name: str, version: str, size: int = 1_000_000) -> None:

@@ -6,13 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from recipe_core import checks, launch_variables, stack
+from recipe_core import checks, launch_variables
 from recipe_core.cli import main
 from recipe_core.engine_checks import engine_problems
 from recipe_core.launch_variables import Variable, add, prepare, refused, variables
@@ -39,29 +37,12 @@ def install(site: Path, name: str, version: str) -> None:
     (info / "RECORD").write_text(f"{module}.so,,\n")
 
 
-def only_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing be installed but what ``folder`` holds, whatever this environment has."""
-
-    def distribution(name: str) -> metadata.Distribution:
-        for found in metadata.distributions(name=name, path=[str(folder)]):
-            return found
-        raise metadata.PackageNotFoundError(name)
-
-    names = {"distribution": distribution, "PackageNotFoundError": metadata.PackageNotFoundError}
-    monkeypatch.setattr(stack, "metadata", SimpleNamespace(**names))
-
-
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    only_in(folder, monkeypatch)
-    monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
+def site(bare_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
     for name in (*LEGACY, *NETWORK, "USE_TORCH_XLA", "XLA_USE_BF16", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    return folder
+    return bare_site
 
 
 def named(found: list[Variable]) -> dict[str, str]:
