@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipe_core import checks, config, engine_checks, layout_checks
+from recipe_core import config
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.facts import Facts
 from recipe_core.registry import PARTS, PartKind, Registry
@@ -89,7 +89,7 @@ class Job:
     def problems(self, world_size: int, out: Path | None = None) -> list[str]:
         """What only shows when the parts are seen together, with the files, the processes and the disk of ``out``."""
         parts = {kind: getattr(self, kind) for kind in PARTS}
-        return list(_problems(parts, self.train, self.facts, world_size, out))
+        return _problems(parts, self.train, self.facts, world_size, out)
 
 
 def resolve(
@@ -156,22 +156,10 @@ def split_name(name: str) -> tuple[str, str | None]:
 
 def _problems(
     parts: Mapping[PartKind, Part], train: Train | None, facts: Facts, world_size: int, out: Path | None
-) -> Iterator[str]:
-    """What can be said with those parts that have been resolved."""
-    if "layout" in parts:
-        yield from layout_checks.layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
-    yield from checks.fact_problems(facts)
-    if train is not None:
-        yield from engine_checks.engine_problems(train, parts.get("layout"))
-        yield from checks.process_problems(train, world_size)
-        yield from checks.golden_problems(train)
-        yield from checks.start_problems(train, out)
-    if "checkpoint" in parts and "model" in parts:
-        yield from checks.format_problems(parts["checkpoint"], parts["model"])
-    if "checkpoint" in parts and "layout" in parts:
-        yield from layout_checks.saving_problems(parts["layout"], parts["checkpoint"], world_size)
-    if train is not None and out is not None:
-        yield from checks.disk_problems(facts, train, out)
+) -> list[str]:
+    from recipe_core.problems import problems  # what looks at files and machines costs time that `recipe show` saves
+
+    return list(problems(parts, train, facts, world_size, out))
 
 
 def _train_samples(facts: Facts) -> int | None:

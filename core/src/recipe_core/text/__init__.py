@@ -5,7 +5,7 @@ from __future__ import annotations
 from recipe_core.text.inputs import find, total_bytes
 from recipe_core.text.readers import records
 from recipe_core.text.sentences import sentences
-from recipe_core.text.settings import Counts, Record, Source, TextInput
+from recipe_core.text_settings import Counts, Record, Source, TextInput
 
 __all__ = ["Counts", "Record", "Source", "TextInput", "clean", "find", "records", "sentences", "total_bytes"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from recipe_core.errors import DataError
-from recipe_core.text.settings import Counts, Record, TextInput
 from recipe_core.text.stream import TextStream
+from recipe_core.text_settings import Counts, Record, TextInput
 
 _ARTICLES = 0
 _WITHOUT_TEXT = (-2, 6, 14)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recipe_core.errors import DataError
-from recipe_core.text.settings import Format, Source, TextInput
 from recipe_core.text.stream import first_bytes
+from recipe_core.text_settings import Format, Source, TextInput
 
 _PACKED = {"gz": "gzip", "gzip": "gzip", "bz2": "bzip2", "zst": "zstd", "zstd": "zstd"}
 _ENDINGS: dict[str, Format] = {

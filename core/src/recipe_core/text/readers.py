@@ -9,8 +9,8 @@ from typing import Any
 from recipe_core.errors import DataError
 from recipe_core.text.dump import pages
 from recipe_core.text.inputs import find
-from recipe_core.text.settings import Counts, Record, TextInput
 from recipe_core.text.stream import TextStream, counting
+from recipe_core.text_settings import Counts, Record, TextInput
 
 
 def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Record]:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from recipe_core.errors import DataError
-from recipe_core.text.settings import Counts, Source
+from recipe_core.text_settings import Counts, Source
 
 MAGIC = {
     b"\x1f\x8b": "gzip",

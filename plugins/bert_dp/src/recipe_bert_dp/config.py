@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recipe_core.settings import too_small
-from recipe_core.text.settings import TextInput
+from recipe_core.text_settings import TextInput
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP] in every sample."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recipe_core.settings import too_small
-from recipe_core.text.settings import TextInput
+from recipe_core.text_settings import TextInput
 from recipe_megatron_gpt.sources import parse
 
 TRAIN = "train"

@@ -1,0 +1,41 @@
+"""What only shows when the parts of a job are seen together, with the files, the processes and the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from recipe_core.checks import (
+    disk_problems,
+    fact_problems,
+    format_problems,
+    golden_problems,
+    process_problems,
+    start_problems,
+)
+from recipe_core.engine_checks import engine_problems
+from recipe_core.facts import Facts
+from recipe_core.layout_checks import layout_problems, saving_problems
+from recipe_core.registry import PartKind
+from recipe_core.settings import Train
+from recipe_core.specs import Part
+
+
+def problems(
+    parts: Mapping[PartKind, Part], train: Train | None, facts: Facts, world_size: int, out: Path | None
+) -> Iterator[str]:
+    """What can be said with those parts that have been resolved; ``out`` is the run folder, where there is one."""
+    if "layout" in parts:
+        yield from layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
+    yield from fact_problems(facts)
+    if train is not None:
+        yield from engine_problems(train, parts.get("layout"))
+        yield from process_problems(train, world_size)
+        yield from golden_problems(train)
+        yield from start_problems(train, out)
+    if "checkpoint" in parts and "model" in parts:
+        yield from format_problems(parts["checkpoint"], parts["model"])
+    if "checkpoint" in parts and "layout" in parts:
+        yield from saving_problems(parts["layout"], parts["checkpoint"], world_size)
+    if train is not None and out is not None:
+        yield from disk_problems(facts, train, out)
