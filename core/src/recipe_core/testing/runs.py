@@ -6,11 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from recipe_core.cli import main
 from recipe_core.curves import Row, read_rows
+from recipe_core.testing import forks
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,35 @@ def at_once(code: str, *words: str, processes: int = 2, timeout: float = 100.0) 
 def run_tiny(recipe: str, out: Path, *words: str, timeout: float = 300.0, **environment: str) -> Finished:
     """Run the ``tiny`` variant of ``recipe`` with further ``words`` (overrides, options) in the folder ``out``.
 
+    It is the command in a process of its own, as :func:`command` runs it, but the process is a fork of one that has
+    imported PyTorch already.
+
     Raises:
-        AssertionError: the command failed; its output is the message.
+        AssertionError: the command failed, or took longer than ``timeout`` seconds; its output is the message.
     """
-    done = command("run", f"{recipe}:tiny", *words, "--out", str(out), timeout=timeout, **environment)
-    assert done.returncode == 0, done.stdout
+    line = ["run", f"{recipe}:tiny", *words, "--out", str(out)]
+    with tempfile.TemporaryDirectory() as folder:
+        printed = Path(folder) / "printed"
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        process = forks.context().Process(target=_main, args=(line, settings, Path.cwd(), printed), daemon=True)
+        process.start()
+        try:
+            process.join(timeout)
+        finally:
+            process.kill()
+            process.join()
+        text = printed.read_text(encoding="utf-8") if printed.exists() else ""
+    assert process.exitcode == 0, text
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    return Finished(out, read_rows(out / "metrics.jsonl"), results, done.stdout)
+    return Finished(out, read_rows(out / "metrics.jsonl"), results, text)
+
+
+def _main(line: list[str], environment: dict[str, str], folder: Path, printed: Path) -> None:
+    """In the new process: the command ``recipe LINE`` in ``folder``, with everything that it prints in one file."""
+    forks.enter(environment)
+    os.chdir(folder)
+    with printed.open("wb") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # the variable was read when PyTorch was imported
+    sys.exit(main(line))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-_IMPORTED = ["recipe_core.run", "torch._dynamo", "torch.distributed.pipelining"]
+from recipe_core.testing import forks
 
 
 def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: float = 100.0) -> list[Any]:
@@ -28,7 +27,7 @@ def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: flo
     Raises:
         AssertionError: a rank failed (with its traceback) or took longer than ``timeout`` seconds.
     """
-    context = _context()
+    context = forks.context()
     where = (inspect.getsourcefile(function) or "", function.__qualname__)
     with tempfile.TemporaryDirectory() as folder:
         readers, workers = [], []
@@ -48,16 +47,6 @@ def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: flo
                 if worker.is_alive():
                     worker.kill()
                     worker.join()
-
-
-def _context() -> Any:
-    """How ranks start: where the system can, as forks of a process that imported what they need and did nothing else.
-    Importing it in each of them takes longer than most of what they are asked to do."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
-    return context
 
 
 def _environment(rank: int, processes: int, store: Path) -> dict[str, str]:
@@ -94,8 +83,7 @@ def _collect(readers: list[Connection], deadline: float) -> list[Any]:
 
 def _work(where: tuple[str, str], args: tuple[Any, ...], environment: dict[str, str], writer: Connection) -> None:
     """In the child: find the function by its file, since a test's module has no importable name."""
-    os.environ.clear()  # a fork has what was set when the first ranks started
-    os.environ.update(environment)
+    forks.enter(environment)
     try:
         path, name = where
         spec = importlib.util.spec_from_file_location("spawned_" + Path(path).stem, path)

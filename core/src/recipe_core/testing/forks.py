@@ -1,0 +1,30 @@
+"""Processes of tests start as forks of one that has imported the heavy libraries, which takes longer than a test."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+from collections.abc import Mapping
+from typing import Any
+
+_IMPORTED = ["recipe_core.run", "torch._dynamo", "torch.distributed.pipelining"]
+_BERT = "transformers.models.bert.modeling_bert"  # more than PyTorch itself; where it is missing, it is passed over
+
+
+def context() -> Any:
+    """How processes of tests start: where the system can, as forks of one that imported what they need and did nothing
+    else; with it, start only functions of installed modules, whose arguments can be pickled."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # With torch_xla, transformers decides on import what it runs on; each process has to do that by itself.
+    bert = [] if importlib.util.find_spec("torch_xla") else [_BERT]
+    context.set_forkserver_preload(_IMPORTED + bert)
+    return context
+
+
+def enter(environment: Mapping[str, str]) -> None:
+    """In the new process: replace the environment, which is that of the moment when the first one started."""
+    os.environ.clear()
+    os.environ.update(environment)
