@@ -35,5 +35,5 @@ class Facts:
         spec = self._model.spec if self._model else None
         if self._model is None or not isinstance(spec, Model) or not spec.facts or self.data is None:
             return None
-        found: ModelFacts = load(spec.facts, f"model {spec.name!r}")(self._model.config, self.data.sequence)
+        found: ModelFacts | None = load(spec.facts, f"model {spec.name!r}")(self._model.config, self.data.sequence)
         return found

@@ -176,7 +176,7 @@ class Model(Spec):
     """
 
     facts: str = ""
-    """``package.module:function(config, sequence) -> ModelFacts``, without torch."""
+    """``package.module:function(config, sequence) -> ModelFacts``, without torch; or None: the settings do not tell."""
     blocks: str = ""
     """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes, and fully sharded layouts
     gather, one by one."""

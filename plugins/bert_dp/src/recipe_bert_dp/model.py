@@ -113,8 +113,7 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        layers = (Layer(config, layer_idx=number) for number in range(config.num_hidden_layers))
-        self.bert.encoder.layer = nn.ModuleList(layers)
+        self.bert.encoder.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.encoded = nn.Identity()
         """Where the encoder ends: a layout that splits the sequence puts it together here."""
 

@@ -31,9 +31,9 @@ class Layer(BertLayer):  # type: ignore[misc]
     a layout does to them takes effect.
     """
 
-    def __init__(self, config: BertConfig, layer_idx: int) -> None:
-        super().__init__(config, layer_idx=layer_idx)
-        self.attention.self = SelfAttention(config, layer_idx=layer_idx)
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.attention.self = SelfAttention(config)
 
     def forward(self, hidden: Tensor, groups: Groups) -> Tensor:
         """``hidden`` ``[batch, sequence, hidden]`` to the same; ``groups`` says which tokens see each other."""

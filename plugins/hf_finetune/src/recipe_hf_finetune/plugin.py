@@ -16,6 +16,7 @@ def register_models() -> Iterable[Model]:
     yield Model(
         name="sequence_classifier",
         build="recipe_hf_finetune.model:build",
+        facts="recipe_hf_finetune.model_facts:facts",
         config=SequenceClassifier,
         summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
     )

@@ -1,0 +1,97 @@
+"""What ``recipe check`` says of the model, against the model itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertConfig, BertForSequenceClassification
+
+from recipe_hf_finetune.config import SequenceClassifier
+from recipe_hf_finetune.model_facts import facts
+
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+
+
+def bert(dropout: float = 0.0) -> BertConfig:
+    return BertConfig(
+        vocab_size=500, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=160,
+        max_position_embeddings=64, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    BertForSequenceClassification(bert()).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def counted(config: BertConfig) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in BertForSequenceClassification(config).parameters())
+
+
+def test_parameters(folder: Path) -> None:
+    found = facts(SequenceClassifier(source=str(folder)), 16)
+    assert found is not None
+    assert found.parameters == counted(bert())
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("bert-base-cased", {"vocab_size": 28996}),
+        ("google-bert/bert-large-uncased", LARGE),
+    ],
+)
+def test_published_models_are_known_without_a_hub(name: str, sizes: dict[str, int]) -> None:
+    found = facts(SequenceClassifier(source=name), 128)
+    assert found is not None
+    assert found.parameters == counted(BertConfig(**sizes))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_values_that_are_kept(folder: Path, dropout: float) -> None:
+    """Every tensor that autograd keeps, each storage once, weights and indices left out; within a tenth."""
+    config = SequenceClassifier(source=str(folder), dropout=dropout)
+    model = BertForSequenceClassification(bert(dropout)).train()
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in weights and (tensor.is_floating_point() or tensor.dtype == torch.bool):
+            kept[place] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(input_ids=torch.randint(500, (4, 48)), labels=torch.tensor([0, 1, 0, 1]))
+    found = facts(config, 48)
+    assert found is not None
+    assert sum(tensor.numel() for tensor in kept.values()) == pytest.approx(4 * found.activation_values, rel=0.1)
+
+
+def test_operations(folder: Path) -> None:
+    """Against PyTorch's own counter, forward and backward; it passes over fused attention on CPUs."""
+    model = BertForSequenceClassification._from_config(bert(), attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.randint(500, (2, 32)), labels=torch.tensor([0, 1])).loss.backward()
+    found = facts(SequenceClassifier(source=str(folder)), 32)
+    assert found is not None
+    assert counter.get_total_flops() == pytest.approx(2 * found.flops_per_sample, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{", "[]", json.dumps({"model_type": "t5"}), json.dumps({"model_type": "bert"})]
+)
+def test_of_what_is_unknown_nothing_is_said(tmp_path: Path, content: Any) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    assert facts(SequenceClassifier(source=str(tmp_path)), 16) is None
+    assert facts(SequenceClassifier(source="somebody/something"), 16) is None
+    assert facts(SequenceClassifier(source=None), 16) is None
