@@ -136,13 +136,21 @@ def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[s
 def _settings(train: Train, step: int, decay: float) -> dict[str, Any]:
     """A group's settings under all names by which optimizers of the field ask for them."""
     adamw = torch.optim.AdamW([torch.zeros(1)], lr=train.lr, betas=train.betas, eps=train.eps).defaults
+    lamb = {
+        "grad_averaging": True,
+        "max_grad_norm": train.clip,
+        "trust_clip": bool(train.trust_clip),
+        "always_adapt": False,
+    }
     return {
         **adamw,
+        **(lamb if train.optimizer == "lamb" else {}),
         "lr": learning_rate(train, step),
         "initial_lr": train.lr,
         "weight_decay": decay,
         "step": step,
         "bias_correction": True,
+        "correct_bias": True,  # transformers' name for it
         # Megatron's: multiples of the schedule's values.
         "max_lr": train.lr,
         "min_lr": train.min_lr,

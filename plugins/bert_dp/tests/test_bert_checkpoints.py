@@ -255,7 +255,7 @@ def no_optimizer_at_all(path: Path) -> None:
             r"bert\.pooler\.dense\.weight: not in the checkpoint; nearest there: model\.bert\.poller\.dense\.weight",
         ),
         (untied, r"decoder\.weight and bert\.embeddings\.word_embeddings\.weight differ, and this model has one"),
-        (other_groups, r"its optimizer has groups of 17 and 28 tensors, and its model 18 and 28"),
+        (other_groups, r"its optimizer has groups of 17 and 28 tensors, and its model has 18 that decay and 28 biases"),
         (no_optimizer_at_all, r"its optimizer is no state_dict\(\) of PyTorch's \(KeyError\('param_groups'\)\)"),
     ],
 )

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from recipe_bert_dp.checkpoint_config import NeuronBert
 from recipe_bert_dp.hf import NAMES
-from recipe_bert_dp.neuron_optimizer import decoded_states, encoded_optimizer, order
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy, lazy
 from recipe_core.naming import to_ours, to_theirs
-from recipe_core.numbered import scheduled
+from recipe_core.numbered import by_name, groups_of, numbered, scheduled
 from recipe_core.settings import Train
 from recipe_core.single import OneFile
 
@@ -67,13 +66,9 @@ class NeuronBertFormat(OneFile):
         step = int(progress.get("step") or 0)
         tree: dict[str, Any] = {"model": self._named(to_theirs(NAMES, state["model"], ties=True))}
         if "optimizer" in state:
-            if self.train is None:
-                raise CheckpointError(
-                    "neuron_bert keeps learning rate and schedule beside the optimizer, and they are not known here: "
-                    "name a recipe that has them (--recipe NAME[:VARIANT]), or convert weights alone (--drop optimizer)"
-                )
-            names = [name for name in state["model"] if name in state["optimizer"]["state"]]
-            tree["optimizer"] = encoded_optimizer(state["optimizer"]["state"], order(names), self.train, step)
+            states = state["optimizer"]["state"]
+            tree["optimizer"] = numbered(states, state["model"], self.train, step, self.name)
+            assert self.train is not None  # numbered has seen to it
             tree["scheduler"] = scheduled(self.train, step)
         epoch, index, files = self._position(progress)
         return tree | {"files": [index, *files], "epoch": epoch, OURS: {"progress": progress}}
@@ -92,10 +87,10 @@ class NeuronBertFormat(OneFile):
                 f"found {found}"
             )
         state: dict[str, Any] = {"model": to_ours(NAMES, model, path)}
-        names = order(list(state["model"]))
         if isinstance(optimizer := tree.get("optimizer"), dict):
-            state["optimizer"] = {"state": decoded_states(optimizer, names, state["model"], path)}
-        _widen(state["model"], tree.get("master params"), [name for group in names for name in group])
+            state["optimizer"] = {"state": by_name(optimizer, state["model"], path)}
+        in_order = [name for group in groups_of(state["model"]) for name in group]
+        _widen(state["model"], tree.get("master params"), in_order)
         ours = tree.get(OURS)
         known = ours.get("progress") if isinstance(ours, dict) else None
         state["progress"] = known or {"step": _step(tree, path), "consumed_samples": None}
