@@ -1,7 +1,8 @@
 """Settings: frozen dataclasses, filled from plain data and from ``section.setting=value`` words.
 
 Plain data is what YAML can hold. Text in it becomes what the setting is declared to be, so that ``1e-3`` and ``true``
-mean the same in a file and on the command line. The checking is pydantic's, in its strict JSON mode.
+mean the same in a file and on the command line. The checking is pydantic's, in its strict JSON mode;
+:mod:`recipe_core.direct` spares its import where nothing is wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from recipe_core import direct
 from recipe_core.errors import ConfigError, did_you_mean
 from recipe_core.reading import read
 
@@ -39,32 +41,47 @@ _EXPECTED = {
 """What pydantic's types of errors mean to somebody who writes YAML."""
 
 
+class NotPlainError(TypeError):
+    """A value that YAML cannot hold."""
+
+
 def fill(kind: type[T], given: Mapping[str, Any], where: str, problems: list[str]) -> T | None:
     """Build the settings class ``kind`` from the plain data ``given``.
 
     Everything wrong with them is appended to ``problems``, each as ``where.setting: expected ..., got ...``, and the
     result is None then.
     """
+    found: list[str] = []
+    try:
+        data = read(kind, plain(given), where, found)
+    except NotPlainError as error:
+        problems.append(f"{where}: {error}")
+        return None
+    settings = direct.build(kind, data, plain)
+    if settings is None:
+        settings = _judged(kind, data, where, found)
+    problems += found
+    return None if found else settings
+
+
+def _judged(kind: type[T], data: Any, where: str, problems: list[str]) -> T | None:
+    """What pydantic makes of ``data``; what it finds wrong is appended to ``problems``."""
     from pydantic import ValidationError
     from pydantic_core import PydanticSerializationError, to_json
 
-    found: list[str] = []
     settings: T | None = None
-    data: Any = given
     try:
-        data = read(kind, plain(given), where, found)
         adapter = _adapter(kind)
         for _ in range(2):  # the second time checks the defaults too, and gives them their declared types
             (settings,) = adapter.validate_json(to_json([data], inf_nan_mode="constants"))
             data = plain(settings)
     except ValidationError as error:
-        found += _explain(error, data, where)
+        problems += _explain(error, data, where)
     except PydanticSerializationError as error:
-        found.append(f"{where}: expected what YAML can hold ({error})")
+        problems.append(f"{where}: expected what YAML can hold ({error})")
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # a __post_init__ that hoped for more
-        found.append(f"{where}: {kind.__name__} takes no such settings ({type(error).__name__}: {error})")
-    problems += found
-    return None if found else settings
+        problems.append(f"{where}: {kind.__name__} takes no such settings ({type(error).__name__}: {error})")
+    return settings
 
 
 def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
@@ -155,9 +172,12 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if value is None or type(value) in (bool, int, float, str):
         return value
-    from pydantic_core import to_jsonable_python
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-    return to_jsonable_python(value)
+    try:
+        return to_jsonable_python(value)
+    except PydanticSerializationError as error:
+        raise NotPlainError(f"expected what YAML can hold ({error})") from error
 
 
 def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
