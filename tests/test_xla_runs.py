@@ -57,26 +57,52 @@ def require_same(one: Finished, two: Finished) -> None:
         assert max(abs(found[step] - expected[step]) for step in found) < 1e-5, key
 
 
-@pytest.mark.parametrize("recipe", ["megatron_gpt", "bert_dp"])
-def test_one_process(run: Runner, recipe: str) -> None:
-    """Twenty steps; the warm-up begins at a learning rate of exactly zero."""
-    words = (*EXACT, "train.steps=20", "train.eval_every=10")
-    xla = run(recipe, *words, "train.engine=xla")
-    assert xla.results["device"] == "xla"
-    require_same(xla, run(recipe, *words, "train.engine=native"))
-    compiled, transfers = xla.column("graphs_compiled"), xla.column("host_transfers")
-    assert {compiled[step] for step in range(2, 21)} == {compiled[2]}  # with two evaluations among them
-    # One transfer for each row of metrics, and one for the evaluation of step 10.
-    taken = [transfers[step] - transfers[step - 1] for step in range(2, 21)]
-    assert taken == [2 if step == 11 else 1 for step in range(2, 21)]
+def require_left_alone(run: Finished, each: int, at_save: int) -> None:
+    """No graph after the second step, whatever is saved and evaluated; and no transfers but those that are meant.
+
+    Args:
+        run: twenty steps of :data:`LONG`.
+        each: transfers of a step and its row of metrics. An evaluation adds one, for its means.
+        at_save: transfers of a save.
+    """
+    compiled, transfers = run.column("graphs_compiled"), run.column("host_transfers")
+    assert compiled[2] > 0
+    assert {compiled[step] for step in range(2, 21)} == {compiled[2]}
+    found = [transfers[step] - transfers[step - 1] for step in range(2, 21)]
+    # What follows a row is counted in the next one.
+    expected = [each + ((step - 1) % 6 == 0) + at_save * ((step - 1) % 4 == 0) for step in range(2, 21)]
+    assert found == expected
+
+
+LONG = (*EXACT, "train.steps=20", "train.eval_every=6", "train.save_every=4")
+TEAM = ("layout.tp=4", "--processes", "4")
+"""Four devices of one process that divide every layer."""
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words"),
-    [("megatron_gpt", ("layout=ddp",)), ("bert_tp", ("layout.tp=4",)), ("bert_tp", ("layout.tp=2",))],
+    ("recipe", "words", "native", "each", "at_save"),
+    [
+        ("megatron_gpt", (), (), 1, 1),
+        ("bert_dp", (), (), 1, 1),
+        # The gradients go over the host, as one flat tensor.
+        ("bert_dp", ("layout=ddp", "--processes", "2"), ("layout=ddp", "--processes", "2"), 2, 1),
+        # What is whole and what is cut is fetched by a call each.
+        ("bert_tp", TEAM, ("layout.tp=1",), 1, 2),
+    ],
 )
+def test_twenty_steps(
+    run: Runner, recipe: str, words: tuple[str, ...], native: tuple[str, ...], each: int, at_save: int
+) -> None:
+    """The losses of native PyTorch; the warm-up begins at a learning rate of exactly zero."""
+    xla = run(recipe, *LONG, *words, "train.engine=xla")
+    assert xla.results["device"] == "xla"
+    require_same(xla, run(recipe, *LONG, *native, "train.engine=native"))
+    require_left_alone(xla, each, at_save)
+
+
+@pytest.mark.parametrize(("recipe", "words"), [("megatron_gpt", ("layout=ddp",)), ("bert_tp", ("layout.tp=2",))])
 def test_several_devices(run: Runner, recipe: str, words: tuple[str, ...]) -> None:
-    """Data parallel over two processes; tensor parallel over four devices of one, alone and times data parallel."""
+    """Data parallel over two processes; tensor parallel times data parallel over four devices of one."""
     processes = "2" if "layout=ddp" in words else "4"
     words = (*EXACT, *words, "train.steps=4", "train.eval_every=2", "--processes", processes)
     xla = run(recipe, *words, "train.engine=xla")

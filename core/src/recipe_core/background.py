@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.checkpoint import Checkpoints
 from recipe_core.errors import RecipeError
+from recipe_core.lazy import mapped
 
 
 class Saver:
@@ -61,18 +61,28 @@ class Saver:
             pending.result()
 
 
-def copied(value: Any) -> Any:
+def copied(state: Any) -> Any:
     """A nested state with tensors of its own, on the host; shards of a DTensor stay on their device."""
-    if isinstance(value, Mapping):
-        return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(item) for item in value)
-    if isinstance(value, DTensor):
-        return value.detach().clone()
-    if isinstance(value, Tensor) and value.device.type == "xla":
+    remote = [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor) and leaf.device.type == "xla"]
+    brought: dict[int, Any] = {}
+    if remote:  # all at once: each time the host asks, it waits
         from recipe_core.xla.shards import on_host
 
-        return on_host(value)
-    if isinstance(value, Tensor) and not value.is_meta:  # meta: what another process holds
-        return value.detach().to("cpu", copy=True)
-    return value
+        brought = dict(zip(map(id, remote), on_host(remote), strict=True))
+
+    def copy(leaf: Any) -> Any:
+        if id(leaf) in brought:
+            return brought[id(leaf)]
+        if isinstance(leaf, DTensor):
+            return leaf.detach().clone()
+        if isinstance(leaf, Tensor) and not leaf.is_meta:  # meta: what another process holds
+            return leaf.detach().to("cpu", copy=True)
+        return leaf
+
+    return mapped(state, copy)
+
+
+def _leaves(state: Any) -> list[Any]:
+    found: list[Any] = []
+    mapped(state, found.append)
+    return found

@@ -120,6 +120,9 @@ class Parallel:
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Told of the optimizer of :meth:`parameters` before its first step."""
 
+    def settle(self) -> None:
+        """Told when weights and optimizer states have the values that training begins with."""
+
     def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
         """``state`` (nested, of this process) with meta tensors in the place of those that only other processes hold.
 

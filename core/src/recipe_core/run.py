@@ -63,6 +63,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
     folders.claim(out, job, engine)
     progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine, samples)
     begun = begin(job, checkpoints, model, optimizer, progress)
+    model.settle()
 
     with ExitStack() as stack:
         saver = stack.enter_context(Saver(checkpoints, background=background))

@@ -48,31 +48,60 @@ class Spmd(Traced):
     def __init__(self, module: nn.Module, run: Run, cuts: Mapping[str, int]) -> None:
         super().__init__(module, run)
         self._cuts = {module.get_parameter(name): dim for name, dim in cuts.items()}
-        for parameter, dim in self._cuts.items():
-            self._annotate(parameter, dim)
+        self._optimizer: torch.optim.Optimizer | None = None
+        for parameter in module.parameters():
+            self._annotate(parameter, self._cuts.get(parameter))
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have weights and states stay where they are: the compiler might find another place for what a step makes."""
+        """Have weights and states stay where they are, whole or cut.
 
-        def annotate(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            for parameter, dim in self._cuts.items():
-                states = optimizer.state.get(parameter, {}).values()
-                for tensor in (parameter, *(state for state in states if state.shape == parameter.shape)):
-                    self._annotate(tensor, dim)
+        The compiler finds a place of its own for what nobody annotates: a bias would come out of a step cut, and to
+        read it would be one more graph.
+        """
+        self._optimizer = optimizer
 
-        optimizer.register_step_post_hook(annotate)
+        def stay(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            for parameter in self.parameters():
+                if parameter.grad is not None:  # else the step left it as it was
+                    self._place(parameter)
+
+        optimizer.register_step_post_hook(stay)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """See :class:`Parallel`: a graph makes the first weights (and states, where a run goes on), as all later ones.
+
+        A graph that takes what the host brought is another one than that which takes what a graph made, though both are
+        cut in the same way: every graph before the first step would be compiled once more after it.
+        """
+        for parameter in self.module.parameters():
+            for tensor in self._beside(parameter):
+                tensor.mul_(1)
+            self._place(parameter)
+        self.collectives.sync()
+
+    def _beside(self, parameter: nn.Parameter) -> list[Tensor]:
+        """A parameter with those of its optimizer states that lie where it does."""
+        states = self._optimizer.state.get(parameter, {}).values() if self._optimizer else ()
+        here = (state for state in states if (state.device, state.shape) == (parameter.device, parameter.shape))
+        return [parameter, *here]
+
+    def _place(self, parameter: nn.Parameter) -> None:
+        for tensor in self._beside(parameter):
+            self._annotate(tensor, self._cuts.get(parameter))
 
     def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
         """See :class:`Parallel`; nothing is elsewhere. A state dict's tensors are views of the parameters, which do not
-        know over which devices these are cut: the parameters take their place."""
-        cut = {plain_name(name): p for name, p in self.module.named_parameters() if p in self._cuts}
+        know where these are, so that each is a graph when it is read: the parameters take their place."""
+        own = {plain_name(name): parameter for name, parameter in self.module.named_parameters()}
 
         def named(tensors: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: cut.get(name, tensor) for name, tensor in tensors.items()}
+            return {name: own.get(name, tensor) for name, tensor in tensors.items()}
 
         return {**state, "model": named(state["model"])} if "model" in state else named(state)
 
-    def _annotate(self, tensor: Tensor, dim: int) -> None:
+    def _annotate(self, tensor: Tensor, dim: int | None) -> None:
+        """Have the devices of each team divide ``tensor`` along ``dim``; None: all have the whole of it."""
         from torch_xla.distributed.spmd import mark_sharding
 
         assert isinstance(self.run.mesh, Grid)

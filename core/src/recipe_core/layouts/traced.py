@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from recipe_core.initial import materialise
 from recipe_core.parallel import Batch, Micro, Parallel, Run
 from recipe_core.xla.collectives import average_gradients
+from recipe_core.xla.shards import Pieces, on_host
 
 
 class Traced(Parallel):
@@ -44,7 +45,7 @@ class Traced(Parallel):
     def inference(self) -> Iterator[nn.Module]:
         """See :class:`Parallel`: a copy on the host, where sequences may grow without a graph for each length."""
         held = [*self.module.parameters(), *self.module.buffers()]
-        memo: dict[int, object] = {id(tensor): _on_host(tensor) for tensor in held}
+        memo: dict[int, object] = dict(zip(map(id, held), map(_like, on_host(held), held), strict=True))
         for owner in self.module.modules():  # what a layout or recomputation put there belongs to the device
             memo |= {id(value): None for name, value in vars(owner).items() if name == "forward"}
         found = copy.deepcopy(self.module, memo)
@@ -53,8 +54,8 @@ class Traced(Parallel):
         yield found
 
 
-def _on_host(tensor: Tensor) -> Tensor:
-    host = tensor.detach().cpu()
+def _like(found: Tensor | Pieces, tensor: Tensor) -> Tensor:
+    host = found.read() if isinstance(found, Pieces) else found
     return nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else host
 
 

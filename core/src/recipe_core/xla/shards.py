@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,16 +46,29 @@ def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str
     return Pieces(shape, taken[0][1].dtype, read, parts=taken)
 
 
-def on_host(tensor: Tensor) -> Tensor | Pieces:
-    """A copy of an XLA tensor: as one that is whole, or in the parts that the devices hold."""
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor | Pieces]:
+    """Copies of XLA tensors: those that are whole, and of others the parts that the devices hold.
+
+    One transfer for all of the one kind and one for all of the other, and no graph, unless something was left to
+    compute.
+    """
     import torch_xla
 
-    if "devices=" not in torch_xla._XLAC._get_xla_sharding_spec(tensor):  # whole on every device
-        return tensor.detach().to("cpu", copy=True)
-    held: list[Any] = torch_xla._XLAC._get_local_shards([tensor])[0]
-    places: list[Any] = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
-    parts = []
-    for (values, _), (_, slices) in zip(held, places, strict=True):
-        unpadded = values[tuple(slice(0, place.stop - place.start) for place in slices)]
-        parts.append((tuple(place.start for place in slices), unpadded.clone()))
-    return pieces(tensor.shape, parts)
+    cut = ["devices=" in torch_xla._XLAC._get_xla_sharding_spec(tensor) for tensor in tensors]
+    whole = iter(torch_xla._XLAC._xla_get_cpu_tensors([t for t, is_cut in zip(tensors, cut, strict=True) if not is_cut]))
+    parts = _parts([t for t, is_cut in zip(tensors, cut, strict=True) if is_cut])
+    return [next(parts) if is_cut else next(whole) for is_cut in cut]
+
+
+def _parts(tensors: Sequence[Tensor]) -> Iterator[Pieces]:
+    """Those that are cut, in the parts that the devices hold."""
+    import torch_xla
+
+    held: list[Any] = torch_xla._XLAC._get_local_shards(tensors)
+    places: list[Any] = torch_xla._XLAC._get_local_shard_replica_and_indices(tensors)
+    for tensor, shards, of_tensor in zip(tensors, held, places, strict=True):
+        parts = []
+        for (values, _), (_, slices) in zip(shards, of_tensor, strict=True):
+            unpadded = values[tuple(slice(0, place.stop - place.start) for place in slices)]
+            parts.append((tuple(place.start for place in slices), unpadded.clone()))
+        yield pieces(tensor.shape, parts)
