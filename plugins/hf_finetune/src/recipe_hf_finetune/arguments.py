@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,29 @@ from recipe_core.schedule import warmup_steps
 
 def prepare_environment() -> None:
     """What transformers reads when it is imported. Call it before."""
-    # With torch_xla installed, transformers would take its devices whatever the run says; ours are PyTorch's own.
-    os.environ.setdefault("USE_TORCH_XLA", "0")
+    # With torch_xla installed, transformers and Accelerate would take its devices whatever the run says. The one has a
+    # variable against it, the other none: it looks once, when it is imported.
+    os.environ["USE_TORCH_XLA"] = "0"
+    with _hidden("torch_xla.core.xla_model"):
+        import accelerate.utils  # noqa: F401
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Whoever imports ``module`` meanwhile finds it not installed."""
+    known = module in sys.modules
+    kept = sys.modules.get(module)
+    sys.modules[module] = None  # type: ignore[assignment]  # as importlib's documentation says
+    try:
+        yield
+    finally:
+        if known:
+            sys.modules[module] = kept  # type: ignore[assignment]
+        else:
+            del sys.modules[module]
 
 
 def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any:
@@ -54,7 +75,7 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         bf16=train.precision == "bf16_mixed" and multiplies_bf16(engine.device.type),
         torch_compile=train.compile,
         seed=seed,
-        use_cpu=engine.device.type == "cpu",
+        use_cpu=engine.device.type == "cpu" or (engine.device.type == "xla" and engine.world_size > 1),
         dataloader_pin_memory=engine.device.type == "cuda",
         ddp_find_unused_parameters=False,
         logging_nan_inf_filter=False,  # we say so where a loss is not finite, instead of logging another
@@ -65,7 +86,7 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         disable_tqdm=True,
         **_checkpointing(TrainingArguments, train.activation_checkpointing),
     )
-    assert found.device is not None  # which makes it look for devices, and count them
+    assert found.device.type == engine.device.type  # asking makes it look for devices, and count them
     found._n_gpu = min(1, found._n_gpu)  # one process uses one device; else the Trainer would spread it over all
     return found
 

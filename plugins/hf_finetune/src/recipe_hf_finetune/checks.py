@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from recipe_core.engine_checks import chosen
 from recipe_core.errors import PluginError, RecipeError
 from recipe_core.job import Job
 from recipe_core.trained import checkpoint_at, job_of
@@ -27,6 +29,7 @@ def problems(job: Job, world_size: int) -> Iterator[str]:
         return
     yield from _parts(job)
     yield from _train(job)
+    yield from _xla(job)
     yield from _source(job.model.config)
     yield from _length(job)
 
@@ -60,6 +63,27 @@ def _train(job: Job) -> Iterator[str]:
         )
     if getattr(train, "random_start", False) and job.model.config.source is None:
         yield "train.random_start: model.source is null, so that the run has random weights anyway; set it to false"
+
+
+def _xla(job: Job) -> Iterator[str]:
+    value = os.environ.get("USE_TORCH_XLA", "0")
+    if value.upper() in ("1", "ON", "YES", "TRUE"):
+        yield (
+            f"USE_TORCH_XLA: {value}, and train.engine says what this recipe trains on: unset it, and take "
+            "train.engine=xla for PyTorch/XLA"
+        )
+    if chosen(job.train) != "xla":
+        return
+    if not job.data.config.pad_to_max_length:
+        yield (
+            "data.pad_to_max_length: false, and train.engine=xla would compile a graph for each length of a batch; set "
+            "it to true"
+        )
+    if job.train.activation_checkpointing:
+        yield (
+            "train.activation_checkpointing: the Trainer cannot recompute with train.engine=xla; set it to false and "
+            "train.micro_batch lower"
+        )
 
 
 def _source(config: SequenceClassifier) -> Iterator[str]:

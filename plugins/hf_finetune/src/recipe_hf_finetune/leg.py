@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ class Bench:
     """The folder, or name on the hub, of the weights to begin with; None: random ones."""
     config: Callable[[], Any]
     """Makes the model's configuration anew: each model may change its own."""
+    group: Any = None
+    """On PyTorch/XLA, the ranks that average their gradients; None where there is one."""
 
 
 def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
@@ -118,7 +121,12 @@ def _trainer(
         epoch_steps=steps_per_epoch(samples, train.micro_batch, bench.engine.world_size, train.global_batch),
         measure=lambda logits, labels: metrics.measure(bench.corpus.task, logits, labels),
     )  # fmt: skip
-    return FineTuner(
+    kind: Callable[..., FineTuner] = FineTuner
+    if bench.engine.collectives is not None:
+        from recipe_hf_finetune.traced import TracedFineTuner
+
+        kind = partial(TracedFineTuner, group=bench.group)
+    return kind(
         ties=ties, model=cast(module, train.precision),
         args=training_arguments(job, bench.engine, leg.seed, leg.folder),
         train_dataset=encoded["train"], eval_dataset=encoded["validation"], processing_class=bench.tokenizer,
@@ -166,7 +174,7 @@ def _finish(bench: Bench, leg: Leg, trainer: FineTuner) -> dict[str, Any]:
             predictions.write(leg.folder, bench.corpus, logits)
             remove(leg.folder / MODEL)
             with atomic_folder(leg.folder / MODEL) as part:
-                trainer.model.save_pretrained(str(part))
+                trainer.save_pretrained(str(part))
                 bench.tokenizer.save_pretrained(str(part))
         write_text(leg.folder / FINISHED, json.dumps(found, indent=2) + "\n")
     bench.engine.barrier()

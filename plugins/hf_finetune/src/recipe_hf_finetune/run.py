@@ -86,6 +86,10 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
     if known is None:
         known = model.random_config(config, len(tokenizer), max(512, data.max_length))
     encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
+    mesh = None
+    if engine.collectives is not None:  # PyTorch/XLA
+        mesh = engine.mesh({"dp": engine.world_size})
+        known._attn_implementation = "eager"  # the others ask the host, for each batch, whether there is padding
 
     if known.pad_token_id is None:
         known.pad_token_id = tokenizer.pad_token_id
@@ -96,7 +100,7 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
     encoded["validation"] = encoded["validation"].first(train.eval_samples)
     return Bench(
         job=job, engine=engine, side=engine.side(), stop=stop, corpus=corpus, tokenizer=tokenizer, encoded=encoded,
-        place=place, config=partial(copy.deepcopy, known),
+        place=place, config=partial(copy.deepcopy, known), group=None if mesh is None else mesh["dp"].get_group(),
     )  # fmt: skip
 
 

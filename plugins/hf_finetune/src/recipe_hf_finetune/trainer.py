@@ -94,6 +94,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         }  # fmt: skip
         if memory := self.ties.engine.peak_memory():
             self._row["peak_memory"] = memory
+        self._row |= self.ties.engine.counters()
         norm = self._row["grad_norm"]
         if not (math.isfinite(loss) and (math.isfinite(norm) or not self.ties.train.clip)):
             self._flush()
@@ -131,6 +132,10 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         super()._maybe_log_save_evaluate(*args, **kwargs)
         self._flush()
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write the model for ``from_pretrained``."""
+        self.model.save_pretrained(folder)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """By the core: written aside, hashed, renamed; all ranks call it."""
