@@ -19,7 +19,7 @@ from recipe_core.dcp_metadata import read_metadata
 from recipe_core.engine import start
 from recipe_core.settings import Train
 from recipe_core.testing import spawn
-from recipe_core.testing.runs import Finished, run_tiny
+from recipe_core.testing.runs import Finished, command, run_tiny
 
 pytestmark = [
     pytest.mark.xla,
@@ -102,6 +102,39 @@ def test_twenty_steps(
     assert xla.results["device"] == "xla"
     require_same(xla, run(recipe, *LONG, *native, "train.engine=native"))
     require_left_alone(xla, each, 1, at_save)
+
+
+def test_a_trial_tells_how_many_graphs_a_run_has(run: Runner) -> None:
+    done = command("precompile", "megatron_gpt:tiny", *LONG, "train.engine=xla", timeout=300, **CPU)
+    assert done.returncode == 0, done.stdout
+    whole = run("megatron_gpt", *LONG, "train.engine=xla")
+    count = whole.results["compilations"]
+    assert count == whole.column("graphs_compiled")[20]
+    assert f"{count} graphs, {count} compilations" in done.stdout
+    assert "XLA on CPU finds none of another's" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("train.optimizer=lamb", "train.activation_checkpointing=true"), 1e-5),
+        (("train.precision=bf16",), 0.02),  # numbers of 8 bits
+    ],
+)
+def test_other_arithmetic(run: Runner, words: tuple[str, ...], near: float) -> None:
+    """Three steps as natively."""
+    line = (
+        "megatron_gpt",
+        *EXACT,
+        "model.layers=1",
+        "train.steps=3",
+        "train.global_batch=2",
+        "train.eval_every=0",
+        *words,
+    )
+    xla, native = run(*line, "train.engine=xla").column(), run(*line, "train.engine=native").column()
+    assert xla.keys() == native.keys() == {1, 2, 3}
+    assert max(abs(xla[step] - native[step]) for step in xla) < near
 
 
 def test_fine_tuning(run: Runner) -> None:

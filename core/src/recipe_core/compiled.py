@@ -13,12 +13,12 @@ from recipe_core.launch_variables import compiled_folder
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs of ``torch.compile`` in this process."""
+    """Graphs of ``torch.compile``, or of PyTorch/XLA, in this process."""
 
     found: int
     """Different graphs that the program has."""
     compiled: int
-    """What had to be compiled for them (a graph makes two: forward and backward)."""
+    """What had to be compiled for them (a graph of ``torch.compile`` makes two: forward and backward)."""
 
     def __str__(self) -> str:
         return f"{self.found} graph{'' if self.found == 1 else 's'}, {self.compiled} compilations"
@@ -37,6 +37,10 @@ class GraphCounter:
         return Graphs(found, compiled)
 
     def _count(self) -> tuple[int, int]:
+        if self._device == "xla":
+            from torch_xla.debug import metrics
+
+            return metrics.counter_value("UncachedCompile") or 0, (metrics.metric_data("CompileTime") or (0,))[0]
         if "torch._dynamo" not in sys.modules:  # nothing was compiled, and importing it takes seconds
             return 0, self._neffs()
         from torch._dynamo.utils import counters

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from recipe_core.parallel import Batch, Carrier, Run, Samples
-
-_NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32}
+from recipe_core.stream import Stream, all_widened, widened
 
 
 def starts(run: Run, consumed: int, samples: int) -> list[int]:
@@ -34,7 +31,7 @@ class Feed:
 
     def __init__(self, samples: Samples, run: Run, carrier: Carrier | None = None) -> None:
         self.samples, self.run, self._carrier = samples, run, carrier
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._reader = ThreadPoolExecutor(1, "feed")
         self._ahead: tuple[int, Future[list[Batch]]] | None = None
 
@@ -57,7 +54,9 @@ class Feed:
         """
         if self._carrier is not None:
             if self._stream is None or self._stream.position != consumed:
-                self._stream = _Stream(self._carrier, self._read_by_turns, consumed, self.run)
+                train = self.run.train
+                count = len(starts(self.run, consumed, train.global_batch))
+                self._stream = Stream(self._carrier, self._read_by_turns, consumed, count, train)
             return self._stream.step()
         position, future = self._ahead or (None, None)
         if future is None or position != consumed:
@@ -72,7 +71,7 @@ class Feed:
         # by the same thread, since a dataset may expect one reader at a time
         batch = self._reader.submit(self._micro, "valid", start, self.run.train.eval_samples).result()
         if self._carrier is not None:
-            return _all_widened(self._carrier.place(batch))
+            return all_widened(self._carrier.place(batch))
         return self._move(batch)
 
     def _micro(self, split: str, start: int, samples: int) -> Batch:
@@ -96,70 +95,4 @@ class Feed:
         return batches
 
     def _move(self, batch: Batch) -> Batch:
-        return {name: _widened(value.to(self.run.device, non_blocking=True)) for name, value in batch.items()}
-
-
-class _Stream(Iterator[Batch]):
-    """Micro batches from one sample on, which a carrier asks for from threads of its own."""
-
-    def __init__(self, carrier: Carrier, read: Callable[[int], list[Batch]], consumed: int, run: Run) -> None:
-        self.position = consumed
-        self._read, self._train = read, run.train
-        self._count = len(starts(run, consumed, run.train.global_batch))
-        self._waiting: list[Batch] = []
-        self._ahead, self._stopped = consumed, False
-        self._failure: BaseException | None = None
-        self._carried = carrier.stream(self, self._count)
-
-    def step(self) -> Sequence[Batch]:
-        """The micro batches of the next step."""
-        self.position += self._train.global_batch
-        return _Once(self._taken(), self._count)
-
-    def stop(self) -> None:
-        """Nothing more is wanted."""
-        self._stopped = True
-
-    def __next__(self) -> Batch:
-        if not self._waiting:
-            if self._stopped or self._failure or self._ahead >= self._train.steps * self._train.global_batch:
-                raise StopIteration
-            try:
-                self._waiting = self._read(self._ahead)
-            except BaseException as error:  # told where it is noticed: a thread of the carrier's would lose it
-                self._failure = error
-                raise StopIteration from error
-            self._ahead += self._train.global_batch
-        return self._waiting.pop(0)
-
-    def _taken(self) -> Iterator[Batch]:
-        for _ in range(self._count):
-            batch = next(self._carried, None)
-            if batch is None:
-                raise self._failure or RuntimeError("the stream of batches ended before the run")
-            yield _all_widened(batch)
-
-
-class _Once(Sequence[Batch]):
-    """So many micro batches, each taken once and in order: one that was used is not kept."""
-
-    def __init__(self, batches: Iterator[Batch], count: int) -> None:
-        self._batches, self._count = batches, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._batches
-
-    def __getitem__(self, index: Any) -> Any:
-        raise TypeError("these micro batches are taken in order")
-
-
-def _all_widened(batch: Batch) -> Batch:
-    return {name: _widened(value) for name, value in batch.items()}
-
-
-def _widened(value: Tensor) -> Tensor:
-    """Integers as int64, which embeddings and losses take; on the way to the device they are as narrow as in files."""
-    return value.long() if value.dtype in _NARROW else value
+        return {name: widened(value.to(self.run.device, non_blocking=True)) for name, value in batch.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from recipe_core.compiled import cache
 from recipe_core.engine.neuron import NAME
+from recipe_core.engine_checks import pjrt_device
 from recipe_core.errors import DivergedError
 from recipe_core.job import Job
 from recipe_core.launch_variables import is_on
@@ -31,7 +32,16 @@ def rehearse(job: Job, folder: Path) -> None:
     if found:
         seconds = time.perf_counter() - start
         device = str(found["device"])
-        show(f"{job.name}: {found['graphs']}, {seconds:.1f} s; kept in {cache(device)}{_how(device)}")
+        show(f"{job.name}: {found['graphs']}, {seconds:.1f} s; {_kept(device)}")
+
+
+def _kept(device: str) -> str:
+    if device == "xla":
+        kind = pjrt_device()
+        if kind != "NEURON":
+            return f"a process of XLA on {kind} finds none of another's, so that the run compiles as many once more"
+        return "kept where NEURON_COMPILE_CACHE_URL says"
+    return f"kept in {cache(device)}{_how(device)}"
 
 
 def _how(device: str) -> str:

@@ -86,7 +86,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
         saver.wait()
     if rehearsal:
         return {"graphs": graphs.read(), "device": run.device.type} if engine.rank == 0 else {}
-    compiled = graphs.read() if job.train.compile else None
+    compiled = graphs.read() if job.train.compile or run.device.type == "xla" else None
     return _close(job, out, engine, run, model, progress, stop.signal if stopped else None, compiled)
 
 
@@ -189,7 +189,8 @@ def _close(
     }  # fmt: skip
     if compiled is not None:  # after `recipe precompile`, none had to be
         results["compilations"] = compiled.compiled
-        results["notes"] = {**results.get("notes", {}), "torch.compile": str(compiled)}
+        name = "PyTorch/XLA" if run.device.type == "xla" else "torch.compile"
+        results["notes"] = {**results.get("notes", {}), name: str(compiled)}
     conclude(results, job, out)
     return results
 

@@ -54,10 +54,15 @@ def on_host(tensors: Sequence[Tensor]) -> list[Tensor | Pieces]:
     """
     import torch_xla
 
-    cut = ["devices=" in torch_xla._XLAC._get_xla_sharding_spec(tensor) for tensor in tensors]
-    whole = iter(torch_xla._XLAC._xla_get_cpu_tensors([t for t, is_cut in zip(tensors, cut, strict=True) if not is_cut]))
-    parts = _parts([t for t, is_cut in zip(tensors, cut, strict=True) if is_cut])
-    return [next(parts) if is_cut else next(whole) for is_cut in cut]
+    is_cut = ["devices=" in torch_xla._XLAC._get_xla_sharding_spec(tensor) for tensor in tensors]
+    groups: dict[bool, list[Tensor]] = {False: [], True: []}
+    for tensor, which in zip(tensors, is_cut, strict=True):
+        groups[which].append(tensor)
+    found: dict[bool, Iterator[Any]] = {
+        False: iter(torch_xla._XLAC._xla_get_cpu_tensors(groups[False])),
+        True: _parts(groups[True]),
+    }
+    return [next(found[which]) for which in is_cut]
 
 
 def _parts(tensors: Sequence[Tensor]) -> Iterator[Pieces]:

@@ -77,15 +77,15 @@ class TracedFineTuner(FineTuner):
         super()._maybe_log_save_evaluate(torch.tensor(math.nan), grad_norm, *args, **kwargs)
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
-        """Loss, logits and labels on the host: put together on the device, they would be a new shape, and so a new graph,
-        with every batch."""
+        """Loss, logits and labels on the host: put together on the device, they would be a new shape with every batch,
+        and so a new graph."""
         found = super().prediction_step(*args, **kwargs)
         self._collectives.sync()
         return tuple(copied(list(found)))
 
     def store_flos(self) -> None:
         """As many as on each other rank; the Trainer would ask them, by a tensor on the device."""
-        flos: float = self.current_flos
+        flos: float = self.current_flos  # type: ignore[has-type]
         self.state.total_flos += flos * self.args.world_size
         self.current_flos = 0
 
