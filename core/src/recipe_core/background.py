@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.checkpoint import Checkpoints
 from recipe_core.errors import RecipeError
-from recipe_core.lazy import mapped
+from recipe_core.lazy import hosted, mapped
 
 
 class Saver:
@@ -62,8 +62,10 @@ class Saver:
 
 
 def copied(state: Any) -> Any:
-    """A nested state with tensors of its own, on the host; shards of a DTensor stay on their device."""
+    """A nested state with tensors of its own, on the host; shards of a DTensor stay on their device, unless it is one
+    of XLA."""
     remote = [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor) and leaf.device.type == "xla"]
+    remote = [leaf for leaf in remote if not isinstance(leaf, DTensor)]
     brought: dict[int, Any] = {}
     if remote:  # all at once: each time the host asks, it waits
         from recipe_core.xla.shards import on_host
@@ -74,7 +76,7 @@ def copied(state: Any) -> Any:
         if id(leaf) in brought:
             return brought[id(leaf)]
         if isinstance(leaf, DTensor):
-            return leaf.detach().clone()
+            return hosted(leaf) if leaf.device.type == "xla" else leaf.detach().clone()
         if isinstance(leaf, Tensor) and not leaf.is_meta:  # meta: what another process holds
             return leaf.detach().to("cpu", copy=True)
         return leaf

@@ -48,7 +48,7 @@ def begin(
         checkpoints.load(path, state)
     else:
         _load_named(job, checkpoints, Path(job.train.resume), state)
-    apply_state(model.module, optimizer, state)
+    apply_state(model.module, optimizer, model.own(state))
     progress.restore(_counted(state["progress"], job.train.global_batch))
     words = f"continuing after step {progress.step:,}"
     return words if job.train.init_from is None else f"{words}; train.init_from is not read again"
@@ -104,7 +104,7 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer
 def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The wider copies of the weights, made now, so that they are filled from the source themselves: those of the first
     step would be made of what bf16 weights have left of it."""
-    states = gather_state(model.module, optimizer)["optimizer"]["state"]
+    states = model.with_others(gather_state(model.module, optimizer))["optimizer"]["state"]
     return {name: kept["master"] for name, kept in states.items() if "master" in kept}
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from recipe_core.launch_variables import refused
 from recipe_core.settings import Train
 from recipe_core.specs import Layout, Part
+from recipe_core.stack import nxd_problems
 
 
 def chosen(train: Train) -> Literal["native", "xla"]:
@@ -74,9 +75,9 @@ def _layout_problems(layout: Part) -> Iterator[str]:
     if getattr(config, "data", "ddp") != "ddp":
         yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {way_out}"
     if getattr(config, "tp", 1) > 1 and pjrt_device() == "NEURON":
-        yield (
-            "layout.tp: with train.engine=xla one process drives all devices, which Neuron's does not (PJRT_DEVICE is "
-            "NEURON); take layout=ddp, or train.engine=native"
-        )
+        yield from (f"layout.tp: {problem}" for problem in nxd_problems())
     if getattr(config, "sequence_parallel", False):
-        yield "layout.sequence_parallel: with train.engine=xla the compiler cuts between the layers; set it to false"
+        yield (
+            "layout.sequence_parallel: with train.engine=xla what lies between the layers is not split (on Neuron), or "
+            "as the compiler likes; set it to false"
+        )

@@ -53,10 +53,21 @@ def lazy(value: Tensor | Lazy) -> Lazy:
         return value
 
     def read() -> Tensor:
-        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        whole = hosted(value).full_tensor() if isinstance(value, DTensor) else value
         return whole.detach().cpu()
 
     return Lazy(value.shape, value.dtype, read, isinstance(value, DTensor))
+
+
+def hosted(shard: DTensor, *, blank: bool = False) -> DTensor:
+    """``shard``; of one on an XLA device, where ranks cannot meet, a copy on the host, or (``blank``) room for it."""
+    local = shard.to_local()
+    if local.device.type != "xla":
+        return shard
+    held = torch.empty(local.shape, dtype=local.dtype) if blank else local.detach().to("cpu", copy=True)
+    return DTensor.from_local(
+        held, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+    )
 
 
 def flat(state: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:

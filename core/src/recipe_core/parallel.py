@@ -130,6 +130,10 @@ class Parallel:
         """
         return state
 
+    def own(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The reverse of :meth:`with_others`, of a state that was filled: what this process's own tensors take."""
+        return state
+
     def loss(self, loss: Loss) -> Loss:
         """What this process takes for the loss of its output: ``loss``, unless others compute it."""
         return loss

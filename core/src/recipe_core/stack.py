@@ -19,6 +19,12 @@ Neuron = Literal["legacy", "native"]
 PLACEHOLDERS = ("torch-neuronx", "neuronx-distributed", "neuronx-cc")
 """AWS's packages, which come from its own index; packages of these names on the public one are empty."""
 
+NXD_WAY_OUT = (
+    "install it from AWS's own index, as https://awsdocs-neuron.readthedocs-hosted.com says, or take layout=ddp, or "
+    "train.engine=native"
+)
+"""What to do where neuronx-distributed is needed and cannot be had."""
+
 WORKERS: dict[str, tuple[int, ...]] = {
     "trn1.2xlarge": (1, 2),
     "trn1.32xlarge": (1, 2, 8, 32),
@@ -62,6 +68,18 @@ def neuron() -> Neuron | None:
     if found is None or found.placeholder:
         return None
     return "native" if found.release >= _NATIVE_FROM else "legacy"
+
+
+def nxd_problems() -> Iterator[str]:
+    """Why neuronx-distributed cannot divide layers here: it is not installed, or only its name is."""
+    found = package("neuronx-distributed")
+    if found is None:
+        yield f"neuronx-distributed, which divides layers on Neuron over PyTorch/XLA, is not installed; {NXD_WAY_OUT}"
+    elif found.placeholder:
+        yield (
+            f"neuronx-distributed {found.version} is here by name alone, an empty package of the public index, and the "
+            f"real one divides layers on Neuron over PyTorch/XLA; pip uninstall neuronx-distributed, then {NXD_WAY_OUT}"
+        )
 
 
 def at_hand(device: str, engine: str = "auto") -> Neuron | None:

@@ -14,9 +14,10 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.lazy import Lazy, held, mapped
+from recipe_core.lazy import Lazy, held, hosted, mapped
 from recipe_core.ties import ties as _ties
 
 LEAF_OVERHEAD = 4096
@@ -70,6 +71,8 @@ def fillable(state: dict[str, Any]) -> dict[str, Any]:
     part that is written would be an operation of a graph, memory on the host stands in their place."""
 
     def change(leaf: Any) -> Any:
+        if isinstance(leaf, DTensor):
+            return hosted(leaf, blank=True)
         if isinstance(leaf, Tensor) and leaf.device.type == "xla":
             return torch.empty(leaf.shape, dtype=leaf.dtype)
         return leaf

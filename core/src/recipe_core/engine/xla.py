@@ -15,6 +15,7 @@ from recipe_core.engine.xla_batches import XlaCarrier
 from recipe_core.engine_checks import pjrt_device
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.settings import Train
+from recipe_core.xla import nxd
 from recipe_core.xla.collectives import Collectives, OnDevices, OneProcess, OverHost, refuse_raw_collectives
 from recipe_core.xla.groups import Grid, Group
 
@@ -71,6 +72,8 @@ class XlaEngine(NativeEngine):
         self._require_size(axes)
         if self._one_process and self.devices > 1:
             self._grid = Grid.of_devices(axes)
+        elif self.world_size > 1 and "tp" in axes:  # who shares layers, neuronx-distributed decides
+            self._grid = nxd.grid(axes, self.rank, self._timeout)
         elif self.world_size > 1:
             self._grid = Grid.of_processes(axes, self.rank, self._timeout)
         return self._grid

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.kernels.chunks import chunks
 from recipe_core.kernels.vocabulary import ParallelCrossEntropy
+from recipe_core.tensor_parallel.heads import head_of
 from recipe_core.tensor_parallel.rows import rows_of
 
 
@@ -30,7 +31,8 @@ def linear_cross_entropy(
         hidden: ``[..., hidden]``.
         weight: ``[vocabulary, hidden]``. Under autocast, both are cast as a linear layer would cast them. As a DTensor,
             cut by rows over the ranks of its mesh (``bias`` too), each rank computes with its rows, and all of them
-            get the same losses; ``hidden`` is the same on all.
+            get the same losses; ``hidden`` is the same on all. So it is with a matrix that another package has cut,
+            see :mod:`recipe_core.tensor_parallel.heads`.
         labels: int64 ``[...]``, each below ``vocabulary``.
         bias: ``[vocabulary]``.
         averaged: the caller takes the plain mean of the losses, or their sum. Every token's loss then gets the same
@@ -56,6 +58,8 @@ def losses_and_hits(
 def _computed(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, few: bool, averaged: bool
 ) -> tuple[Tensor, Tensor]:
+    if (head := head_of(weight)) is not None:
+        return head.losses_and_hits(hidden, weight, labels, bias, with_hits=few)
     rows = None
     if isinstance(weight, DTensor):
         rows, weight, bias = rows_of(weight), weight.to_local(), bias.to_local() if isinstance(bias, DTensor) else bias

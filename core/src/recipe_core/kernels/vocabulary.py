@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.kernels.chunks import chunks
 from recipe_core.tensor_parallel.collectives import SumGradients, gathered, summed
+from recipe_core.tensor_parallel.heads import head_of
 from recipe_core.tensor_parallel.rows import Rows, joined, rows_of
 
 
@@ -20,11 +21,13 @@ def linear_logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
     Args:
         hidden: ``[..., hidden]``, the same on all ranks that share ``weight``.
-        weight: ``[vocabulary, hidden]``; a DTensor where it is cut by rows.
+        weight: ``[vocabulary, hidden]``; a DTensor where it is cut by rows, unless another package has cut it.
 
     Returns:
         ``[..., vocabulary]``.
     """
+    if (head := head_of(weight)) is not None:
+        return head.logits(hidden, weight)
     if not isinstance(weight, DTensor):
         return F.linear(hidden, weight)
     rows = rows_of(weight)

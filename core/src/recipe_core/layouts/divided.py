@@ -21,6 +21,10 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
         ConfigError: the model cannot be divided so.
     """
     if run.device.type == "xla":
+        if run.together == 1 and run.world_size > 1 and config.tp > 1:  # a process for each device
+            from recipe_core.layouts.neuron_teams import teamed
+
+            return teamed(module, run)
         from recipe_core.layouts.spmd import annotated
 
         return annotated(module, run)

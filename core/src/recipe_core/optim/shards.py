@@ -30,9 +30,13 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def sharers(parameter: Tensor) -> tuple[ProcessGroup, ...]:
-    """The groups over which sums of local values must be summed to be those of the whole tensor."""
+    """The groups over which sums of local values must be summed to be those of the whole tensor.
+
+    A layout that keeps shards as plain tensors marks each with its groups, ``parameter.sharers = (group,)``.
+    """
     if not isinstance(parameter, DTensor):
-        return ()
+        marked: tuple[ProcessGroup, ...] = getattr(parameter, "sharers", ())
+        return marked
     mesh = parameter.device_mesh
     return tuple(mesh.get_group(axis) for axis, place in enumerate(parameter.placements) if not place.is_replicate())
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch.distributed as dist
+from numpy.typing import NDArray
+
+from recipe_core.errors import LaunchError
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
@@ -62,7 +65,26 @@ class Grid:
     @classmethod
     def of_processes(cls, axes: Mapping[str, int], rank: int, timeout: timedelta) -> Grid:
         """A grid of processes, each with a device of its own; all of them call it."""
-        return cls(axes, {name: _axis(axes, name, rank, timeout) for name in axes})
+        return cls(axes, {name: _axis(along(axes, name), rank, timeout) for name in axes})
+
+    @classmethod
+    def of_places(cls, axes: Mapping[str, int], places: Sequence[Sequence[int]], rank: int, timeout: timedelta) -> Grid:
+        """A grid of processes that somebody else has placed; all of them call it.
+
+        ``places``: of every rank, where it stands on each of the ``axes``, in their order.
+
+        Raises:
+            LaunchError: two ranks stand at one place, or one beside the grid.
+        """
+        sizes = tuple(axes.values())
+        if len(places) != math.prod(sizes) or {tuple(place) for place in places} != set(np.ndindex(sizes)):
+            words = " x ".join(f"{name}={size}" for name, size in axes.items())
+            told = ", ".join(f"{number}: {tuple(place)}" for number, place in enumerate(places))
+            raise LaunchError(f"layout: {words} expects a rank at each place of the grid, and they stand at {told}")
+        numbers = np.empty(sizes, dtype=np.int64)
+        for number, place in enumerate(places):
+            numbers[tuple(place)] = number
+        return cls(axes, {name: _axis(along(axes, name, numbers), rank, timeout) for name in axes})
 
     @classmethod
     def of_devices(cls, axes: Mapping[str, int]) -> Grid:
@@ -73,15 +95,16 @@ class Grid:
         return cls(axes, {name: Axis(0, Group(tuple(range(size)), (), None)) for name, size in axes.items()}, mesh)
 
 
-def along(axes: Mapping[str, int], name: str) -> tuple[tuple[int, ...], ...]:
-    """The ranks along one axis, for every place on the others."""
-    numbers = np.arange(math.prod(axes.values())).reshape(list(axes.values()))
+def along(axes: Mapping[str, int], name: str, numbers: NDArray[np.int64] | None = None) -> tuple[tuple[int, ...], ...]:
+    """The ranks along one axis, for every place on the others; ``numbers``: which rank stands where."""
+    if numbers is None:
+        numbers = np.arange(math.prod(axes.values())).reshape(list(axes.values()))
     rows = np.moveaxis(numbers, list(axes).index(name), -1).reshape(-1, axes[name])
     return tuple(tuple(int(number) for number in row) for row in rows)
 
 
-def _axis(axes: Mapping[str, int], name: str, rank: int, timeout: timedelta) -> Axis:
-    every, host = along(axes, name), None
+def _axis(every: tuple[tuple[int, ...], ...], rank: int, timeout: timedelta) -> Axis:
+    host = None
     for ranks in every:  # all ranks make all groups, in the same order
         made = dist.new_group(list(ranks), timeout=timeout, backend="gloo")
         if rank in ranks:

@@ -1,0 +1,270 @@
+"""Tensor parallelism by neuronx-distributed's layers, against the model that nobody divided, on two processes.
+
+The real package runs on Trainium alone or, where it can be imported, in its CPU mode. Else a stand-in that behaves as
+the package is published to takes its place (``nxd_stand_in.py``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from recipe_core import engine as engines
+from recipe_core import stack
+from recipe_core.curves import METRICS, Row, read_rows
+from recipe_core.dcp_metadata import read_metadata
+from recipe_core.engine.native import NativeEngine
+from recipe_core.formats import Dcp
+from recipe_core.job import Job, resolve
+from recipe_core.lazy import lazy
+from recipe_core.parallel import Batch, Parallel, Run
+from recipe_core.registry import load
+from recipe_core.run import run
+from recipe_core.testing import spawn
+from recipe_core.xla import nxd
+from recipe_core.xla.collectives import OverHost
+from recipe_core.xla.groups import Group
+
+STILL = ("model.dropout=0", "model.attention_dropout=0")
+RECIPES = {
+    "megatron_gpt": ("model.positions=32", "data.sequence=32"),
+    "bert_dp": ("model.vocabulary=1001",),  # which 2 does not divide: the second rank fills up
+}
+
+
+class Host(OverHost):
+    """Exchanges of a run whose device is the host itself."""
+
+    def sync(self) -> None:
+        pass
+
+
+class HostEngine(NativeEngine):
+    """The CPU in the place of an XLA device, with neuronx-distributed's grid of processes."""
+
+    collectives = Host()
+
+    def mesh(self, axes: dict[str, int]) -> Any:
+        return nxd.grid(axes, self.rank, timedelta(seconds=60), on_xla=False) if "tp" in axes else super().mesh(axes)
+
+    def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
+        if isinstance(group, Group):
+            return self.collectives.mean(tensor.detach().to(self._mean_type(tensor.dtype)), group)
+        return super().mean(tensor, group)
+
+
+@contextmanager
+def over_nxd(real: bool) -> Iterator[None]:
+    """In a rank: layouts that divide go through neuronx-distributed, or what stands in for it, on the CPU."""
+    if real:
+        os.environ["NXD_CPU_MODE"] = "1"
+    else:
+        stand_in().install()
+    from recipe_core.layouts.neuron_teams import teamed
+
+    teams = {"side_effect": lambda module, config, run: teamed(module, run)}
+    divided = mock.patch("recipe_core.layouts.divided.divided", **teams)
+    started = mock.patch.object(engines, "start", side_effect=lambda *_, **__: HostEngine("cpu", 60.0))
+    with divided, started:
+        yield
+
+
+def stand_in() -> Any:
+    spec = importlib.util.spec_from_file_location("nxd_stand_in", Path(__file__).with_name("nxd_stand_in.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
+    return resolve(load(), f"{recipe}:tiny", [*RECIPES[recipe], *STILL, *words], processes)
+
+
+def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
+    """The model under its layout, as a run makes it."""
+    from recipe_core.run import _context, _model
+
+    context = _context(job, engine, None)
+    model, loss = _model(job, context)
+    return model, loss, context
+
+
+def batch_of(job: Job, context: Run) -> Batch:
+    samples = job.data.build(job.data.config, context)
+    return {name: t if t.is_floating_point() else t.long() for name, t in samples.read("train", 0, 4).items()}
+
+
+def compared(recipe: str, real: bool) -> dict[str, Any]:
+    """One step of a divided model and of a whole one: how far apart they are, in all that a step makes."""
+    from recipe_core import optim
+
+    with over_nxd(real), engines.start(job_of(recipe, (), 1).train) as engine:
+        job = job_of(recipe, ["layout=tp", "train.optimizer=lamb", "train.precision=fp32"], 2)
+        model, loss, context = built(job, engine)
+        torch.manual_seed(job.train.seed)
+        whole, _ = job.model.build(job.model.config)
+        dense, batch = Parallel(whole), batch_of(job, context)
+
+        def micro(module: nn.Module, batch: Batch, number: int) -> Any:
+            return loss(module(batch), batch)
+
+        def apart(found: Any, wanted: Any) -> float:
+            """The largest difference between whole tensors and shares of them, by name."""
+            every = model.with_others({name: t.detach() for name, t in found.items()})
+            assert every.keys() == wanted.keys()
+            values = {name: lazy(t).read() for name, t in every.items()}
+            return max(float((values[name] - wanted[name].detach()).abs().max()) for name in wanted)
+
+        named, expected = dict(model.named_parameters()), dict(dense.named_parameters())
+        result: dict[str, Any] = {"begin": apart(named, expected), "sizes": (model.size(), dense.size())}
+        optimizers = [optim.build(m.named_parameters(), job.train) for m in (model, dense)]
+        values = [m.backward([batch, batch], micro) for m in (model, dense)]
+        result["values"] = max(abs(float(values[0][name] - values[1][name])) for name in values[1])
+        result["gradients"] = apart({n: p.grad for n, p in named.items()}, {n: p.grad for n, p in expected.items()})
+        norms = [float(m.norm()) for m in (model, dense)]
+        if not real:  # the package's own asks for a device of XLA
+            grads = importlib.import_module("neuronx_distributed.parallel_layers.grads")
+            norms.append(float(grads.get_grad_norm(list(named.values()))))
+        result["norms"] = max(norms) / min(norms) - 1
+        for m in (model, dense):
+            m.clip(0.01)
+        result["clipped"] = apart({n: p.grad for n, p in named.items()}, {n: p.grad for n, p in expected.items()})
+        for optimizer in optimizers:
+            optim.set_learning_rate(optimizer, 1e-2)
+            optimizer.step()
+        result["step"] = apart(named, expected)
+        after = [m.evaluate(batch, micro) for m in (model, dense)]
+        result["after"] = max(abs(float(after[0][name] - after[1][name])) for name in after[1])
+        with model.inference() as module:
+            given = loss(module.eval()(batch), batch)["loss"].detach()
+        result["inference"] = abs(float(given - after[1]["loss"]))
+        del context
+        return result
+
+
+def require_close(found: list[dict[str, Any]]) -> None:
+    for result in found:
+        ours, theirs = result.pop("sizes")
+        assert ours == theirs
+        assert result.pop("begin") == 0
+        assert max(result.values()) < 1e-6, result
+
+
+EVERY = ["train.steps=5", "train.save_every=2", "train.eval_every=4", "train.keep=0"]
+"""The last step is left out, and with it the closing words."""
+
+
+def in_turn(recipe: str, cases: list[tuple[str, str, Sequence[str]]], folder: str) -> None:
+    """What one process does for all of ``cases``: name, who divides the model, words; rank 0 makes those of one."""
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    met = dict(os.environ)
+    for number, (name, by, words) in enumerate(cases):
+        os.environ.update({**met, "RECIPE_STORE": f"{met.get('RECIPE_STORE')}-{number}"})
+        if by == "nobody":
+            if met["RANK"] != "0":
+                continue
+            os.environ.update(WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
+        every = [*EVERY, f"train.stop_after={2 if 'resume' in words[-1] else 4}"]
+        with over_nxd(False) if by == "nxd" else nullcontext():
+            run(job_of(recipe, [*every, *words], int(os.environ["WORLD_SIZE"])), Path(folder, name))
+        _clear_sharding_prop_cache()  # or DTensor goes on with meshes of this run, whose groups are gone
+
+
+def step_and_runs(recipe: str, cases: list[tuple[str, str, Sequence[str]]], folder: str) -> dict[str, Any]:
+    store = os.environ["RECIPE_STORE"]
+    os.environ["RECIPE_STORE"] = f"{store}-step"
+    found = compared(recipe, real=False)
+    os.environ["RECIPE_STORE"] = store
+    in_turn(recipe, cases, folder)
+    return found
+
+
+def require_same_rows(found: list[Row], wanted: list[Row], steps: Sequence[int]) -> None:
+    for key in ("loss", "grad_norm", "val_loss"):
+        got, expected = ({row["step"]: row[key] for row in rows if key in row} for rows in (found, wanted))
+        within = {step: value for step, value in expected.items() if step in steps}
+        assert got == pytest.approx(within, abs=1e-6, rel=1e-6), key
+
+
+def entries(path: Path) -> dict[str, Any]:
+    """Everything in a checkpoint: shape, type, and where its parts begin and how large they are."""
+    return {
+        name: entry if not isinstance(entry, TensorStorageMetadata)
+        else (entry.size, entry.properties.dtype, {(chunk.offsets, chunk.sizes) for chunk in entry.chunks})
+        for name, entry in read_metadata(path).state_dict_metadata.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_step_and_checkpoints(recipe: str, tmp_path: Path) -> None:
+    """What one step makes: loss, gradients, norm, clipping, LAMB's update (by norms of whole tensors), evaluation.
+
+    Then the curve of one process, and from each other's checkpoints on, with the same losses, natively and here.
+    """
+    saved = {name: str(tmp_path / name / "checkpoints/step-2") for name in ("whole", "teams")}
+    from_whole, from_teams = (["layout=tp", f"train.resume={saved[name]}"] for name in saved)
+    cases = [
+        ("whole", "nobody", ["layout=single"]), ("teams", "nxd", ["layout=tp"]),
+        ("teams from whole", "nxd", from_whole), ("tp from teams", "DTensor", from_teams),
+        ("whole from teams", "nobody", ["layout=single", from_teams[1]]),
+    ]  # fmt: skip
+    require_close(spawn(step_and_runs, 2, recipe, cases, str(tmp_path)))
+    found = {path.name: read_rows(path / METRICS) for path in tmp_path.iterdir()}
+    assert [row["step"] for row in found["teams"]] == [0, 1, 2, 3, 4]
+    require_same_rows(found["teams"], found["whole"], range(5))
+    for name in ("teams from whole", "tp from teams", "whole from teams"):
+        assert [row["step"] for row in found[name]] == [3, 4]
+        require_same_rows(found[name], found["whole"], [3, 4])
+    last = [entries(tmp_path / name / "checkpoints/step-4") for name in ("teams", "tp from teams")]
+    assert last[0] == last[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_teams(recipe: str, tmp_path: Path) -> None:
+    """Of two processes each; and a run that begins with another's weights and wider copies of its own."""
+    begins = ["layout=tp", f"train.init_from={tmp_path / 'whole'}"]
+    kept = ["train.precision=bf16", "train.optimizer_states=master", *begins]
+    cases = [
+        ("whole", "nobody", ["layout=single"]), ("teams", "nxd", ["layout=tp"]),
+        ("teams begin", "nxd", begins), ("tp begins", "DTensor", begins), ("teams keep", "nxd", kept),
+    ]  # fmt: skip
+    spawn(in_turn, 4, recipe, cases, str(tmp_path))
+    found = {path.name: read_rows(path / METRICS) for path in tmp_path.iterdir()}
+    require_same_rows(found["teams"], found["whole"], range(5))
+    require_same_rows(found["teams begin"], found["tp begins"], range(5))
+    masters = Dcp().open(tmp_path / "teams keep/checkpoints/step-2")["optimizer"]["state"]
+    assert all("master" in kept for kept in masters.values())
+
+
+def _missing() -> str:
+    if problems := [problem.partition(";")[0] for problem in stack.nxd_problems()]:
+        return problems[0]
+    try:
+        importlib.import_module("neuronx_distributed.parallel_layers.layers")
+    except ImportError as error:
+        return f"neuronx-distributed cannot be imported: {error}"
+    return ""
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_step_of_the_real_package(recipe: str) -> None:
+    """In its CPU mode, over gloo."""
+    if reason := _missing():
+        pytest.skip(reason)
+    require_close(spawn(compared, 2, recipe, True))
