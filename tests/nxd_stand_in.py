@@ -64,6 +64,7 @@ def initialize_model_parallel(
             group = dist.new_group(ranks, pg_options=options)
             host = dist.new_group(ranks, backend="gloo") if on_xla else group
             if dist.get_rank() in ranks:
+                assert not on_xla or group._mesh == every, "the device's exchanges would be between others"
                 _held[name], _held[f"{name} host"] = group, host
 
 

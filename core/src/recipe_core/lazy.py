@@ -61,7 +61,7 @@ def lazy(value: Tensor | Lazy) -> Lazy:
 
 def hosted(shard: DTensor, *, blank: bool = False) -> DTensor:
     """``shard``; of one on an XLA device, where ranks cannot meet, a copy on the host, or (``blank``) room for it."""
-    local = shard.to_local()
+    local = shard._local_tensor  # to_local() gives a view, which XLA would compile a graph for
     if local.device.type != "xla":
         return shard
     held = torch.empty(local.shape, dtype=local.dtype) if blank else local.detach().to("cpu", copy=True)

@@ -97,7 +97,9 @@ class NeuronTeam(Traced):
         share = self._shares.get(name)
         if share is None or not isinstance(value, Tensor) or value.ndim != len(share.shape):
             return value
-        local = value.detach().narrow(share.dim, 0, share.held)
+        local = value.detach()
+        if share.held < share.most:
+            local = local.narrow(share.dim, 0, share.held)
         stride = torch.empty(share.shape, device="meta").stride()
         spec = DTensorSpec(self._mesh, (Shard(share.dim),), TensorMeta(share.shape, stride, value.dtype))
         return DTensor(local, spec, requires_grad=False)
