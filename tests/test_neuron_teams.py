@@ -183,6 +183,18 @@ def layers_compared() -> dict[str, float]:
             found["input"] = apart_by(given[0].grad, given[1].grad)
     assert layer.weight.grad.dtype == torch.float32  # type: ignore[union-attr]
 
+    table, ids = nn.Embedding(7, 4, padding_idx=0), torch.tensor([[0, 3, 6], [3, 0, 1]])
+    table.weight.data[0] = 1.0  # as a row has that is the output's too
+    mine_in = nn.Embedding(7, 4, padding_idx=0)
+    mine_in.weight = nn.Parameter(F.pad(table.weight.detach(), (0, 0, 0, 1)).chunk(2)[rank].clone())
+    embedding = nxd.embedding(mine_in, 8)
+    own, whole = embedding(ids), table(ids)
+    own.square().sum().backward()
+    whole.square().sum().backward()
+    assert table.weight.grad is not None
+    found["embedding"] = apart_by(own, whole)
+    found["its gradient"] = apart_by(mine_in.weight.grad, F.pad(table.weight.grad, (0, 0, 0, 1)).chunk(2)[rank])
+
     words, hidden = 7, torch.randn(2, 3, 6)  # of which the second rank fills up one
     output, labels = nn.Linear(6, words), torch.tensor([[0, -100, 6], [3, 4, -1]])
     weight, bias = (
@@ -326,10 +338,15 @@ def on_xla(recipe: str, folder: str) -> None:
             run(job_of(recipe, [*words, *more], 2), Path(folder, name))
 
 
-@pytest.mark.xla
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs torch-xla")
-@pytest.mark.parametrize("recipe", ["bert_dp", pytest.param("megatron_gpt", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param("megatron_gpt", marks=pytest.mark.xla),
+        pytest.param("bert_dp", marks=pytest.mark.long),  # two minutes, most of them of the compiler's
+    ],
+)
 def test_on_xla_devices(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's groups beside those of the host, shares on the devices; saves of native runs and for them."""
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
