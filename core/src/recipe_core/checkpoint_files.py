@@ -48,7 +48,7 @@ class CheckpointFiles:
             ("checkpoint", str(source.path)),
             *([("others here", ", ".join(p.name for p in inside[:-1]))] if inside[:-1] else []),
             ("format", source.format.name),
-            *([("step", f"{step:,}")] if step is not None else []),
+            *([("step", f"{step:,}" if isinstance(step, int) else str(step))] if step is not None else []),
             *_told(source.manifest),
             *_contents(state),
         ]
