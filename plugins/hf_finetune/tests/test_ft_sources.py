@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recipe_core import engine_checks
 from recipe_core.testing import run_tiny
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -146,3 +147,17 @@ def test_seeds_and_random_start(fine_tune: Callable[..., Any], bert: Path, folde
     alone = fine_tune(*words[:-3], "train.seed=1235", "train.eval_every=0", out=tmp_path / "alone")
     second = [json.loads(line) for line in (done.out / "seed-1235" / "metrics.jsonl").read_text().splitlines()]
     assert [row["loss"] for row in second] == [row["loss"] for row in alone.rows] != first
+
+
+def test_what_xla_cannot_do(fine_tune: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named before anything starts; and a variable that would take the Trainer there behind the run's back."""
+    monkeypatch.setattr(engine_checks, "find_spec", lambda name: name)  # as where torch_xla is installed
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    monkeypatch.setenv("USE_TORCH_XLA", "1")
+    words = ("train.engine=xla", "data.pad_to_max_length=false", "train.activation_checkpointing=true")
+    done = fine_tune(*words)
+    assert done.code == 2
+    assert "USE_TORCH_XLA: 1, and train.engine says what this recipe trains on: unset it" in done.text
+    assert "data.pad_to_max_length: false, and train.engine=xla would compile a graph for each length" in done.text
+    assert "train.activation_checkpointing: the Trainer cannot recompute with train.engine=xla" in done.text
+    assert not done.out.exists()
