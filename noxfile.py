@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
@@ -26,6 +27,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
 CSRC = ROOT / "csrc"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
 PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml")["project"] for folder in FOLDERS}
@@ -209,9 +211,9 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "report")
 
 
-@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+@nox.session(python=[version for version in PYTHONS if version != f"{sys.version_info[0]}.{sys.version_info[1]}"])
 def pythons(session: nox.Session) -> None:
-    """What needs no PyTorch, on each Python that is found: the commands that check and print, and the C++ package."""
+    """What needs no PyTorch, on the other Pythons that are found: commands that check and print, the C++ package."""
     install(session, ROOT / "core", *PLUGINS, options=("--no-deps",))
     install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY), *TESTING)
     test(session, *(ROOT / "core" / "tests" / f"test_{name}.py" for name in LIGHT_TESTS))
