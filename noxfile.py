@@ -38,7 +38,7 @@ XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
-LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
+LIGHT_TESTS = ("cli", "config", "destination", "direct", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
 
 

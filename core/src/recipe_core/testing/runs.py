@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from recipe_core.cli import main
 from recipe_core.curves import Row, read_rows
 from recipe_core.testing import forks
@@ -95,6 +93,8 @@ def run_tiny(recipe: str, out: Path, *words: str, timeout: float = 300.0, **envi
 
 def _main(line: list[str], environment: dict[str, str], folder: Path, printed: Path) -> None:
     """In the new process: the command ``recipe LINE`` in ``folder``, with everything that it prints in one file."""
+    import torch  # here: tests of the light half do without
+
     forks.enter(environment)
     os.chdir(folder)
     with printed.open("wb") as file:
