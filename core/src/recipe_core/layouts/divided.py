@@ -12,6 +12,7 @@ from recipe_core.parallel import Parallel, Run
 from recipe_core.reducer import Reducer
 from recipe_core.tensor_parallel.plan import divide
 from recipe_core.tensor_parallel.roles import Team
+from recipe_core.xla.groups import Grid
 
 
 def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
@@ -21,7 +22,7 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
         ConfigError: the model cannot be divided so.
     """
     if run.device.type == "xla":
-        if run.together == 1 and run.world_size > 1 and config.tp > 1:  # a process for each device
+        if isinstance(run.mesh, Grid) and not run.mesh.of_one_process and config.tp > 1:
             from recipe_core.layouts.neuron_teams import teamed
 
             return teamed(module, run)

@@ -62,6 +62,11 @@ class Grid:
     def __getitem__(self, axis: str) -> Axis:
         return self._found[axis]
 
+    @property
+    def of_one_process(self) -> bool:
+        """Whether this process drives all its devices; else each has a process."""
+        return self.mesh is not None
+
     @classmethod
     def of_processes(cls, axes: Mapping[str, int], rank: int, timeout: timedelta) -> Grid:
         """A grid of processes, each with a device of its own; all of them call it."""
