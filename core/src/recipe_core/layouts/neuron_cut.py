@@ -30,11 +30,12 @@ class Share:
     most: int
     """How long a share is along ``dim``, on every rank: graphs are the same on all."""
     held: int
-    """So many of it are of the whole. Behind them, on the last rank, may be zeros: words that do not exist."""
+    """So many of it are of the whole. Behind them, on the last ranks, may be zeros: words that do not exist."""
 
     def of(self, whole: Tensor, rank: int) -> Tensor:
         """The share of ``rank``, a tensor of its own."""
-        part = whole.narrow(self.dim, rank * self.most, self.held)
+        start = min(rank * self.most, self.shape[self.dim])
+        part = whole.narrow(self.dim, start, self.held)
         return self.filled(part).clone(memory_format=torch.contiguous_format)
 
     def filled(self, part: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ def cut(module: nn.Module, found: Assignment, rank: int, size: int, device: torc
 def _share(parameter: Tensor, dim: int, rank: int, size: int) -> Share:
     length = parameter.shape[dim]
     most = -(-length // size)
-    return Share(dim, parameter.shape, most, min(most, length - rank * most))
+    return Share(dim, parameter.shape, most, max(0, min(most, length - rank * most)))
 
 
 @torch.no_grad()
