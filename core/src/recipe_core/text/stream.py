@@ -11,7 +11,7 @@ import codecs
 import io
 import itertools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -31,7 +31,10 @@ PIECE = 2048
 those below 64 MB."""
 BLOCK = 1 << 16
 """Bytes that are read from the disk at a time."""
+AHEAD = 1 << 28
+"""Bytes that are unpacked to tell a damaged archive from a damaged text."""
 
+_LINE_END = ord("\n")
 _numbers = itertools.count()
 
 
@@ -75,7 +78,7 @@ class Unpacked(io.BufferedIOBase):
     """
 
     def __init__(self, path: Path, packing: str | None) -> None:
-        self._path, self._packing = path, packing
+        self._path, self.packing = path, packing
         self._unpacker = _UNPACKERS[packing]() if packing else None
         self._file = path.open("rb", buffering=0)
         self._block, self._at = b"", 0
@@ -83,7 +86,7 @@ class Unpacked(io.BufferedIOBase):
         """Bytes of the file that were taken, as they lie on the disk."""
         self.given = 0
         """Unpacked bytes that were given out."""
-        self.lines = 0
+        self.lines_given = 0
         """Line ends among them."""
 
     @property
@@ -103,42 +106,63 @@ class Unpacked(io.BufferedIOBase):
     def read1(self, size: int = -1, /) -> bytes:
         """The next bytes, as many as are at hand; nothing at the end.
 
-        ``size`` is ignored: io.TextIOWrapper, which alone reads this, takes what it gets, and pieces of its 8 KB
+        ``size`` is ignored: io.TextIOWrapper takes what it gets, and pieces of the 8 KB that it asks for
         would be slow.
         """
         while piece := self._piece():
             if data := self._unpack(piece):
                 self.given += len(data)
-                self.lines += data.count(b"\n")
+                self.lines_given += data.count(b"\n")
                 return data
         if self._unpacker is not None and not self._unpacker.eof:
             raise DataError(
-                f"{self._path}: ends at byte {self.consumed:,} in the middle of its {self._packing} data, so it is cut "
+                f"{self._path}: ends at byte {self.consumed:,} in the middle of its {self.packing} data, so it is cut "
                 "off; get the file again"
             )
         return b""
+
+    def lines(self, longest: int) -> Iterator[tuple[int, bytes]]:
+        """The lines, with their line ends, and the byte of the unpacked data where each starts.
+
+        Of a line with more than ``longest`` bytes only the first ``longest`` + 1 are given, and no more are held.
+        """
+        start = length = 0
+        parts: list[bytes] = []
+        while data := self.read1():
+            at = 0
+            while at < len(data):
+                end = data.find(b"\n", at) + 1 or len(data)
+                if length <= longest:
+                    parts.append(data[at : min(end, at + longest + 1 - length)])
+                length += end - at
+                if data[end - 1] == _LINE_END:
+                    yield start, b"".join(parts)
+                    start, length, parts = start + length, 0, []
+                at = end
+        if length:
+            yield start, b"".join(parts)
 
     def _piece(self) -> bytes:
         """The next bytes of the file: a block of a plain one, a small piece of a packed one."""
         if self._at >= len(self._block):
             self._block, self._at = self._file.read(BLOCK), 0
-        piece = self._block[self._at : self._at + (PIECE if self._packing else BLOCK)]
+        piece = self._block[self._at : self._at + (PIECE if self.packing else BLOCK)]
         self._at += len(piece)
         self.consumed += len(piece)
         return piece
 
     def _unpack(self, piece: bytes) -> bytes:
-        if self._unpacker is None or self._packing is None:
+        if self._unpacker is None or self.packing is None:
             return piece
         found = []
         try:
             while piece:
                 if self._unpacker.eof:
                     # Zeros may follow gzip data (tapes and block devices pad with them); all else must be a stream.
-                    piece = piece.lstrip(b"\0") if self._packing == "gzip" else piece
+                    piece = piece.lstrip(b"\0") if self.packing == "gzip" else piece
                     if not piece:
                         break
-                    self._unpacker = _UNPACKERS[self._packing]()
+                    self._unpacker = _UNPACKERS[self.packing]()
                 found.append(self._unpacker.decompress(piece))
                 piece = self._unpacker.unused_data if self._unpacker.eof else b""
         except Exception as error:
@@ -150,7 +174,7 @@ class Unpacked(io.BufferedIOBase):
 
     def _damaged(self, error: Exception) -> DataError:
         return DataError(
-            f"{self._path}: damaged near byte {max(self.consumed - PIECE, 0):,} ({self._packing}: {error}); get the "
+            f"{self._path}: damaged near byte {max(self.consumed - PIECE, 0):,} ({self.packing}: {error}); get the "
             "file again, and compare its checksum with the one that its source publishes"
         )
 
@@ -166,10 +190,11 @@ class TextStream:
     """
 
     def __init__(self, source: Source, encoding: str, errors: str) -> None:
-        self.path, self.encoding = source.path, encoding
+        self.path, self.encoding, self.errors = source.path, encoding, errors
         self.bytes = Unpacked(source.path, source.packing)
+        self.is_utf8 = codecs.lookup(encoding).name == "utf-8"
         # The byte order mark that some editors write is no text.
-        name = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+        name = "utf-8-sig" if self.is_utf8 else encoding
         self.text = io.TextIOWrapper(self.bytes, encoding=name, errors=errors)
 
     @property
@@ -177,23 +202,39 @@ class TextStream:
         """Bytes of the file, as it lies on the disk, that were read so far."""
         return self.bytes.consumed
 
+    def look_ahead(self) -> None:
+        """Read on, where something is wrong with the text of an archive: its own damage, if any, is the cause.
+
+        The checksums stand behind the data, so that nonsense comes out of a damaged archive first.
+
+        Raises:
+            DataError: the archive is damaged or cut off.
+        """
+        end = self.bytes.given + AHEAD
+        while self.bytes.packing and self.bytes.given < end and self.bytes.read1():
+            pass
+
     def __enter__(self) -> TextStream:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.text.close()
-        if isinstance(error, UnicodeDecodeError):
-            raise DataError(self._undecodable(error)) from error
-        if isinstance(error, OSError):
-            raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+        try:
+            if isinstance(error, UnicodeDecodeError):
+                # The decoder saw the newest bytes and what it had kept of the bytes before.
+                offset = self.bytes.given - len(error.object) + error.start
+                line = self.bytes.lines_given - error.object[error.start :].count(b"\n") + 1
+                raise self.undecodable(error, offset, line) from error
+            if isinstance(error, OSError):
+                raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
+        finally:
+            self.text.close()
 
-    def _undecodable(self, error: UnicodeDecodeError) -> str:
-        # The decoder saw the newest bytes and what it had kept of the bytes before.
-        offset = self.bytes.given - len(error.object) + error.start
-        line = self.bytes.lines - error.object[error.start :].count(b"\n") + 1
-        return (
+    def undecodable(self, error: UnicodeDecodeError, offset: int, line: int) -> DataError:
+        """The error for bytes that are no text, at byte ``offset`` of the unpacked file, in its line ``line``."""
+        self.look_ahead()
+        return DataError(
             f"{self.path}:{line}: byte {offset:,} of the text is not {self.encoding} ({error.reason}: "
             f"{error.object[error.start : error.end].hex(' ')}); set encoding=... to what the file is written in, or "
             "errors=replace"
