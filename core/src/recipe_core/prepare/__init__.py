@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from recipe_core.prepare.inputs import hashed, input_facts, sha256
 from recipe_core.prepare.manifest import file_facts, file_problems, read_manifest
-from recipe_core.prepare.output import Output, input_facts, sha256, writing
+from recipe_core.prepare.output import Output, writing
 from recipe_core.prepare.pool import WorkerDiedError, ordered_map, working_on
 from recipe_core.prepare.progress import Progress
 
@@ -19,6 +20,7 @@ __all__ = [
     "WorkerDiedError",
     "file_facts",
     "file_problems",
+    "hashed",
     "input_facts",
     "ordered_map",
     "read_manifest",

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from recipe_core.errors import ConfigError, DataError, DiskError, RecipeError
-from recipe_core.files import digest, is_full, remove, sync, write_text
+from recipe_core.errors import ConfigError, DiskError, RecipeError
+from recipe_core.files import is_full, remove, sync, write_text
 from recipe_core.prepare.manifest import NAME
 from recipe_core.prepare.pool import WorkerDiedError
 
@@ -176,20 +176,3 @@ def writing(shown: Path) -> Iterator[None]:
         raise DiskError(
             f"{shown}: cannot be written ({reason.strerror or reason}); {again * is_full(reason)}choose another folder"
         ) from error
-
-
-def input_facts(paths: list[Path]) -> list[dict[str, Any]]:
-    """Name, size and time of change of every input: what a continued run compares."""
-    return [{"path": str(p), "bytes": p.stat().st_size, "changed": p.stat().st_mtime_ns} for p in paths]
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file, read in pieces.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    try:
-        return digest(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error

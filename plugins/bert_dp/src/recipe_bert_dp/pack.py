@@ -20,7 +20,7 @@ from recipe_bert_dp.shards import Arrays, Shape
 from recipe_bert_dp.workers import fitting
 from recipe_core.errors import ConfigError, DataError
 from recipe_core.files import sync, write_text
-from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256, writing
+from recipe_core.prepare import Output, Progress, hashed, input_facts, ordered_map, sha256, writing
 from recipe_index import bert
 
 WORK = "work"
@@ -77,9 +77,11 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
     if capacity < shape.sequence:
         raise ConfigError(f"sequence: expected 0 or at least {shape.sequence}, as the inputs have, got {capacity}")
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
-    key = {"kind": "bert_packed", **plain, "inputs": input_facts(paths)}
+    facts = input_facts(paths)
+    key = {"kind": "bert_packed", **plain, "inputs": facts}
     groups = [g for kind in ("training", "test") for g in _groups(kind, shapes, settings.samples_per_shard)]
     with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+        hashes = hashed(facts)
         with output.writing():
             for folder in {WORK, *(group.kind for group in groups)}:
                 (output.folder / folder).mkdir(exist_ok=True)
@@ -93,7 +95,7 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
         manifest = {
             "kind": "bert_packed",
             "settings": plain,
-            "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths],
+            "inputs": hashes(),
             "counts": {kind: _counts(kind, groups, plans) for kind in kinds},
             "files": files,
         }

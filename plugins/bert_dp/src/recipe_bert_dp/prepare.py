@@ -20,7 +20,7 @@ from recipe_bert_dp.tokens import write_store
 from recipe_bert_dp.vocabulary import Vocabulary
 from recipe_bert_dp.workers import fitting
 from recipe_core.files import require_space, sync
-from recipe_core.prepare import Output, Progress, input_facts, ordered_map, sha256, writing
+from recipe_core.prepare import Output, Progress, hashed, input_facts, ordered_map, sha256, writing
 from recipe_core.text import find as find_inputs
 from recipe_index import bert
 
@@ -43,8 +43,10 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
     vocabulary = Vocabulary.read(Path(settings.vocabulary).expanduser(), settings.lowercase)
     inputs = [source.path for source in find_inputs(settings)]
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
-    key = {"kind": "bert_hdf5", **plain, "vocabulary": sha256(vocabulary.path), "inputs": input_facts(inputs)}
+    facts = input_facts(inputs)
+    key = {"kind": "bert_hdf5", **plain, "vocabulary": sha256(vocabulary.path), "inputs": facts}
     with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+        hashes = hashed(facts)
         work = output.folder / WORK
         workers = fitting(settings.workers, sum(path.stat().st_size for path in inputs))
         counts = write_store(settings, vocabulary, output, work, workers)
@@ -55,7 +57,7 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
             "kind": "bert_hdf5",
             "settings": {**plain, "vocabulary": vocabulary.path.name},
             "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": key["vocabulary"]},
-            "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in inputs],
+            "inputs": hashes(),
             "counts": {**counts, **{split.name: found for split, found in dealt}},
             "files": files,
         }
