@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from recipe_core.errors import ConfigError
 from recipe_index.plain_text import PIECES
-from recipe_megatron_gpt import encoders
+from recipe_megatron_gpt import encoders, recalled
 from recipe_megatron_gpt.corpus import train_tokenizer
 from recipe_megatron_gpt.encoders import choose, encoder, splits_at_words
 from recipe_megatron_gpt.vocabulary import size
@@ -66,7 +67,8 @@ DIFFICULT = st.text(st.sampled_from("aZ09 \n\t\r.,'s-()!\"?/:;_é\u0301\u00a0\u2
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_remembered() -> None:
+def nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECIPE_CACHE", str(tmp_path))
     encoders.load_gigatoken.cache_clear()
 
 
@@ -197,6 +199,22 @@ def test_gigatoken_is_used_when_it_gives_the_same_ids(
     with pytest.raises(ConfigError) as caught:
         choose("gigatoken", content, False, TEXTS[:3])
     assert str(caught.value) == f"engine: gigatoken {problem}; set engine=tokenizers"
+
+
+def test_what_was_compared_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gigatoken", SimpleNamespace(Tokenizer=Giga))
+    content = TOKENIZERS["gpt2"].to_str()
+    assert choose("auto", content, False, TEXTS[:3]) == ("gigatoken", "")
+    compare = encoders._differing
+    monkeypatch.setattr(encoders, "_differing", lambda *_: pytest.fail("compared again"))
+    assert choose("auto", content, False, TEXTS[:3]) == ("gigatoken", "")
+    monkeypatch.setattr(encoders, "_differing", compare)
+    monkeypatch.setattr(Giga, "wrong", "differs")
+    encoders.load_gigatoken.cache_clear()
+    assert choose("auto", content, False, [*TEXTS[:3], "many others"])[0] == "pieces"
+    assert choose("auto", TOKENIZERS["bert"].to_str(), False, TEXTS[:3])[0] == "pieces"
+    monkeypatch.setattr(recalled, "version", lambda _: "another")
+    assert choose("auto", content, False, TEXTS[:3])[0] == "pieces"
 
 
 @pytest.mark.peer

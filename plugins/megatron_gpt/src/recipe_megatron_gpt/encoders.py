@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core.errors import ConfigError
+from recipe_megatron_gpt.recalled import key_of, recall, remember
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,7 +48,7 @@ def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -
     return _plain(tokenizer, typecode, add_special_tokens)
 
 
-def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: Iterable[str]) -> tuple[Way, str]:
+def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[str]) -> tuple[Way, str]:
     """The fastest way that gives the ids of the library tokenizers, on ``texts`` and on texts made to be difficult.
 
     Args:
@@ -59,40 +60,50 @@ def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: Iterabl
     Raises:
         ConfigError: ``engine=gigatoken`` cannot be used here.
     """
-    added = [token.content for token in load_tokenizer(tokenizer).get_added_tokens_decoder().values()]
-    samples = [*_TRICKY, *(f"end{token}{token} {token} begin" for token in added[:50]), *texts]
-    expected = encoder("plain", tokenizer, "i", add_special_tokens)(samples)
     note = ""
     if engine != "tokenizers":
-        problem = _gigatoken_problem(tokenizer, add_special_tokens, samples, expected)
+        problem = _gigatoken_problem(tokenizer, add_special_tokens, texts)
         if not problem:
             return "gigatoken", ""
         if engine == "gigatoken":
             raise ConfigError(f"engine: gigatoken {problem}; set engine=tokenizers")
         note = "" if problem == _NOT_INSTALLED else f"gigatoken {problem}; tokenizers is used instead"
     known = not add_special_tokens and splits_at_words(load_tokenizer(tokenizer))
-    if known and encoder("pieces", tokenizer, "i", False)(samples) == expected:
+    if known and not _differing("pieces", tokenizer, texts):
         return "pieces", note
     return "plain", note
+
+
+def _differing(way: Way, tokenizer: str, texts: list[str]) -> str:
+    """How many texts have other ids by ``way`` than by tokenizers, if any has."""
+    added = [token.content for token in load_tokenizer(tokenizer).get_added_tokens_decoder().values()]
+    samples = [*_TRICKY, *(f"end{token}{token} {token} begin" for token in added[:50]), *texts]
+    found, expected = (encoder(one, tokenizer, "i", False)(samples) for one in (way, "plain"))
+    differing = sum(mine != ids for mine, ids in zip(found, expected, strict=True))
+    return f"gives other ids than tokenizers for {differing} of {len(samples)} texts" if differing else ""
 
 
 _NOT_INSTALLED = "is not installed (pip install 'recipe-megatron-gpt[gigatoken]')"
 
 
-def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, samples: list[str], expected: list[bytes]) -> str:
+def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, texts: list[str]) -> str:
     """Why gigatoken cannot be used, if so."""
     if add_special_tokens:
         return "adds no special tokens, and add_special_tokens=true asks for them"
     try:
-        found = encoder("gigatoken", tokenizer, "i", False)(samples)
-        differing = sum(mine != ids for mine, ids in zip(found, expected, strict=True))
+        import_module("gigatoken")
+        key = key_of("gigatoken agrees", tokenizer, *texts)
+        if recall(key) is None:
+            if problem := _differing("gigatoken", tokenizer, texts):
+                return problem
+            remember(key, {})
+        return ""
     except ImportError:
         return _NOT_INSTALLED
     except BaseException as error:  # a panic of Rust code is no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
             raise
         return f"does not take this tokenizer ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
-    return f"gives other ids than tokenizers for {differing} of {len(samples)} texts" if differing else ""
 
 
 def _gigatoken(tokenizer: str, typecode: str) -> Encode:

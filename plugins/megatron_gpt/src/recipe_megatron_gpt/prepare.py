@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -17,15 +16,16 @@ import numpy as np
 from recipe_core.config import plain
 from recipe_core.errors import DataError
 from recipe_core.files import require_space, write_text
-from recipe_core.prepare import Output, Progress, file_facts, input_facts, ordered_map, sha256
+from recipe_core.prepare import Output, Progress, file_facts, hashed, input_facts, ordered_map
 from recipe_core.text import Counts, Record, Source, clean, find, records
 from recipe_megatron_gpt.config import TRAIN, GptPrepare
 from recipe_megatron_gpt.corpus import TOKENIZER, train_tokenizer
-from recipe_megatron_gpt.encoders import Way, choose, content_of, load_tokenizer
+from recipe_megatron_gpt.encoders import Way, choose
 from recipe_megatron_gpt.indexed import best_dtype
+from recipe_megatron_gpt.known_tokenizer import KnownTokenizer, given, known
 from recipe_megatron_gpt.token_store import NAME, TokenStore
 from recipe_megatron_gpt.tokenise import Tokenise
-from recipe_megatron_gpt.vocabulary import end_of_document, read_vocabulary, size
+from recipe_megatron_gpt.vocabulary import end_of_document
 
 CHUNK = 500_000
 """Characters of documents that a worker gets at a time."""
@@ -34,7 +34,8 @@ _SAMPLE = 20_000
 _NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
 """Settings that change nothing about the bytes of the files."""
 _SLOW, _FAST = 1_000_000, 100_000_000
-"""Bytes of input that are worth starting another process for: gigatoken alone is about as fast as the reading."""
+"""Bytes of input that are worth starting another process for. The fast ways learn words as they go on, as each process
+has to for itself."""
 
 
 def prepare(settings: GptPrepare) -> dict[str, Any]:
@@ -52,28 +53,33 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
         DiskError: there is no space left, or the output cannot be written.
     """
     sources = find(settings)
-    paths = [source.path for source in sources]
-    facts = input_facts(paths)
-    given = None if settings.tokenizer == TRAIN else _given_tokenizer(settings)
+    facts = input_facts([source.path for source in sources])
+    eod = settings.eod if settings.append_eod else None
+    found = None if settings.tokenizer == TRAIN else given(Path(settings.tokenizer).expanduser(), eod)
     plain_settings = {name: value for name, value in plain(settings).items() if name not in _NOT_IN_FILES}
-    key = {"kind": "gpt_indexed", **plain_settings, "inputs": facts, "tokenizer": _hash(given or TRAIN)}
+    key = {
+        "kind": "gpt_indexed",
+        **plain_settings,
+        "inputs": facts,
+        "tokenizer": _hash(found.content if found else TRAIN),
+    }
     with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
-        tokenizer = given or _trained_tokenizer(settings, sources, output)
+        hashes = hashed(facts)
+        tokenizer = found or known(_trained_tokenizer(settings, sources, output), eod)
         with output.writing():
-            write_text(output.folder / TOKENIZER, tokenizer)
+            write_text(output.folder / TOKENIZER, tokenizer.content)
         store, counts = _write_tokens(settings, sources, output, tokenizer)
-        if input_facts(paths) != facts:
-            raise DataError(f"{', '.join(settings.inputs)}: changed while it was read; prepare it again")
+        inputs = hashes()
         with output.writing():
             store.remove_parts()
             files = file_facts(output.folder, [f"{NAME}.bin", f"{NAME}.idx", TOKENIZER])
         manifest = {
             "kind": "gpt_indexed",
             "dtype": store.dtype.name,
-            "vocabulary": _size(tokenizer),
+            "vocabulary": tokenizer.size,
             "counts": counts,
             "settings": plain_settings,
-            "inputs": [{"path": str(p), "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths],
+            "inputs": inputs,
             "files": files,
             "versions": {name: version(name) for name in ("recipe-megatron-gpt", "tokenizers")},
         }
@@ -81,16 +87,8 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
     return manifest
 
 
-def _given_tokenizer(settings: GptPrepare) -> str:
-    """The content of a tokenizer.json, for the tokenizer that the settings name."""
-    tokenizer = read_vocabulary(Path(settings.tokenizer).expanduser())
-    if settings.append_eod:
-        end_of_document(tokenizer, settings.eod)
-    return content_of(tokenizer)
-
-
 def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
-    """The same, trained on the input, unless an earlier run has done so."""
+    """The content of a tokenizer.json, trained on the input, unless an earlier run has done so."""
     path = output.folder / TOKENIZER
     if any("trained" in entry for entry in output.done):
         return path.read_text(encoding="utf-8")
@@ -129,10 +127,10 @@ def _clean_all(chunk: list[Record]) -> list[str]:
 
 
 def _write_tokens(
-    settings: GptPrepare, sources: Sequence[Source], output: Output, tokenizer: str
+    settings: GptPrepare, sources: Sequence[Source], output: Output, tokenizer: KnownTokenizer
 ) -> tuple[TokenStore, dict[str, int]]:
     """Write the two token files, or what an earlier run has left to be written; returns what was counted."""
-    dtype = best_dtype(_size(tokenizer))
+    dtype = best_dtype(tokenizer.size)
     store = TokenStore(output, dtype)
     complete = [entry["complete"] for entry in output.done if "complete" in entry]
     if complete:
@@ -144,13 +142,13 @@ def _write_tokens(
         progress.start_at(store.state.consumed)
         rest = islice(records(settings, counts), store.state.read, None)
         first = list(_first(rest))
-        way, note = choose(
-            settings.engine, tokenizer, settings.add_special_tokens, [clean(record) or "" for record in first]
-        )
+        samples = [clean(record) or "" for record in first]
+        way, note = choose(settings.engine, tokenizer.content, settings.add_special_tokens, samples)
         if note:
             print(f"recipe prepare: {note}", file=sys.stderr)
+        end = b"" if tokenizer.end is None else np.array([tokenizer.end], dtype=dtype).tobytes()
         tokenise = Tokenise(
-            way, tokenizer, dtype.char, settings.add_special_tokens, _end(settings, tokenizer), settings.split_sentences
+            way, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences
         )
         chunks = _chunks(chain(first, rest))
         for part in ordered_map(tokenise, chunks, _workers(settings, sources, way), _describe):
@@ -197,19 +195,6 @@ def _describe(chunk: list[Record]) -> str:
     return str(chunk[0]) if len(chunk) == 1 else f"{chunk[0]} to {chunk[-1]}"
 
 
-def _end(settings: GptPrepare, tokenizer: str) -> bytes:
-    """What ends a document, as it stands in the file."""
-    if not settings.append_eod:
-        return b""
-    number = end_of_document(load_tokenizer(tokenizer), settings.eod)
-    return np.array([number], dtype=best_dtype(_size(tokenizer))).tobytes()
-
-
-@lru_cache(maxsize=1)
-def _size(tokenizer: str) -> int:
-    return size(load_tokenizer(tokenizer))
-
-
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -223,7 +208,7 @@ def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
     if settings.workers:
         return settings.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    fast = way == "gigatoken" and not settings.split_sentences
+    fast = way != "plain" and not settings.split_sentences
     worth = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
     return max(1, min(cores, int(worth)))
 

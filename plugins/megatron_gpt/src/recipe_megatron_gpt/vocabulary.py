@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<|im_end|>")
 """What ends a document in vocabularies that are in use."""
+_PAIR = ("vocab.json", "merges.txt")
+"""The files of GPT-2's tokenizer."""
 _IN_FOLDER = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
@@ -26,13 +28,7 @@ def read_vocabulary(path: Path) -> Tokenizer:
     Raises:
         DataError: a file is missing, damaged, or no tokenizer.
     """
-    if path.is_dir():
-        inside = [path / name for name in _IN_FOLDER if (path / name).is_file()]
-        if not inside:
-            raise DataError(f"{path}: the folder has none of {', '.join(_IN_FOLDER)}; name the tokenizer's file")
-        path = inside[0]
-    if not path.is_file():
-        raise DataError(f"{path}: not found; tokenizer takes a file, a folder, or `train`")
+    path = files_of(path)[0]
     try:
         tokenizer = _read(path)
     except DataError:
@@ -44,13 +40,31 @@ def read_vocabulary(path: Path) -> Tokenizer:
     return tokenizer
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files that make the tokenizer in ``path``; of GPT-2's two, one may be missing.
+
+    Raises:
+        DataError: there is none.
+    """
+    if path.is_dir():
+        inside = [path / name for name in _IN_FOLDER if (path / name).is_file()]
+        if not inside:
+            raise DataError(f"{path}: the folder has none of {', '.join(_IN_FOLDER)}; name the tokenizer's file")
+        path = inside[0]
+    if not path.is_file():
+        raise DataError(f"{path}: not found; tokenizer takes a file, a folder, or `train`")
+    if path.name in _PAIR:
+        return [path.with_name(name) for name in _PAIR]
+    return [path]
+
+
 def _read(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    if path.suffix == ".txt" and path.name != "merges.txt":
+    if path.name in _PAIR:
+        return _gpt2(*(path.with_name(name) for name in _PAIR))
+    if path.suffix == ".txt":
         return _bert(path)
-    if path.name in ("vocab.json", "merges.txt"):
-        return _gpt2(path.with_name("vocab.json"), path.with_name("merges.txt"))
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or "model" not in content:
         raise DataError(f"{path}: is no tokenizer.json (it has no key 'model'); GPT-2's files are named vocab.json")

@@ -1,0 +1,53 @@
+"""What ``recipe prepare gpt_indexed`` has to know about a tokenizer, whether it encodes by itself or another does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from recipe_core.errors import DataError
+from recipe_megatron_gpt.encoders import content_of, load_tokenizer
+from recipe_megatron_gpt.recalled import key_of, recall, remember
+from recipe_megatron_gpt.vocabulary import end_of_document, files_of, read_vocabulary, size
+
+
+@dataclass(frozen=True)
+class KnownTokenizer:
+    """A tokenizer, and two of its numbers."""
+
+    content: str
+    """Of its tokenizer.json."""
+    size: int
+    """Ids are below this."""
+    end: int | None
+    """The id that ends a document, if one is to."""
+
+
+def known(content: str, eod: str | None) -> KnownTokenizer:
+    """The tokenizer of a tokenizer.json with this content, documents ending with the token ``eod``.
+
+    Raises:
+        ConfigError: it has no such token.
+    """
+    tokenizer = load_tokenizer(content)
+    return KnownTokenizer(content, size(tokenizer), None if eod is None else end_of_document(tokenizer, eod))
+
+
+def given(path: Path, eod: str | None) -> KnownTokenizer:
+    """The tokenizer in ``path``, in any form that ``vocabulary.read_vocabulary`` takes.
+
+    Raises:
+        DataError: a file is missing, damaged, or no tokenizer.
+        ConfigError: it has no token ``eod``.
+    """
+    files = [file for file in files_of(path) if file.is_file()]
+    try:
+        key = key_of("known", repr(eod), *(part for file in files for part in (file.name, file.read_bytes())))
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+    entry = recall(key)
+    if entry is not None and entry.keys() == {field.name for field in fields(KnownTokenizer)}:
+        return KnownTokenizer(**entry)
+    found = known(content_of(read_vocabulary(path)), eod)
+    remember(key, asdict(found))
+    return found
