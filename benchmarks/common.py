@@ -68,17 +68,19 @@ def in_new_process(script: str, *words: str, **environment: str) -> dict[str, An
     return result
 
 
-def floor(flops: float, products: Iterable[Shape]) -> dict[str, Any]:
+def floor(flops: float, products: Iterable[Shape], *, bf16: bool) -> dict[str, Any]:
     """What ``flops`` of matrix products in a step need at this machine's best speed, which no implementation can beat.
 
     Args:
         flops: of one step.
         products: the shapes in which the model multiplies; the best speed may be that of two square matrices, too.
+        bf16: whether the step may multiply in bf16, where that is faster.
     """
     import torch
 
     shapes = [*products, (2048, 2048, 2048)]
-    peaks = {name: _peak(dtype, shapes) for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))}
+    allowed = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if bf16 else {})
+    peaks = {name: _peak(dtype, shapes) for name, dtype in allowed.items()}
     peak = max(peaks.values())
     return {
         **{f"{name}_matmul_peak_gflops": round(value / 1e9) for name, value in peaks.items()},

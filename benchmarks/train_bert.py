@@ -151,14 +151,15 @@ def in_new_process(contestant: str, case: str, options: argparse.Namespace, prof
     return common.in_new_process(__file__, *words)
 
 
-def floor(options: argparse.Namespace) -> dict[str, Any]:
+def floor(case: str, options: argparse.Namespace) -> dict[str, Any]:
     """Matrix products of a step at the best speed of one, as no implementation could be faster."""
     from recipe_bert_dp.model_config import BertPretraining
     from recipe_bert_dp.model_facts import facts
 
     flops = facts(BertPretraining(layers=options.layers), SEQUENCE).flops_per_sample * options.micro_batch
     tokens = options.micro_batch * SEQUENCE
-    least = common.floor(flops, [(tokens, 768, 768), (tokens, 768, 3072), (tokens, 3072, 768)])
+    products = [(tokens, 768, 768), (tokens, 768, 3072), (tokens, 3072, 768)]
+    least = common.floor(flops, products, bf16=case != "fp32")
     return {**least, "sequences_per_second": round(options.micro_batch / least["seconds_per_step"], 2)}
 
 
@@ -178,7 +179,7 @@ def summary(runs: list[dict[str, Any]], against: list[dict[str, Any]], options: 
 
 def measure(case: str, options: argparse.Namespace) -> dict[str, Any]:
     """Both in turn, as many rounds as asked for, then the profiles."""
-    least = floor(options)
+    least = floor(case, options)
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     for number in range(options.rounds):
         for name, done in runs.items():

@@ -158,24 +158,25 @@ def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str
     }
 
 
-def floor() -> dict[str, Any]:
+def floor(case: str) -> dict[str, Any]:
     """What the model's matrix products need at this machine's best speed."""
     from recipe_megatron_gpt.model_facts import facts
 
     flops = facts(config(), SEQUENCE).flops_per_sample * MICRO_BATCH
-    least = common.floor(flops, [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768)])
+    products = [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768)]
+    least = common.floor(flops, products, bf16=CASES[case][1] != "fp32")
     return {**least, "tokens_per_second": round(TOKENS / least["seconds_per_step"], 1)}
 
 
 def report(written: dict[str, Any]) -> None:
     """Print a table."""
-    least = written["floor"]
-    print(
-        f"floor: {least['gflop_per_step']} GFLOP a step at {least['matmul_peak_gflops']} GFLOP/s are "
-        f"{least['seconds_per_step']:.2f} s, {least['tokens_per_second']:.0f} tokens/s"
-    )
     print(f"{'':24}{'s/step':>10}{'tokens/s':>10}{'of floor':>10}{'times faster':>14}{'lowest':>8}{'peak MB':>9}")
     for case, results in written["results"].items():
+        least = results["floor"]
+        print(
+            f"{case}: at least {least['gflop_per_step']} GFLOP a step; at {least['matmul_peak_gflops']} GFLOP/s "
+            f"{least['seconds_per_step']:.2f} s, {least['tokens_per_second']:.0f} tokens/s"
+        )
         for name in CONTESTANTS:
             result = results[name]
             share = result["tokens_per_second"] / least["tokens_per_second"]
@@ -189,9 +190,9 @@ def report(written: dict[str, Any]) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Both in turn, as many rounds as asked for, in each case."""
     load = os.getloadavg()[0]
-    least = floor()
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for case in options.cases:
+        least = floor(case)
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
         for number in range(options.rounds):
             for name, done in runs.items():
@@ -202,13 +203,13 @@ def compare(options: argparse.Namespace) -> None:
                 print(note, file=sys.stderr, flush=True)
         results[case] = {
             **{name: summary(done, runs["transformers"]) for name, done in runs.items()},
+            "floor": least,
             "rounds": options.rounds,
             "steps": options.steps,
         }
     written = {
         "what": "GPT-2 124M, sequence 512, micro batch 2; medians over processes of their own, in turn",
         "cases": {name: {"dropout": CASES[name][0], "precision": CASES[name][1]} for name in options.cases},
-        "floor": least,
         "results": results,
         "load_before": round(load, 1),
         "threads": torch.get_num_threads(),
