@@ -89,7 +89,7 @@ TEAM = ("layout.tp=4", "--processes", "4")
         ("megatron_gpt", (), (), 1, 1),
         ("bert_dp", (), (), 1, 1),
         # The gradients go over the host, as one flat tensor.
-        ("bert_dp", PAIR, PAIR, 2, 1),
+        pytest.param("bert_dp", PAIR, PAIR, 2, 1, marks=pytest.mark.slow),
         # What is whole and what is cut is fetched by a call each.
         ("bert_tp", TEAM, ("layout.tp=1",), 1, 2),
     ],
@@ -150,6 +150,7 @@ def test_fine_tuning(run: Runner) -> None:
     assert compiled[7] == compiled[6] + 1
 
 
+@pytest.mark.slow
 def test_fine_tuning_on_two_processes(run: Runner) -> None:
     """They see other samples, and average gradients and losses."""
     words = ("model.layers=1", "train.steps=2", "train.micro_batch=4", "train.eval_every=2", "--processes", "2")
