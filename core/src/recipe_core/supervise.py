@@ -6,7 +6,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 from recipe_core import failures
 from recipe_core.errors import DiskError, LaunchError
@@ -106,7 +106,7 @@ class _Rank:
     """One worker process."""
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: Popen[bytes]
     log: Path
     error: Path
     ended: float | None = None
@@ -215,12 +215,12 @@ class _Supervisor:
         shown = number == 0
         with log.open("ab", buffering=0) as file:
             try:
-                process = subprocess.Popen(
+                process = Popen(
                     argv,
                     env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if shown else file,
-                    stderr=subprocess.PIPE if shown else subprocess.STDOUT,
+                    stdin=DEVNULL,
+                    stdout=PIPE if shown else file,
+                    stderr=PIPE if shown else STDOUT,
                     start_new_session=True,
                 )
             except OSError as problem:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recipe_core import supervise
 from recipe_core.cli import main
 from recipe_core.curves import Row, read_rows
 from recipe_core.testing import forks
+from recipe_core.testing.forked_rank import ForkedRank
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ def at_once(code: str, *words: str, processes: int = 2, timeout: float = 100.0) 
 def run_tiny(recipe: str, out: Path, *words: str, timeout: float = 300.0, **environment: str) -> Finished:
     """Run the ``tiny`` variant of ``recipe`` with further ``words`` (overrides, options) in the folder ``out``.
 
-    It is the command in a process of its own, as :func:`command` runs it, but the process is a fork of one that has
-    imported PyTorch already.
+    It is the command in a process of its own, as :func:`command` runs it, but that process and the ranks that it starts
+    are forks of one that has imported PyTorch already.
 
     Raises:
         AssertionError: the command failed, or took longer than ``timeout`` seconds; its output is the message.
@@ -101,4 +103,5 @@ def _main(line: list[str], environment: dict[str, str], folder: Path, printed: P
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # the variable was read when PyTorch was imported
+    setattr(supervise, "Popen", ForkedRank)  # noqa: B010 - which mypy would not let be assigned
     sys.exit(main(line))
