@@ -39,7 +39,7 @@ def fuzz(folder: Path) -> None:
     """The reader alone, without Python in the process, so that memory which is never freed shows too."""
     options = f"-DRECIPE_INDEX_SANITIZE={SANITIZERS}", "-DRECIPE_INDEX_WERROR=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"
     run("cmake", "-S", SOURCE, "-B", folder, *options)
-    run("cmake", "--build", folder, "--target", "fuzz_idx")
+    run("cmake", "--build", folder, "--target", "fuzz_idx", "--parallel", str(os.cpu_count() or 1))
     run(folder / "fuzz_idx", str(FUZZ_ROUNDS))
 
 
