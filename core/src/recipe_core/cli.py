@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -45,6 +46,7 @@ class Line:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
     gc.set_threshold(50_000)  # Python's 700 is for small programs: a tenth of a short command's time goes into it
+    atexit.register(gc.freeze)  # and another tenth into looking, at the end, through what ends with the process
     line = Line()
     if COMPLETE in os.environ:
         import recipe_core.completion  # noqa: F401  (it tells click about our script for bash)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,6 +51,7 @@ def _path(key: str) -> Path:
     return home() / "tokenizers" / f"{key}.json"
 
 
+@cache
 def _version(library: str) -> str:
     try:
         return version(library)
