@@ -44,10 +44,11 @@ def test_other_content_or_another_end_is_another_tokenizer(path: Path, texts: li
             given(path, "<none>")
 
 
-@pytest.mark.parametrize("content", ["", '{"content": "', "[]", "{}", "\xff"])
-def test_a_damaged_entry_is_made_again(path: Path, content: str) -> None:
+@pytest.mark.parametrize("name", ["*.json", "*.data"])
+@pytest.mark.parametrize("content", ["", '{"size": ', "[]", "{}", "\xff"])
+def test_a_damaged_entry_is_made_again(path: Path, name: str, content: str) -> None:
     given(path, END)
-    (entry,) = (path.parent / "cache" / "tokenizers").iterdir()
+    (entry,) = (path.parent / "cache" / "tokenizers").glob(name)
     good = entry.read_bytes()
     entry.write_text(content, encoding="latin-1")
     assert given(path, END) == expected(path, END)

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core.errors import ConfigError
+from recipe_megatron_gpt.ranks import by_ranks
 from recipe_megatron_gpt.recalled import key_of, recall, remember
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def load_tokenizer(content: str) -> Tokenizer:
 @lru_cache(maxsize=1)
 def load_gigatoken(content: str) -> Any:
     """The same, of gigatoken."""
-    return import_module("gigatoken").Tokenizer.from_json(content)
+    return by_ranks(content) or import_module("gigatoken").Tokenizer.from_json(content)
 
 
 _LETTERS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from recipe_core.errors import DataError
@@ -45,9 +45,8 @@ def given(path: Path, eod: str | None) -> KnownTokenizer:
         key = key_of("known", repr(eod), *(part for file in files for part in (file.name, file.read_bytes())))
     except OSError as error:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
-    entry = recall(key)
-    if entry is not None and entry.keys() == {field.name for field in fields(KnownTokenizer)}:
-        return KnownTokenizer(**entry)
+    if entry := recall(key):
+        return KnownTokenizer(entry.data.decode(), entry.facts["size"], entry.facts["end"])
     found = known(content_of(read_vocabulary(path)), eod)
-    remember(key, asdict(found))
+    remember(key, {"size": found.size, "end": found.end}, found.content.encode())
     return found

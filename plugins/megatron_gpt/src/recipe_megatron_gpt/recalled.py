@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -14,11 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import DiskError
-from recipe_core.files import home, write_text
+from recipe_core.files import atomic_file, home, write_text
 
-_VERSION = 1
+_VERSION = 2
 """Raise it when a change in this package changes what would be found out."""
 _LIBRARIES = ("tokenizers", "gigatoken")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept under a key."""
+
+    facts: dict[str, Any]
+    data: bytes
+    path: Path
+    """The file that holds ``data``."""
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -30,25 +41,36 @@ def key_of(*parts: str | bytes) -> str:
     return found.hexdigest()
 
 
-def recall(key: str) -> dict[str, Any] | None:
-    """The entry, if there is one that can be read."""
+def recall(key: str) -> Entry | None:
+    """The entry, if there is one that is as it was written."""
+    facts, path = _paths(key)
     try:
-        found = json.loads(_path(key).read_bytes())
+        found = json.loads(facts.read_bytes())
+        data = path.read_bytes()
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict) or found.pop("blake2b", "") != _digest(data):
+        return None
+    return Entry(found, data, path)
 
 
-def remember(key: str, entry: dict[str, Any]) -> None:
+def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
     """Keep an entry, where the cache can be written."""
+    description, path = _paths(key)
     with suppress(OSError, DiskError):
-        path = _path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(entry))
+        with atomic_file(path) as part:
+            part.write_bytes(data)
+        write_text(description, json.dumps({**facts, "blake2b": _digest(data)}))
 
 
-def _path(key: str) -> Path:
-    return home() / "tokenizers" / f"{key}.json"
+def _paths(key: str) -> tuple[Path, Path]:
+    """Where the facts of an entry are, and its data."""
+    folder = home() / "tokenizers"
+    return folder / f"{key}.json", folder / f"{key}.data"
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 @cache
