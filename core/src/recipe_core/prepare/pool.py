@@ -1,20 +1,23 @@
-"""An ordered map over worker processes that says which item, and which document in it, killed a worker."""
+"""An ordered map over worker processes that says which item, and which document in it, killed a worker.
+
+Most preparations are small and need no other process, so what starts them is imported where that happens.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import sharedctypes
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from recipe_core.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -114,6 +117,9 @@ class _Pool:
     """Worker processes that each hold one item at a time; a pipe each, so that a death is seen at once."""
 
     def __init__(self, function: Callable[[Any], Any], workers: int, describe: Callable[[Any], str]) -> None:
+        import multiprocessing
+        from multiprocessing import sharedctypes
+
         # Forking is no way: the libraries that tokenise start threads, and a forked child hangs on their locks.
         context = multiprocessing.get_context("spawn")
         self.describe = describe
@@ -159,6 +165,8 @@ class _Pool:
 
     def _receive(self) -> None:
         """Wait for at least one result, if any is under way."""
+        from multiprocessing.connection import wait
+
         busy = {id(worker.pipe): worker for worker in self.workers if worker.job is not None}
         for pipe in wait([worker.pipe for worker in busy.values()]) if busy else ():
             worker = busy[id(pipe)]
