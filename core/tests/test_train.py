@@ -163,6 +163,20 @@ def wait_for(out: Path, key: str) -> None:
         time.sleep(0.02)
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    """Whoever starts a run again while it still goes on is told so; when it has ended, however, it goes on there."""
+    out = tmp_path / "run"
+    words = (f"train.steps={LONG}", "train.schedule=constant")
+    with endless(out, "train.save_every=1") as process:
+        wait_for(out, "loss")
+        with pytest.raises(ConfigError, match="another process trains in this folder; wait for its end, or give"):
+            train(str(out), *words)
+        process.kill()
+        process.wait()
+    before = len(read_rows(out / "metrics.jsonl"))
+    assert len(train(str(out), *words, f"train.stop_after={before + 100}")) > before
+
+
 @pytest.mark.parametrize(("sent", "moment"), [("SIGTERM", "loss"), ("SIGINT", "loss"), ("SIGTERM", "val_loss")])
 def test_a_signal_ends_the_step_saves_and_exits_cleanly(tmp_path: Path, sent: str, moment: str) -> None:
     out = tmp_path / "run"

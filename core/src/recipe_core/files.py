@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 from recipe_core.errors import DiskError
@@ -128,6 +129,25 @@ def require_space(folder: Path, needed: int, what: str) -> None:
             f"{folder}: {what} needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
             "free some space or choose another folder"
         )
+
+
+def lock_now(path: Path) -> IO[bytes] | None:
+    """Open ``path`` and lock it until it is closed or this process ends; None where another process holds the lock.
+
+    A system that knows no such locks, or a disk that does not, lets everybody in.
+    """
+    file = path.open("ab")
+    try:
+        import fcntl
+
+        # A lock of the process: others that it starts do not hold it on when it has ended.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.close()
+        return None
+    except (ImportError, OSError):
+        pass
+    return file
 
 
 def build_once(path: Path, build: Callable[[Path], None]) -> Path:

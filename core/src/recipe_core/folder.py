@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +14,40 @@ from recipe_core.config import flat
 from recipe_core.curves import METRICS, read_rows
 from recipe_core.engine import Engine
 from recipe_core.errors import ConfigError, DiskError, RecipeError
-from recipe_core.files import write_text
+from recipe_core.files import lock_now, write_text
 from recipe_core.job import Job
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
 """What must stay as it was when a run continues: it decides what the weights mean and which samples come next."""
 
+_LOCK = ".lock"
+_OURS = {"logs", _LOCK}
+"""What a folder may hold whose run has not begun."""
 
-def claim(out: Path, job: Job, engine: Engine) -> None:
-    """Make ``out`` (rank 0) and write ``job.yaml`` into it; all ranks fail alike.
+
+@contextmanager
+def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
+    """Make ``out`` (rank 0), write ``job.yaml`` into it, and hold off other runs for the block; all ranks fail alike.
 
     Raises:
-        ConfigError: ``out`` holds a run of another model, data set or order of samples that took a step.
+        ConfigError: ``out`` holds a run of another model, data set or order of samples that took a step; or another
+            process trains in it.
         DiskError: ``out`` cannot be written.
     """
     problem: RecipeError | None = None
-    if engine.rank == 0:
-        try:
-            _claim(out, job)
-        except RecipeError as error:
-            problem = error
-    problem = engine.broadcast(problem)
-    if problem is not None:
-        raise problem
+    with ExitStack() as held:
+        if engine.rank == 0:
+            try:
+                _claim(out, job, held)
+            except RecipeError as error:
+                problem = error
+        problem = engine.broadcast(problem)
+        if problem is not None:
+            raise problem
+        yield
 
 
-def _claim(out: Path, job: Job) -> None:
+def _claim(out: Path, job: Job, held: ExitStack) -> None:
     path = out / "job.yaml"
     if path.exists() and _begun(out):
         changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
@@ -46,7 +55,7 @@ def _claim(out: Path, job: Job) -> None:
             raise ConfigError(
                 f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
             )
-    elif not path.exists() and out.exists() and (not out.is_dir() or any(p.name != "logs" for p in out.iterdir())):
+    elif not path.exists() and out.exists() and (not out.is_dir() or any(p.name not in _OURS for p in out.iterdir())):
         raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -54,6 +63,13 @@ def _claim(out: Path, job: Job) -> None:
         raise DiskError(f"{out}: cannot be made ({error.strerror}); give another --out") from error
     if not os.access(out, os.W_OK):
         raise DiskError(f"{out}: no permission to write; give another --out")
+    try:  # two runs would spoil each other's metrics and remove each other's checkpoints
+        lock = lock_now(out / _LOCK)
+    except OSError as error:
+        raise DiskError(f"{out}: cannot be written ({error.strerror}); give another --out") from error
+    if lock is None:
+        raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
+    held.enter_context(lock)
     write_text(path, job.as_yaml())
 
 

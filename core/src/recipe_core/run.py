@@ -60,12 +60,12 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
     optimizer = optim.build(model.named_parameters(), job.train)
     model.follow(optimizer)
     samples = job.data.build(job.data.config, run)
-    folders.claim(out, job, engine)
-    progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine, samples)
-    begun = begin(job, checkpoints, model, optimizer, progress)
-    model.settle()
-
     with ExitStack() as stack:
+        stack.enter_context(folders.claimed(out, job, engine))
+        progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine, samples)
+        begun = begin(job, checkpoints, model, optimizer, progress)
+        model.settle()
+
         saver = stack.enter_context(Saver(checkpoints, background=background))
         report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, log_line(job)))
         feed = stack.enter_context(Feed(samples, run, engine.carrier()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from recipe_core.errors import ConfigError, DiskError, RecipeError
-from recipe_core.files import is_full, remove, sync, write_text
+from recipe_core.files import is_full, lock_now, remove, sync, write_text
 from recipe_core.prepare.manifest import NAME
 from recipe_core.prepare.pool import WorkerDiedError
 
@@ -91,17 +90,14 @@ class Output:
                 "overwrite=true does not replace it; remove it yourself, or name another folder"
             )
 
-    def _take(self) -> Any:
+    def _take(self) -> IO[bytes]:
         """Make the side folder and lock it: two runs that write it at once would give neither's data set."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.folder / _LOCK).open("w")
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            lock.close()
+        lock = lock_now(self.folder / _LOCK)
+        if lock is None:
             raise ConfigError(
                 f"output: another process makes {self.shown} at the moment; wait for it, or name another folder"
-            ) from error
+            )
         return lock
 
     def _clear(self) -> None:

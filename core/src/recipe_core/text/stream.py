@@ -86,8 +86,6 @@ class Unpacked(io.BufferedIOBase):
         """Bytes of the file that were taken, as they lie on the disk."""
         self.given = 0
         """Unpacked bytes that were given out."""
-        self.lines_given = 0
-        """Line ends among them."""
 
     @property
     def name(self) -> str:
@@ -112,7 +110,6 @@ class Unpacked(io.BufferedIOBase):
         while piece := self._piece():
             if data := self._unpack(piece):
                 self.given += len(data)
-                self.lines_given += data.count(b"\n")
                 return data
         if self._unpacker is not None and not self._unpacker.eof:
             raise DataError(
@@ -224,15 +221,27 @@ class TextStream:
             if isinstance(error, UnicodeDecodeError):
                 # The decoder saw the newest bytes and what it had kept of the bytes before.
                 offset = self.bytes.given - len(error.object) + error.start
-                line = self.bytes.lines_given - error.object[error.start :].count(b"\n") + 1
-                raise self.undecodable(error, offset, line) from error
+                raise self.undecodable(error, offset, self._line_at(offset)) from error
             if isinstance(error, OSError):
                 raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
         finally:
             self.text.close()
 
+    def _line_at(self, offset: int) -> int:
+        """The line that holds byte ``offset`` of the unpacked file, which is read once more for it."""
+        line, start = 1, 0
+        with Unpacked(self.path, self.bytes.packing) as again:
+            while start < offset and (data := again.read1()):
+                line += data[: offset - start].count(b"\n")
+                start = again.given
+        return line
+
     def undecodable(self, error: UnicodeDecodeError, offset: int, line: int) -> DataError:
-        """The error for bytes that are no text, at byte ``offset`` of the unpacked file, in its line ``line``."""
+        """The error for bytes that are no text, at byte ``offset`` of the unpacked file, in its line ``line``.
+
+        Raises:
+            DataError: instead; the archive that they come from is damaged.
+        """
         self.look_ahead()
         return DataError(
             f"{self.path}:{line}: byte {offset:,} of the text is not {self.encoding} ({error.reason}: "

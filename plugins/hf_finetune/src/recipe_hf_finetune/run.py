@@ -47,16 +47,16 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: st
     from recipe_hf_finetune.leg import fine_tune
 
     _quiet()
-    folders.claim(out, job, engine)
-    bench = _bench(job, out, engine, stop, source)
-    outcomes: list[dict[str, Any]] = []
-    legs = _legs(job, out)
-    for leg in legs:
-        found = None if engine.any(stop.signal is not None) else fine_tune(bench, leg)
-        if found is None:
-            break
-        outcomes.append(found)
-    return close(bench, out, legs, outcomes) if engine.rank == 0 else {}
+    with folders.claimed(out, job, engine):
+        bench = _bench(job, out, engine, stop, source)
+        outcomes: list[dict[str, Any]] = []
+        legs = _legs(job, out)
+        for leg in legs:
+            found = None if engine.any(stop.signal is not None) else fine_tune(bench, leg)
+            if found is None:
+                break
+            outcomes.append(found)
+        return close(bench, out, legs, outcomes) if engine.rank == 0 else {}
 
 
 def _legs(job: Job, out: Path) -> list[Any]:
