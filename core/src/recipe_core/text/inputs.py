@@ -61,7 +61,8 @@ def find(settings: TextInput) -> list[Source]:
             else:
                 sources.append(source)
     if not problems and sources and not any(source.size for source in sources):
-        problems.append(f"{', '.join(settings.inputs)}: there is nothing in {_files_are(len(sources))} empty")
+        nothing = f"there is nothing in {_files_are(len(sources))} empty; name other inputs"
+        problems.append(f"{', '.join(settings.inputs)}: {nothing}")
     if problems:
         raise DataError(_one_message(problems))
     return sources
