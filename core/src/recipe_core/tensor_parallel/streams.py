@@ -30,10 +30,10 @@ def stream(device: torch.device, *words: object) -> Iterator[None]:
 def _fork(device: torch.device, seed: int) -> Iterator[None]:
     own = device.type != "cpu" and hasattr(torch.get_device_module(device), "get_rng_state")
     with torch.random.fork_rng([device] if own else [], device_type=device.type if own else "cpu"):
-        if own:
-            torch.manual_seed(seed)
-        else:  # a generator alone: telling the devices that are not used takes longer than a layer
+        if device.type == "cpu":  # its generator alone: telling the devices that are not used takes longer than a layer
             torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
         yield
 
 
