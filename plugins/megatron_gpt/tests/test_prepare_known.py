@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def test_a_damaged_entry_is_made_again(path: Path, name: str, content: str) -> N
     entry.write_text(content, encoding="latin-1")
     assert given(path, END) == expected(path, END)
     assert entry.read_bytes() == good
+
+
+def test_a_fact_that_was_changed_is_found_out_again(path: Path) -> None:
+    given(path, END)
+    (entry,) = (path.parent / "cache" / "tokenizers").glob("*.json")
+    good = json.loads(entry.read_text())
+    entry.write_text(json.dumps({**good, "size": good["size"] + 1}))
+    assert given(path, END) == expected(path, END)
+    assert json.loads(entry.read_text()) == good
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(path: Path) -> None:

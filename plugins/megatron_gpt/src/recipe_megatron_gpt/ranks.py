@@ -42,11 +42,12 @@ def by_ranks(content: str) -> Any:
     if kept is not None:
         return _read(kept.path, kept.facts["added"]) if kept.data else None
     ranks = _ranks(json.loads(content))
-    found = _compared(ranks) if ranks else None
-    if ranks and found:
-        remember(key, {"added": ranks.added}, ranks.lines())
-    else:
+    lines = ranks.lines() if ranks else b""
+    found = _compared(ranks, lines) if ranks else None
+    if ranks is None or found is None:
         remember(key, {})
+        return None
+    remember(key, {"added": ranks.added}, lines)
     return found
 
 
@@ -54,11 +55,11 @@ def _read(path: Path, added: dict[str, int]) -> Any:
     return import_module("gigatoken").Tokenizer.from_tiktoken(path, "gpt2", added)
 
 
-def _compared(ranks: Ranks) -> Any:
-    """What gigatoken reads from the rank file, if it has found the same merges."""
+def _compared(ranks: Ranks, lines: bytes) -> Any:
+    """What gigatoken reads from the rank file ``lines``, if that is what ``ranks`` say."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "ranks")
-        path.write_bytes(ranks.lines())
+        path.write_bytes(lines)
         try:
             found = _read(path, ranks.added)
         except (RuntimeError, ValueError):

@@ -49,7 +49,7 @@ def recall(key: str) -> Entry | None:
         data = path.read_bytes()
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or found.pop("blake2b", "") != _digest(data):
+    if not isinstance(found, dict) or found.pop("blake2b", "") != _digest(found, data):
         return None
     return Entry(found, data, path)
 
@@ -60,7 +60,7 @@ def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
     with suppress(OSError, DiskError):
         with atomic_file(path) as part:
             part.write_bytes(data)
-        write_text(description, json.dumps({**facts, "blake2b": _digest(data)}))
+        write_text(description, json.dumps({**facts, "blake2b": _digest(facts, data)}))
 
 
 def _paths(key: str) -> tuple[Path, Path]:
@@ -69,8 +69,10 @@ def _paths(key: str) -> tuple[Path, Path]:
     return folder / f"{key}.json", folder / f"{key}.data"
 
 
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
+def _digest(facts: dict[str, Any], data: bytes) -> str:
+    found = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+    found.update(data)
+    return found.hexdigest()
 
 
 @cache
