@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,15 @@ def test_most_lines_need_no_closer_look(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_text("".join(json.dumps({"id": 1, "text": text}) + "\r\n" for text in texts))
     monkeypatch.setattr(json_lines, "json", None)
     assert [record.text for record in records(TextInput((str(path),)))] == texts
+
+
+def test_a_line_that_a_damaged_archive_broke_is_the_archives(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"text": f"{number} " * 100}) + "\n" for number in range(300))
+    data = bytearray(gzip.compress(lines.encode(), compresslevel=0))
+    data[80_000:80_020] = bytes(20)  # stored blocks: the checksum alone tells
+    path, whole = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.gz"
+    path.write_bytes(data)
+    assert outcome(path).startswith(f"{path}: damaged near byte ")
+    assert outcome(path, on_error="skip").startswith(f"{path}: damaged near byte ")
+    whole.write_bytes(gzip.compress(b'{"text": "x"}\n{"text": \n'))
+    assert outcome(whole).startswith(f"{whole}:2: the line is not valid JSON")

@@ -345,17 +345,6 @@ def test_a_broken_json_line(tmp_path: Path, line: str, expected: str) -> None:
     assert ([record.text for record in found], counts.skipped) == (["one", "two"], 1)
 
 
-def test_a_line_that_a_damaged_archive_broke_is_the_archives(tmp_path: Path) -> None:
-    lines = "".join(json.dumps({"text": noise(500)}) + "\n" for _ in range(300))
-    data = bytearray(gzip.compress(lines.encode(), compresslevel=0))
-    data[80_000:80_020] = bytes(20)  # stored blocks: the checksum alone tells
-    path = write(tmp_path / "a.jsonl.gz", bytes(data))
-    assert refused(path).startswith(f"{path}: damaged near byte ")
-    assert refused(path, on_error="skip").startswith(f"{path}: damaged near byte ")
-    whole = write(tmp_path / "b.jsonl.gz", gzip.compress(b'{"text": "x"}\n{"text": \n'))
-    assert refused(whole).startswith(f"{whole}:2: the line is not valid JSON")
-
-
 def test_a_json_line_that_is_cut_off(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "one"}\n{"text": "tw')
     assert f"{path}:2: the line is cut off" in refused(path)
