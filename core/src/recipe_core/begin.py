@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from recipe_core import optim
 from recipe_core.checkpoint import Checkpoints
-from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.job import Job
 from recipe_core.lazy import Lazy, fill, flat
 from recipe_core.manifest import NAME, STEP
@@ -17,9 +18,11 @@ from recipe_core.mismatch import mismatch
 from recipe_core.naming import matches
 from recipe_core.origin import Origin
 from recipe_core.parallel import Parallel
+from recipe_core.precision import cast
 from recipe_core.registry import load
+from recipe_core.same_model import require_same
 from recipe_core.sources import Source, find
-from recipe_core.state import apply_state, fillable, gather_state, weights
+from recipe_core.state import apply_state, blank_weights, fillable, gather_state, weights
 
 if TYPE_CHECKING:
     from recipe_core.train import Progress
@@ -44,44 +47,91 @@ def begin(
     if path is None and job.train.resume in ("auto", "none"):
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
     state = fillable(model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()}))
+    note = ""
     if path is not None:
         checkpoints.load(path, state)
     else:
-        _load_named(job, checkpoints, Path(job.train.resume), state)
+        note = _load_named(job, checkpoints, Path(job.train.resume), state)
     apply_state(model.module, optimizer, model.own(state))
     progress.restore(_counted(state["progress"], job.train.global_batch))
     words = f"continuing after step {progress.step:,}"
-    return words if job.train.init_from is None else f"{words}; train.init_from is not read again"
+    words = words if job.train.init_from is None else f"{words}; train.init_from is not read again"
+    return "\n".join(filter(None, [words, note]))
 
 
-def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> None:
-    """Fill ``state`` from another run's checkpoint, of any format."""
+def start_problems(job: Job) -> list[str]:
+    """What :func:`begin` would find wrong with the checkpoint that a new run is to begin with, in one process.
+
+    Names, shapes and recorded settings are compared; no values are read.
+    """
+    try:
+        if job.train.resume not in ("auto", "none"):
+            source = find(load(), Path(job.train.resume), hashes=False)
+            strict = getattr(job.checkpoint.build(job.checkpoint.config), "strict_dtypes", True)
+            strict = strict and source.format.name == job.checkpoint.spec.name  # others are turned into the run's types
+            _fitting(source, job, _blank_state(job), dtypes=strict)
+        elif job.train.init_from is not None:
+            _fitting_weights(job, find(load(), Path(job.train.init_from), hashes=False), blank_weights(job.model))
+    except RecipeError as error:
+        return [str(error)]
+    return []
+
+
+def _blank_state(job: Job) -> dict[str, Any]:
+    """The state that a run saves, without values."""
+    with torch.device("meta"):
+        module, _ = job.model.build(job.model.config)
+    module = cast(module, job.train.precision)
+    return {
+        **gather_state(module, optim.build(module.named_parameters(), job.train)),
+        "progress": {"step": 0, "consumed_samples": 0},
+    }
+
+
+def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> str:
+    """Fill ``state`` from another run's checkpoint, of any format; a line for the log, or nothing."""
     ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
     if ours and (problems := checkpoints.problems(path)):
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
     # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
     source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
     if source.format.name == checkpoints.format.name:
+        note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
         checkpoints.load(source.path, state)
-    else:
-        _on_all(checkpoints, lambda: _fill(source, job, state))
+        return note
+    return _on_all(checkpoints, lambda: _fill(source, job, state))
 
 
-def _fill(source: Source, job: Job, state: dict[str, Any]) -> None:
-    saved = Origin(model=job.model).ours(source.open(), source.format, source.path)
+def _texts(source: Source) -> Mapping[str, str]:
+    """What stands beside the tensors, where the format has a naming of others."""
+    found: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
+    return found
+
+
+def _fill(source: Source, job: Job, state: dict[str, Any]) -> str:
+    saved, note = _fitting(source, job, state)
+    found = dict(flat(saved))
+    for name, target in flat({part: state[part] for part in state if part != "progress"}):
+        if isinstance(target, torch.Tensor):
+            fill(target, found[name])
+    state["progress"] = dict(saved["progress"])
+    return note
+
+
+def _fitting(source: Source, job: Job, state: dict[str, Any], *, dtypes: bool = False) -> tuple[dict[str, Any], str]:
+    """What ``source`` holds, once it fits ``state``, and a line for the log; ``dtypes``: types of values must agree."""
+    opened = source.open()
+    note = require_same(job.model, source, opened.get("files", {}), "train.resume")
+    saved = Origin(model=job.model).ours(opened, source.format, source.path)
     lacking = [part for part in state if part not in saved]
     if lacking:
         raise CheckpointError(
             f"train.resume: {source.path} holds no {' and no '.join(lacking)}; a new run can begin with its weights: "
             f"train.init_from={source.path}"
         )
-    if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=False):
+    if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
-    found = dict(flat(saved))
-    for name, target in flat({part: state[part] for part in state if part != "progress"}):
-        if isinstance(target, torch.Tensor):
-            fill(target, found[name])
-    state["progress"] = dict(saved["progress"])
+    return saved, note
 
 
 def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer) -> str:
@@ -93,12 +143,12 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer
     source = checkpoints.on_rank_0(lambda: find(load(), path))
     wanted = model.with_others(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
-    drawn = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))
+    drawn, note = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))
     words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
     if drawn:
         more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
         words += f"\nnot in it, and drawn at random: {', '.join(drawn[:SHOWN])}{more}"
-    return words
+    return "\n".join(filter(None, [words, note]))
 
 
 def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -108,26 +158,38 @@ def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, tor
     return {name: kept["master"] for name, kept in states.items() if "master" in kept}
 
 
-def _fill_weights(job: Job, source: Source, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]) -> list[str]:
-    """Fill ``wanted`` and their wider copies; the names of what the source may lack, and does."""
+def _fill_weights(
+    job: Job, source: Source, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
+) -> tuple[list[str], str]:
+    """Fill ``wanted`` and their wider copies; the names of what the source may lack, and does, and a line to log."""
+    saved, drawn, note = _fitting_weights(job, source, wanted)
+    for name, tensor in wanted.items():
+        if name not in drawn:
+            fill(tensor, saved[name])
+            if name in masters:
+                fill(masters[name], saved[name])
+    return drawn, note
+
+
+def _fitting_weights(job: Job, source: Source, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], str]:
+    """The weights in ``source``, once they fit those ``wanted``; the names of those that it may lack, and does; and a
+    line for the log."""
     origin, naming = Origin(model=job.model), source.format.naming
-    saved = _widest(origin, source)
+    opened = source.open(weights=True)
+    note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
+    saved = _widest(origin, source, opened)
     optional = origin.adapter(naming, source.path).optional if naming else ()
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
     advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
-    for name, tensor in rest.items():
-        fill(tensor, saved[name])
-        if name in masters:
-            fill(masters[name], saved[name])
-    return drawn
+    return saved, drawn, note
 
 
-def _widest(origin: Origin, source: Source) -> dict[str, Any]:
-    """The weights of ``source``; where these are narrow and their optimizer kept wider copies, the copies."""
-    found: dict[str, Any] = origin.ours(source.open(weights=True), source.format, source.path)["model"]
+def _widest(origin: Origin, source: Source, opened: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights ``opened``; where these are narrow and their optimizer kept wider copies, the copies."""
+    found: dict[str, Any] = origin.ours(opened, source.format, source.path)["model"]
     if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in found.values()):
         return found
     try:

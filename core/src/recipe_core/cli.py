@@ -177,7 +177,7 @@ def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> No
     folder = out or RUNS
     try:
         job = _checked_job(words, processes or 0, out)
-        _try_to_divide(job, processes or job.recipe.processes)
+        _try_to_begin(job, processes or job.recipe.processes, out)
     except RecipeError:
         with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
             unsound = _job(words)
@@ -261,12 +261,17 @@ def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job
     return _job(words, world_size, out or RUNS)
 
 
-def _try_to_divide(job: Job, world_size: int) -> None:
-    """Hold the model against its tensor plan and its stages. It takes PyTorch, and so a second or two."""
+def _try_to_begin(job: Job, world_size: int, out: Path | None) -> None:
+    """Hold the model against its tensor plan, its stages and the checkpoint that it begins with, where there are any.
+
+    It takes PyTorch, and so a second or two.
+    """
     from recipe_core.specs import load
 
-    if {"tp", "pp"} & job.axes(world_size).keys():
-        problems = load("recipe_core.trial:division_problems", "recipe check")(job, world_size)
+    begins = job.train.resume not in ("auto", "none") or job.train.init_from is not None
+    continues = out is not None and (out / "job.yaml").exists()
+    if begins or continues or {"tp", "pp"} & job.axes(world_size).keys():
+        problems = load("recipe_core.trial:problems", "recipe check")(job, world_size, out)
         if problems:
             raise ConfigError.of(problems)
 

@@ -18,9 +18,10 @@ from recipe_core.mismatch import mismatch
 from recipe_core.origin import Origin, origin_of
 from recipe_core.outputs import same_outputs
 from recipe_core.registry import Registry
+from recipe_core.same_model import require_consistent
 from recipe_core.sources import Request, Source, find
-from recipe_core.specs import CheckpointFormat, Part
-from recipe_core.state import state_size, weights
+from recipe_core.specs import CheckpointFormat
+from recipe_core.state import blank_weights, state_size
 
 State = dict[str, Any]
 _LARGE = 1 << 20
@@ -44,6 +45,9 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     source = find(registry, request.source, request.format)
     found = source.open(weights=request.drop_optimizer)
     origin = origin_of(registry, source, found, request.recipe)
+    if origin.model is not None:
+        said = f"--recipe {request.recipe}" if request.recipe else "its job.yaml"
+        require_consistent(origin.model, source, found.get("files", {}), said)
     ours = origin.ours(found, source.format, source.path)
     _require_known(ours, origin, source.path)
     if target.model and (origin.model is None or origin.model.spec.name != target.model):
@@ -69,17 +73,10 @@ def _require_known(ours: State, origin: Origin, where: Path) -> None:
     """Every tensor is one of the model's, and none is missing, as far as the model is known."""
     if origin.model is None:
         return
-    expected = expected_tensors(origin.model)
+    expected = blank_weights(origin.model)
     advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {origin.model.spec.name})"
     if text := mismatch(ours["model"], expected, advice, dtypes=False):
         raise CheckpointError(f"{where}: {text.replace('this run', 'the model', 1)}")
-
-
-def expected_tensors(model: Part) -> dict[str, Any]:
-    """The tensors of a model by name, without values: it is built on the meta device."""
-    with torch.device("meta"):
-        module, _ = model.build(model.config)
-    return weights(module)
 
 
 def _kept(ours: State, target: CheckpointFormat, drop_optimizer: bool) -> State:

@@ -48,14 +48,9 @@ def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
 
 
 def _claim(out: Path, job: Job, held: ExitStack) -> None:
+    require_own(out, job)
     path = out / "job.yaml"
-    if path.exists() and _begun(out):
-        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
-        if changed:
-            raise ConfigError(
-                f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
-            )
-    elif not path.exists() and out.exists() and (not out.is_dir() or any(p.name not in _OURS for p in out.iterdir())):
+    if not path.exists() and out.exists() and (not out.is_dir() or any(p.name not in _OURS for p in out.iterdir())):
         raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -71,6 +66,21 @@ def _claim(out: Path, job: Job, held: ExitStack) -> None:
         raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
     held.enter_context(lock)
     write_text(path, job.as_yaml())
+
+
+def require_own(out: Path, job: Job) -> None:
+    """Refuse a folder whose run took a step with other settings than ``job`` may continue it with.
+
+    Raises:
+        ConfigError: it holds such a run, or its job.yaml cannot be read.
+    """
+    path = out / "job.yaml"
+    if path.exists() and _begun(out):
+        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
+        if changed:
+            raise ConfigError(
+                f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
+            )
 
 
 def _begun(out: Path) -> bool:

@@ -16,6 +16,11 @@ def read_config(files: Mapping[str, str]) -> dict[str, Any] | None:
     return json.loads(files[CONFIG]) if CONFIG in files else None
 
 
+def kind_of(files: Mapping[str, str]) -> str:
+    """The type of model that config.json names; empty where there is none, or it names none."""
+    return str((read_config(files) or {}).get("model_type") or "")
+
+
 def require_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], kind: str, model: str) -> None:
     """Refuse what a model of ours does not let choose.
 

@@ -206,7 +206,13 @@ def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     args = tree.get("args")
     values = args.state if isinstance(args, Inert) else vars(args) if isinstance(args, argparse.Namespace) else {}
     plain = values if isinstance(values, dict) else {}
-    return {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str | None)}
+    return {name: value for name, value in plain.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | None)
 
 
 def _require_one(

@@ -64,6 +64,9 @@ class Naming(Protocol):
         """The adapter for a model of these settings."""
         ...
 
+    # It may also have ``recorded(files, config) -> Mapping[str, Any] | None``: what ``settings`` says of the texts, for
+    # a comparison with ``config``, where not all that is written otherwise differs (a vocabulary with padding).
+
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> Mapping[str, Any] | None:
         """The settings of the model that a foreign checkpoint holds, from its texts, or from its shapes where the texts
         do not say; None where it is another model's. A ``config.json`` among the texts holds a JSON object.
@@ -96,7 +99,7 @@ def to_ours(adapter: Adapter, theirs: Mapping[str, Any], where: Path) -> Tensors
         if link is None:
             ours[name] = tensor
         elif link.ours[0] not in ours and all(other in named for other in link.theirs):
-            ours.update(_changed(link.back, link.ours, [named[other] for other in link.theirs]))
+            ours.update(_changed(link.back, link.ours, {other: named[other] for other in link.theirs}, where))
     return ours
 
 
@@ -109,7 +112,7 @@ def to_theirs(adapter: Adapter, ours: Mapping[str, Lazy], *, ties: bool) -> Tens
         if link is None:
             theirs[name] = tensor
         elif link.theirs[0] not in theirs:
-            theirs.update(_changed(link.to, link.theirs, [ours[other] for other in link.ours]))
+            theirs.update(_changed(link.to, link.theirs, {other: ours[other] for other in link.ours}))
     if ties:
         theirs.update({second: theirs[first] for second, first in adapter.ties.items() if first in theirs})
     return theirs
@@ -135,12 +138,27 @@ def _spelled(adapter: Adapter, theirs: Mapping[str, Any], where: Path) -> Tensor
 
 
 def _changed(
-    change: Callable[[Sequence[Tensor]], Sequence[Tensor]], names: Sequence[str], tensors: Sequence[Lazy]
+    change: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    names: Sequence[str],
+    named: Mapping[str, Lazy],
+    where: Path | str = "the model",
 ) -> Tensors:
-    """What ``change`` makes of ``tensors``; each is read when one of the results is."""
+    """What ``change`` makes of the tensors ``named``; each is read when one of the results is.
+
+    Raises:
+        CheckpointError: their shapes are not those of a model of these settings.
+    """
+    tensors = list(named.values())
     if change is same:
         return dict(zip(names, tensors, strict=True))
-    blank = change([torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors])
+    try:
+        blank = change([torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors])
+    except (RuntimeError, ValueError, IndexError) as error:
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in named.items())
+        raise CheckpointError(
+            f"{where}: {shapes}: of no such shape in a model of these settings ({str(error).splitlines()[0]}). Give "
+            "the model the sizes that it was trained with (model.*)"
+        ) from error
 
     def read(place: int) -> Tensor:
         return change([tensor.read() for tensor in tensors])[place]

@@ -190,6 +190,11 @@ class Model(Spec):
     """Under ``torch.device("meta")``, ``build`` gives a module without values, whose method ``initial_value(name,
     shape)`` says that of each parameter and buffer; layouts that divide it then never hold all of it."""
 
+    free: tuple[str, ...] = ()
+    """Settings that do not decide what function the model computes, such as dropout and how it is initialised. All
+    others must be those that a checkpoint records of its model where a run begins with it or goes on from it. The
+    settings class may have a method ``resolved() -> Mapping[str, Any]``, which gives the settings with those filled in
+    that follow from others; settings that are compared are then taken from it."""
     example: str = ""
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.lazy import Lazy, held, hosted, mapped
+from recipe_core.specs import Part
 from recipe_core.ties import ties as _ties
 
 LEAF_OVERHEAD = 4096
@@ -31,6 +32,13 @@ def weights(module: nn.Module) -> dict[str, Any]:
     for alias in _ties(module):
         del found[alias]
     return found
+
+
+def blank_weights(model: Part) -> dict[str, Any]:
+    """The tensors of a model by name, without values: it is built on the meta device."""
+    with torch.device("meta"):
+        module, _ = model.build(model.config)
+    return weights(module)
 
 
 def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

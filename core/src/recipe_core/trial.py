@@ -1,16 +1,34 @@
-"""Whether a model can be divided as its layout says: tried on a model without values, before anything starts."""
+"""Try out, on a model without values, what a run does before its first step: dividing the model, and taking over the
+checkpoint and the folder that it begins with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
+from recipe_core.begin import start_problems
 from recipe_core.errors import RecipeError
+from recipe_core.folder import require_own
 from recipe_core.job import Job
 from recipe_core.layouts.stages import cut
-from recipe_core.specs import Model
+from recipe_core.sources import steps
+from recipe_core.specs import Model, Recipe
 from recipe_core.tensor_parallel.plan import assign
+
+
+def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
+    """Everything that a run of ``job`` in ``out`` would fail by."""
+    found = division_problems(job, world_size) if {"tp", "pp"} & job.axes(world_size).keys() else []
+    if out is not None and (out / "job.yaml").exists():
+        try:
+            require_own(out, job)
+        except RecipeError as error:
+            found.append(str(error))
+    if job.recipe.run == Recipe.run and not (out is not None and steps(out)):
+        found += start_problems(job)
+    return found
 
 
 def division_problems(job: Job, world_size: int) -> list[str]:

@@ -14,9 +14,12 @@ from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertMode
 from recipe_bert_dp.config import BertHdf5
 from recipe_bert_dp.data import build as build_data
 from recipe_core import Train
+from recipe_core.begin import start_problems
 from recipe_core.cli import main
 from recipe_core.files import home
+from recipe_core.job import resolve
 from recipe_core.parallel import Run
+from recipe_core.registry import load
 from recipe_core.testing import run_tiny
 
 
@@ -90,6 +93,32 @@ def test_a_run_begins_with_hugging_faces_weights(tmp_path: Path, model: BertForP
     assert f"weights of {folder} (hf); optimizer, schedule and data begin anew" in done.text
     heads = "not in it, and drawn at random: cls.predictions.bias"
     assert (heads in done.text) == (kind == "no heads")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        ({}, ("model.heads=2",), "  - model.heads: 4 in its config.json, 2 in this run"),
+        ({}, ("model.intermediate=64",), "add: model.intermediate=256"),
+        ({"layer_norm_eps": 1e-5}, (), "layer_norm_eps is 1e-05 and not 1e-12"),
+        ({"tie_word_embeddings": False}, (), "tie_word_embeddings is False and not True"),
+        ({"hidden_dropout_prob": 0.3, "initializer_range": 1.0}, (), ""),
+        # The same sizes in other words.
+        ({}, ("model.size=bert-base-uncased",), ""),
+    ],
+)
+def test_a_start_of_another_model_is_refused(
+    tmp_path: Path, model: BertForPreTraining, changes: dict[str, Any], words: tuple[str, ...], message: str
+) -> None:
+    model.save_pretrained(tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps(config))
+    sizes = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads"}
+    sizes |= {"intermediate": "intermediate_size", "positions": "max_position_embeddings", "vocabulary": "vocab_size"}
+    same = [f"model.{ours}={config[theirs]}" for ours, theirs in sizes.items()]
+    problems = start_problems(resolve(load(), "bert_dp", [*same, *words, f"train.init_from={tmp_path / 'hf'}"]))
+    assert (not problems) if not message else (len(problems) == 1 and message in problems[0])
 
 
 def old(name: str) -> str:

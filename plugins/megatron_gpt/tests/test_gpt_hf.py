@@ -13,6 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from recipe_core.cli import main
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import lazy
 from recipe_core.outputs import same_outputs
@@ -158,6 +159,59 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path) -> None:
     assert f"weights of {tmp_path / 'hf'} (hf)" in second.text
     one, two = read(tmp_path / "run"), read(tmp_path / "again")
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        (
+            {},
+            ("model.heads=2",),
+            "model.heads: 4 in its config.json, 2 in this run\nTo take them over, add: model.heads=4",
+        ),
+        ({}, ("model.hidden=320", "model.heads=5"), "add: model.hidden=64 model.heads=4"),
+        ({"n_head": 5}, (), "hf: config.json: model.hidden: 64 does not divide into 5 heads"),
+        ({"layer_norm_epsilon": 1e-6}, (), "layer_norm_epsilon is 1e-06 and not 1e-05"),
+        ({"activation_function": "relu"}, (), "activation_function is 'relu' and not 'gelu_new'"),
+        ({"model_type": "bert"}, (), "its config.json is of a model of type 'bert', which is not gpt"),
+        (None, ("model.hidden=320", "model.heads=5"), "transformer.h.0.attn.c_attn.weight [64, 192]: of no such shape"),
+    ],
+)
+def test_a_start_of_another_model_is_refused(
+    module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any] | None, words: tuple[str, ...], message: str,
+) -> None:  # fmt: skip
+    """By check and by run, in the same words; without config.json by the shapes."""
+    folder = tiny_of_hugging_face(write_checkpoint, tmp_path, changes)
+    start = ("megatron_gpt:tiny", *words, f"train.init_from={folder}")
+    told = []
+    for line in (["check", *start], ["run", *start, "--out", str(tmp_path / "run")]):
+        assert main(line) == 2
+        told.append(capsys.readouterr().err.split(": ", 1)[1])
+    assert told[0] == told[1]
+    assert message in told[0]
+
+
+def test_a_start_without_a_config_says_that_heads_were_not_compared(
+    module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tiny_of_hugging_face(write_checkpoint, tmp_path, None)
+    done = run_tiny("megatron_gpt", tmp_path / "run", f"train.init_from={folder}", "train.steps=1")
+    assert f"{folder} does not record the settings of its model" in done.text
+
+
+def tiny_of_hugging_face(write_checkpoint: Callable[..., Path], tmp_path: Path, changes: dict[str, Any] | None) -> Path:
+    """A folder with the model of ``megatron_gpt:tiny``; None for ``changes``: without a config.json."""
+    tiny = Gpt(layers=2, hidden=64, heads=4, positions=64, vocabulary=512, dropout=0.0, attention_dropout=0.0)
+    assert convert(write_checkpoint(filled(tiny), "tiny"), tmp_path / "hf", "--to", "hf") == 0
+    for name in ("job.yaml", "checkpoint.json"):
+        (tmp_path / "hf" / name).unlink()
+    path = tmp_path / "hf" / "config.json"
+    if changes is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return tmp_path / "hf"
 
 
 def test_small_models_are_run_with_both_weights(module: GptModel) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from recipe_core.begin import start_problems
 from recipe_core.cli import main
+from recipe_core.job import resolve
 from recipe_core.registry import load
 from recipe_core.sources import find
 from recipe_core.testing.checkpoints import convert, equal, tensors
@@ -244,6 +246,43 @@ def test_degrees_that_do_not_fit(
     assert convert(write_checkpoint(module), tmp_path / "m", "--to", "megatron", *words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        ({}, ("model.heads=2",), "model.heads: 4 in its args, 2 in this run"),
+        ({}, ("model.vocabulary=99",), "model.vocabulary: 101 in its args, 99 in this run"),
+        ({"orig_vocab_size": None}, ("model.vocabulary=99",), ""),  # so many rows may be 99 with padding
+        ({"orig_vocab_size": None}, ("model.vocabulary=80",), "model.vocabulary: 104 in its args, 80 in this run"),
+        ({}, (), ""),
+        ({"hidden_dropout": 0.3, "seq_length": 8, "bf16": True}, (), ""),
+        ({"norm_epsilon": 1e-6}, (), "norm_epsilon is 1e-06"),
+        ({"layernorm_epsilon": 1e-6}, (), "layernorm_epsilon is 1e-06"),
+        ({"kv_channels": 16}, (), "hidden_size is 32 and not 16 x 4"),
+        ({"bias_gelu_fusion": False}, (), "bias_gelu_fusion is False, which computes GELU by erf"),
+        ({"bias_gelu_fusion": False, "openai_gelu": True}, (), ""),
+        ({"window_size": (128, 0)}, (), "window_size is [128, 0]"),
+        ({"use_rotary_position_embeddings": True}, (), "use_rotary_position_embeddings is True"),
+    ],
+)
+def test_a_start_of_another_model_is_refused(
+    module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any], words: tuple[str, ...], message: str,
+) -> None:  # fmt: skip
+    """By what ``args`` say; what decides nothing may differ, and so may padding of the vocabulary."""
+    assert convert(write_checkpoint(module), tmp_path / "m", "--to", "megatron", "vocabulary_multiple=8") == 0
+    for name in ("job.yaml", "checkpoint.json"):
+        (tmp_path / "m" / name).unlink()
+    path = file(tmp_path / "m", "00")
+    tree = tree_of(path)
+    vars(tree["args"]).update(changes)
+    torch.save(tree, path)
+    sizes = ("layers=4", "hidden=32", "heads=4", "positions=16", "vocabulary=101", "dropout=0")
+    same = [f"model.{size}" for size in sizes]
+    start = ["megatron_gpt", *same, *words, f"train.init_from={tmp_path / 'm'}"]
+    problems = start_problems(resolve(load(), start[0], start[1:]))
+    assert (not problems) if not message else (len(problems) == 1 and message in problems[0])
 
 
 def test_inspect_and_verify(

@@ -39,6 +39,7 @@ def register_models() -> Iterable[Model]:
         facts="recipe_core.testing.toy:model_facts",
         config=ToyModel,
         blocks="layers.*",
+        free=("dropout", "poison_after", "counts"),
         summary="two linear layers with dropout",
     )
 

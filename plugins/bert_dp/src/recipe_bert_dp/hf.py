@@ -21,7 +21,14 @@ _OLD = (
     (re.compile(r"\bbeta$"), "bias"),
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),  # of a BertModel without heads
 )
-_FIXED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "type_vocab_size": 2, "is_decoder": False}
+_FIXED = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "is_decoder": False,
+    "tie_word_embeddings": True,
+}
 """What this model does not let choose, with what it is where config.json is silent."""
 _SIZES = {
     "layers": "num_hidden_layers",

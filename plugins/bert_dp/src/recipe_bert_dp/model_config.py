@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from recipe_core.settings import too_small
 
@@ -78,6 +78,10 @@ class BertPretraining:
             if (value := getattr(self, field.name)) is not None:
                 base[field.name] = value
         return Sizes(**base)
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings, with the sizes that are in force."""
+        return {**asdict(self), **asdict(self.sizes)}
 
     def _sizes_missing(self) -> list[str]:
         if self.size in PUBLISHED:

@@ -32,6 +32,7 @@ def register_models() -> Iterable[Model]:
         blocks="bert.encoder.layer.*",
         plan="recipe_bert_dp.tensor_plan:plan",
         deferred=True,
+        free=("size", "dropout", "attention_dropout", "init_std"),
         example="recipe_bert_dp.model:example",
         adapters={"hf": "recipe_bert_dp.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",

@@ -11,6 +11,7 @@ from pathlib import Path
 from recipe_core.engine_checks import chosen
 from recipe_core.errors import PluginError, RecipeError
 from recipe_core.job import Job
+from recipe_core.same_model import require_same
 from recipe_core.trained import checkpoint_at, job_of
 from recipe_hf_finetune.config import SequenceClassifier
 from recipe_hf_finetune.source import RECIPE, has_tokenizer, ready
@@ -32,6 +33,17 @@ def problems(job: Job, world_size: int) -> Iterator[str]:
     yield from _xla(job)
     yield from _source(job.model.config)
     yield from _length(job)
+    yield from _resume(job)
+
+
+def _resume(job: Job) -> Iterator[str]:
+    """Whether the checkpoint to go on from is of a model of these sizes, as far as its job.yaml tells."""
+    if job.train.resume in ("auto", "none"):
+        return
+    try:
+        require_same(job.model, checkpoint_at(Path(job.train.resume)), {}, "train.resume")
+    except RecipeError as error:
+        yield str(error)
 
 
 def _parts(job: Job) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from recipe_core.settings import too_small
 
@@ -44,6 +44,11 @@ class SequenceClassifier:
             problems.append(f"dropout: expected 0 to below 1, got {self.dropout}")
         if problems:
             raise ValueError("\n".join(problems))
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings that count: of a model that is loaded, its config.json says the sizes."""
+        sizes = ("layers", "hidden", "heads") if self.source is not None else ()
+        return {name: value for name, value in asdict(self).items() if name not in sizes}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,8 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
         if engine.rank == 0:
             record = stack.enter_context(Metrics(leg.folder, step, report.row)).write
         trainer = _trainer(bench, leg, checkpoints, record, report)
+        if begin is not None:
+            checkpoints.on_rank_0(lambda: model.require_same(begin, trainer.model.config))
         report.say(_opening(bench, leg, trainer.model))
         if begin is not None:
             report.say(f"continuing after step {step:,}")

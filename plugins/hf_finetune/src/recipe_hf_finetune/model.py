@@ -19,6 +19,8 @@ _DROPOUTS = (
     "seq_classif_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
 )  # fmt: skip
 """What configurations call dropout."""
+_FREE = (*_DROPOUTS, "architectures", "dtype", "torch_dtype", "initializer_range", "transformers_version", "use_cache")
+"""What may differ between a checkpoint and the run that goes on from it."""
 
 
 def build(config: SequenceClassifier) -> tuple[nn.Module, Any]:
@@ -86,6 +88,29 @@ def load_config(place: str | Path, config: SequenceClassifier) -> Any:
         if getattr(found, name, None) is not None:
             setattr(found, name, config.dropout)
     return found
+
+
+def require_same(path: Path, config: Any) -> None:
+    """Refuse a checkpoint whose config.json makes its model compute another function than that of ``config``.
+
+    Raises:
+        CheckpointError: settings differ, or the file cannot be read; one message names all of them.
+    """
+    try:
+        saved = type(config).from_pretrained(str(path)).to_dict()
+    except Exception as error:  # OSError, ValueError, KeyError: what is missing, in transformers' words
+        raise CheckpointError(
+            f"{path / 'config.json'}: cannot be read ({' '.join(str(error).split())[:300]})"
+        ) from error
+    ours = config.to_dict()
+    other = [
+        f"  - {name}: {saved.get(name)} there, {ours.get(name)} in this run"
+        for name in sorted({*saved, *ours})
+        if not (name.startswith("_") or name in _FREE) and saved.get(name) != ours.get(name)
+    ]
+    if other:
+        text = "\n".join([f"{path} is of a model with other settings:", *other])
+        raise CheckpointError(f"{text}\nTake the settings model.* and data.* of its job.yaml")
 
 
 def with_labels(config: Any, corpus: Corpus) -> Any:

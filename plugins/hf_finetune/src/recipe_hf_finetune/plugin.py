@@ -18,6 +18,7 @@ def register_models() -> Iterable[Model]:
         build="recipe_hf_finetune.model:build",
         facts="recipe_hf_finetune.model_facts:facts",
         config=SequenceClassifier,
+        free=("source", "recipe", "revision", "tokenizer", "dropout"),
         summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
     )
 

@@ -57,7 +57,7 @@ def convert(config: SequenceClassifier, source: str, out: Path) -> None:
     try:
         to_hugging_face(Path(source), out / CONVERTED, config.recipe)
     except (CheckpointError, ConfigError) as error:
-        text = str(error).replace("--recipe NAME[:VARIANT]", "model.recipe=NAME[:VARIANT]")
+        text = str(error).replace("--recipe ", "model.recipe=")
         raise type(error)(f"model.source: {text}") from error
 
 

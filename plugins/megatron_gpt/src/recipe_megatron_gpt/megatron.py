@@ -34,6 +34,7 @@ _SIZES = {
     "positions": "max_position_embeddings",
     "vocabulary": "padded_vocab_size",
 }
+NORM_EPS = 1e-5
 _FIXED = {
     "position_embedding_type": "learned_absolute",
     "normalization": "LayerNorm",
@@ -47,8 +48,20 @@ _FIXED = {
     "num_experts": None,
     "multi_latent_attention": False,
     "qk_layernorm": False,
+    "quick_geglu": False,
+    "norm_epsilon": NORM_EPS,
 }
 """Settings of Megatron that this model does not let choose, with what they are where a file is silent."""
+_OLDER_AND_RARE = {
+    "layernorm_epsilon": NORM_EPS,
+    "use_rotary_position_embeddings": False,
+    "add_position_embedding": True,
+    "window_size": None,
+    "attention_output_gate": False,
+    "softmax_type": "vanilla",
+    "mtp_num_layers": None,
+}
+"""More of them, which some versions have; they are not written."""
 
 
 class Megatron:
@@ -65,7 +78,6 @@ class Megatron:
             "hidden_dropout": config.dropout,
             "attention_dropout": config.attention_dropout,
             "init_method_std": config.init_std,
-            "norm_epsilon": 1e-5,
         }
         return Adapter(
             links=tuple(_links(config)),
@@ -83,11 +95,7 @@ class Megatron:
         args = json.loads(files[ARGS]) if ARGS in files else {}
         if not all(args.get(theirs) for theirs in _SIZES.values()):
             return None
-        # Newer versions say None where a setting is not chosen.
-        other = [f"{name} is {args[name]!r}" for name, value in _FIXED.items() if args.get(name) not in (None, value)]
-        if args.get("ffn_hidden_size") not in (None, 4 * args["hidden_size"]):
-            other.append(f"ffn_hidden_size is {args['ffn_hidden_size']} and not 4 x {args['hidden_size']}")
-        if other:
+        if other := _other(args):
             raise CheckpointError(f"its args say that it is a model that gpt cannot be: {'; '.join(other)}")
         sizes = {ours: args[theirs] for ours, theirs in _SIZES.items()}
         return {
@@ -96,6 +104,35 @@ class Megatron:
             "dropout": args.get("hidden_dropout", 0.1),
             "attention_dropout": args.get("attention_dropout", 0.1),
         }
+
+    def recorded(self, files: Mapping[str, str], config: Gpt) -> dict[str, Any] | None:
+        """What :meth:`settings` says, for a comparison with ``config``: any vocabulary fits that is padded to the rows
+        in the file.
+
+        Raises:
+            CheckpointError: it is a model with something that this one does not have.
+        """
+        found = self.settings(files, {})
+        if found is None:
+            return None
+        args = json.loads(files[ARGS])
+        padded = args[_SIZES["vocabulary"]]
+        unit = (args.get("make_vocab_size_divisible_by") or 128) * (args.get("tensor_model_parallel_size") or 1)
+        least = args.get("orig_vocab_size") or padded - unit + 1
+        return {**found, "vocabulary": config.vocabulary} if least <= config.vocabulary <= padded else found
+
+
+def _other(args: Mapping[str, Any]) -> list[str]:
+    """What ``args`` say that this model cannot be. Newer versions say None where a setting is not chosen."""
+    fixed = {**_FIXED, **_OLDER_AND_RARE}
+    found = [f"{name} is {args[name]!r}" for name, value in fixed.items() if args.get(name) not in (None, value)]
+    products = {"ffn_hidden_size": (4, "hidden_size"), "hidden_size": (args.get("kv_channels"), "num_attention_heads")}
+    for name, (factor, other) in products.items():
+        if args.get(name) is not None and factor is not None and args[name] != factor * args[other]:
+            found.append(f"{name} is {args[name]} and not {factor} x {args[other]}")
+    if args.get("bias_gelu_fusion") is False and not args.get("openai_gelu"):  # both compute the tanh form
+        found.append("bias_gelu_fusion is False, which computes GELU by erf and not by tanh")
+    return found
 
 
 def _links(config: Gpt) -> Iterator[Link]:

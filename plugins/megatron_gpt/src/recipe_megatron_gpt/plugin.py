@@ -22,6 +22,7 @@ def register_models() -> Iterable[Model]:
         plan="recipe_megatron_gpt.tensor_plan:plan",
         stages=Stages(first=("tokens", "positions"), last=("norm", "tokens")),
         deferred=True,
+        free=("dropout", "attention_dropout", "init_std"),
         example="recipe_megatron_gpt.model:example",
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
