@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from recipe_core.errors import ConfigError
+from recipe_core.job import resolve
 from recipe_core.registry import load
 from recipe_core.testing import run_tiny
 
@@ -21,3 +23,20 @@ def test_the_number_of_processes_may_change_at_each_resume(name: str, tmp_path: 
         assert done.results["world_size"] == processes
     for key in ("loss", "val_loss"):
         assert done.column(key) == pytest.approx(whole.column(key), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["megatron_gpt:tiny", "model=bert_pretraining"], "bert_pretraining takes input_ids, input_mask, segment_ids"),
+        (
+            ["megatron_gpt:tiny", "model=sequence_classifier"],
+            "which gpt_indexed does not give (it gives tokens, labels",
+        ),
+        (["bert_dp:tiny", "model=gpt"], "gpt takes tokens, labels, which bert_hdf5 does not give"),
+    ],
+)
+def test_a_model_and_a_dataset_of_other_batches(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(load(), words[0], words[1:], 1)
+    assert message in str(error.value)

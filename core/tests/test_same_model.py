@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from recipe_core import Model, hookimpl, plugin
+from recipe_core.checks import batch_problems
 from recipe_core.convert import convert
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.job import Job, resolve
@@ -156,7 +157,7 @@ def refused(out: str, *words: str) -> str:
 
 def request(source: Path, target: Path, form: str, recipe: str | None = None) -> Request:
     spec = registry().get("checkpoint", form)
-    return Request(source=source, target=target, to=Part(spec, spec.config()), recipe=recipe)  # type: ignore[union-attr,arg-type]
+    return Request(source=source, target=target, to=Part(spec, spec.config()), recipe=recipe)
 
 
 def test_convert_does_not_write_settings_that_the_source_contradicts(first: Path, tmp_path: Path) -> None:
@@ -178,3 +179,20 @@ def test_check_knows_the_folder_of_another_run(first: Path) -> None:
     with pytest.raises(ConfigError) as error:
         run(job("model.slope=2"), first)
     assert told == str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("takes", "gives", "told"),
+    [
+        (("a", "b"), ("b", "c"), "toy_model takes a, which toy_data does not give (it gives b, c)"),
+        (("b",), ("b", "c"), ""),
+        (("a",), (), ""),  # where one of both does not say, nothing is told
+    ],
+)
+def test_a_dataset_whose_batches_the_model_does_not_take(
+    takes: tuple[str, ...], gives: tuple[str, ...], told: str
+) -> None:
+    model, data = next(iter(toy.register_models())), next(iter(toy.register_datasets()))
+    model, data = replace(model, takes=takes), replace(data, gives=gives)
+    found = list(batch_problems(Part(model, model.config()), Part(data, data.config())))
+    assert (len(found) == 1 and told in found[0]) if told else not found

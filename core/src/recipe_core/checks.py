@@ -47,6 +47,17 @@ def fact_problems(facts: Facts) -> Iterator[str]:
         )
 
 
+def batch_problems(model: Part, data: Part) -> Iterator[str]:
+    """Whether the dataset gives what the model takes, as far as both say."""
+    taken, given = getattr(model.spec, "takes", ()), getattr(data.spec, "gives", ())
+    lacking = [name for name in taken if name not in given]
+    if given and lacking:
+        yield (
+            f"model.use, data.use: {model.spec.name} takes {', '.join(lacking)}, which {data.spec.name} does not give "
+            f"(it gives {', '.join(given)}); choose a model and a dataset that belong together"
+        )
+
+
 def format_problems(form: Part, model: Part) -> Iterator[str]:
     """Whether a run can save in this format, and this model in it."""
     spec = form.spec

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from recipe_core.checks import (
+    batch_problems,
     disk_problems,
     fact_problems,
     format_problems,
@@ -33,6 +34,8 @@ def problems(
         yield from process_problems(train, world_size)
         yield from golden_problems(train)
         yield from start_problems(train, out)
+    if "model" in parts and "data" in parts:
+        yield from batch_problems(parts["model"], parts["data"])
     if "checkpoint" in parts and "model" in parts:
         yield from format_problems(parts["checkpoint"], parts["model"])
     if "checkpoint" in parts and "layout" in parts:

@@ -195,6 +195,9 @@ class Model(Spec):
     others must be those that a checkpoint records of its model where a run begins with it or goes on from it. The
     settings class may have a method ``resolved() -> Mapping[str, Any]``, which gives the settings with those filled in
     that follow from others; settings that are compared are then taken from it."""
+    takes: tuple[str, ...] = ()
+    """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
+    before the run. Empty: not said."""
     example: str = ""
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""
@@ -217,6 +220,8 @@ class Dataset(Spec):
 
     facts: str = ""
     """``package.module:function(config) -> DataFacts``, without torch."""
+    gives: tuple[str, ...] = ()
+    """Names of the tensors that every micro batch has; empty: not said."""
     prepare: str = ""
     """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files. It gives
     back the manifest."""

@@ -13,6 +13,7 @@ import pytest
 
 from recipe_bert_dp.closing import unigram_entropy
 from recipe_bert_dp.config import BertHdf5
+from recipe_core.errors import ConfigError
 from recipe_core.job import resolve
 from recipe_core.registry import load
 from recipe_core.testing import command, run_tiny
@@ -152,3 +153,9 @@ def test_a_mistake_on_two_ranks_is_told_once(shards: Path, tmp_path: Path) -> No
     assert done.returncode == 2, done.stdout
     assert done.stdout.count("row 7: input_ids holds 28996, expected 0 to 99") == 1, done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_more_predictions_than_a_short_row_has_are_told_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"data\.max_predictions: expected at most sequence - 3 = 2, got 10"):
+        resolve(load(), "bert_dp:tiny", ["data.sequence=5"])
+    assert resolve(load(), "bert_dp:tiny", ["data.sequence=5", "data.files=[shards]"])

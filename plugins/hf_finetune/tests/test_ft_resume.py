@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,3 +97,39 @@ def test_micro_batches_change_no_loss(fine_tune: Callable[..., Any], folder: Pat
     parts = fine_tune(*words, "train.micro_batch=1", out=tmp_path / "parts").rows
     for key in ("loss", "grad_norm"):
         assert [row[key] for row in parts] == pytest.approx([row[key] for row in whole], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("model.heads=4",),
+            "  - model.heads: 2 in its job.yaml, 4 in this run\nTo take them over, add: model.heads=2",
+        ),
+        (("model.dropout=0.2",), ""),
+    ],
+)
+def test_resuming_another_model_of_the_same_shapes_is_refused(
+    fine_tune: Callable[..., Any], folder: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    start = (f"train.resume={tmp_path / 'first' / 'checkpoints' / 'step-8'}", "train.steps=9")
+    assert fine_tune(out=tmp_path / "first").code == 0
+    done = fine_tune(*words, *start, out=tmp_path / "second")
+    assert (done.code, message in done.text) == (2 if message else 0, True)
+
+
+def test_resuming_a_model_that_was_loaded_is_compared_by_its_config(
+    fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    """The folder that model.source names has other contents by now."""
+    source = tmp_path / "bert"
+    shutil.copytree(bert, source)
+    words = (*WORDS, f"model.source={source}", f"data.folder={folder}")
+    assert fine_tune(*words, "train.stop_after=2", out=tmp_path / "first").code == 0
+    (step,) = (tmp_path / "first" / "checkpoints").glob("step-*")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "num_attention_heads": 4, "layer_norm_eps": 1e-5}))
+    for out in ("first", "second"):
+        done = fine_tune(*words, f"train.resume={step}", out=tmp_path / out)
+        assert done.code == 2
+        assert "  - layer_norm_eps: 1e-12 there, 1e-05 in this run\n  - num_attention_heads: 2 there, 4 in" in done.text

@@ -158,6 +158,8 @@ class PluginConformance:
             streams = [_stream(job, size, tmp_path) for size in (1, 2)]
             assert streams[0].keys() == streams[1].keys()
             assert len(streams[0]) == 3 * job.train.global_batch
+            given = getattr(job.data.spec, "gives", ())
+            assert all(set(given) <= sample.keys() for sample in streams[0].values()), recipe.name
             for number, sample in streams[0].items():
                 assert all(sample[key].equal(streams[1][number][key]) for key in sample), (recipe.name, number)
 

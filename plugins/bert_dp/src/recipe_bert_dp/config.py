@@ -36,6 +36,11 @@ class BertHdf5:
     def __post_init__(self) -> None:
         problems = _out_of_range(self, sequence=(5, MOST_SEQUENCE), vocabulary=(LEAST_VOCABULARY, 1 << 20))
         problems += too_small(self, 1, "max_predictions")
+        most = self.sequence - SPECIAL_TOKENS
+        if not self.files and self.max_predictions > most >= 1:  # the embedded corpus is prepared with it
+            problems.append(
+                f"max_predictions: expected at most sequence - {SPECIAL_TOKENS} = {most}, got {self.max_predictions}"
+            )
         if problems:
             raise ValueError("\n".join(problems))
 

@@ -80,8 +80,8 @@ class BertPretraining:
         return Sizes(**base)
 
     def resolved(self) -> dict[str, Any]:
-        """All settings, with the sizes that are in force."""
-        return {**asdict(self), **asdict(self.sizes)}
+        """All settings with the sizes that are in force, whatever they are called (``size``)."""
+        return {name: value for name, value in {**asdict(self), **asdict(self.sizes)}.items() if name != "size"}
 
     def _sizes_missing(self) -> list[str]:
         if self.size in PUBLISHED:

@@ -11,10 +11,14 @@ from recipe_bert_dp.model_config import BertPretraining
 from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Train, Use, hookimpl
 from recipe_core.variants import variants_of
 
+_ARRAYS = (
+    "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels",
+)  # fmt: skip
 _READ: dict[str, Any] = {
     "build": "recipe_bert_dp.data:build",
     "facts": "recipe_bert_dp.data_facts:facts",
     "config": BertHdf5,
+    "gives": _ARRAYS,
     "files": "recipe_bert_dp.inspection:BertFiles",
     "tokenizer": "recipe_bert_dp.tokenizer:files",
 }
@@ -32,7 +36,8 @@ def register_models() -> Iterable[Model]:
         blocks="bert.encoder.layer.*",
         plan="recipe_bert_dp.tensor_plan:plan",
         deferred=True,
-        free=("size", "dropout", "attention_dropout", "init_std"),
+        takes=_ARRAYS,
+        free=("dropout", "attention_dropout", "init_std"),
         example="recipe_bert_dp.model:example",
         adapters={"hf": "recipe_bert_dp.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",

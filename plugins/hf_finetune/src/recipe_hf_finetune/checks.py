@@ -11,7 +11,7 @@ from pathlib import Path
 from recipe_core.engine_checks import chosen
 from recipe_core.errors import PluginError, RecipeError
 from recipe_core.job import Job
-from recipe_core.same_model import require_same
+from recipe_core.same_model import require_consistent, require_same
 from recipe_core.trained import checkpoint_at, job_of
 from recipe_hf_finetune.config import SequenceClassifier
 from recipe_hf_finetune.source import RECIPE, has_tokenizer, ready
@@ -114,7 +114,9 @@ def _source(config: SequenceClassifier) -> Iterator[str]:
     try:
         place = ready(source)
         if place is None:
-            checkpoint_at(path)
+            found = checkpoint_at(path)
+            if config.recipe is not None:
+                require_consistent(job_of(config.recipe).model, found, {}, f"model.recipe={config.recipe}")
     except RecipeError as error:
         yield f"model.source: {error}"
         return

@@ -18,6 +18,7 @@ def register_models() -> Iterable[Model]:
         build="recipe_hf_finetune.model:build",
         facts="recipe_hf_finetune.model_facts:facts",
         config=SequenceClassifier,
+        takes=("input_ids", "attention_mask", "labels"),
         free=("source", "recipe", "revision", "tokenizer", "dropout"),
         summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
     )
@@ -31,6 +32,7 @@ def register_datasets() -> Iterable[Dataset]:
         build="recipe_hf_finetune.data:build",
         facts="recipe_hf_finetune.data_facts:facts",
         config=TextClassification,
+        gives=("input_ids", "attention_mask", "labels"),
         tokenizer="recipe_hf_finetune.vocabulary:files",
         summary="labelled sentences or pairs: GLUE, files of your own, or pairs made of Python's own text",
     )

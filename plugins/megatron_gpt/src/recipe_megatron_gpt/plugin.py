@@ -23,6 +23,7 @@ def register_models() -> Iterable[Model]:
         stages=Stages(first=("tokens", "positions"), last=("norm", "tokens")),
         deferred=True,
         free=("dropout", "attention_dropout", "init_std"),
+        takes=("tokens", "labels"),
         example="recipe_megatron_gpt.model:example",
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
@@ -36,6 +37,7 @@ def register_datasets() -> Iterable[Dataset]:
         build="recipe_megatron_gpt.data:build",
         facts="recipe_megatron_gpt.data_facts:facts",
         config=GptIndexed,
+        gives=("tokens", "labels"),
         prepare="recipe_megatron_gpt.prepare:prepare",
         prepare_config=GptPrepare,
         files="recipe_megatron_gpt.token_data:TokenData",
