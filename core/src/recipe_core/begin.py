@@ -47,16 +47,16 @@ def begin(
     if path is None and job.train.resume in ("auto", "none"):
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
     state = fillable(model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()}))
-    note = ""
+    notes: list[str] = []
     if path is not None:
         checkpoints.load(path, state)
     else:
-        note = _load_named(job, checkpoints, Path(job.train.resume), state)
+        notes = _load_named(job, checkpoints, Path(job.train.resume), state)
     apply_state(model.module, optimizer, model.own(state))
     progress.restore(_counted(state["progress"], job.train.global_batch))
     words = f"continuing after step {progress.step:,}"
-    words = words if job.train.init_from is None else f"{words}; train.init_from is not read again"
-    return "\n".join(filter(None, [words, note]))
+    again = "" if job.train.init_from is None else "; train.init_from is not read again"
+    return "\n".join([words + again, *notes])
 
 
 def start_problems(job: Job) -> list[str]:
@@ -88,8 +88,8 @@ def _blank_state(job: Job) -> dict[str, Any]:
     }
 
 
-def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> str:
-    """Fill ``state`` from another run's checkpoint, of any format; a line for the log, or nothing."""
+def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> list[str]:
+    """Fill ``state`` from another run's checkpoint, of any format; return lines for the log."""
     ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
     if ours and (problems := checkpoints.problems(path)):
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
@@ -98,7 +98,7 @@ def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str,
     if source.format.name == checkpoints.format.name:
         note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
         checkpoints.load(source.path, state)
-        return note
+        return [note] if note else []
     return _on_all(checkpoints, lambda: _fill(source, job, state))
 
 
@@ -108,30 +108,40 @@ def _texts(source: Source) -> Mapping[str, str]:
     return found
 
 
-def _fill(source: Source, job: Job, state: dict[str, Any]) -> str:
-    saved, note = _fitting(source, job, state)
+def _fill(source: Source, job: Job, state: dict[str, Any]) -> list[str]:
+    saved, notes = _fitting(source, job, state)
     found = dict(flat(saved))
     for name, target in flat({part: state[part] for part in state if part != "progress"}):
         if isinstance(target, torch.Tensor):
             fill(target, found[name])
     state["progress"] = dict(saved["progress"])
-    return note
+    return notes
 
 
-def _fitting(source: Source, job: Job, state: dict[str, Any], *, dtypes: bool = False) -> tuple[dict[str, Any], str]:
-    """What ``source`` holds, once it fits ``state``, and a line for the log; ``dtypes``: types of values must agree."""
-    opened = source.open()
+def _fitting(
+    source: Source, job: Job, state: dict[str, Any], *, dtypes: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The parts of ``state`` in ``source``, checked against it, and lines for the log.
+
+    With ``dtypes``, types of values must agree too.
+    """
+    origin, opened = Origin(model=job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
-    saved = Origin(model=job.model).ours(opened, source.format, source.path)
+    saved = origin.ours(opened, source.format, source.path)
     lacking = [part for part in state if part not in saved]
     if lacking:
         raise CheckpointError(
             f"train.resume: {source.path} holds no {' and no '.join(lacking)}; a new run can begin with its weights: "
             f"train.init_from={source.path}"
         )
+    saved = {part: saved[part] for part in state}  # others (texts, an epoch) are for scripts
     if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
-    return saved, note
+    return saved, _notes(note, origin.left_out(opened, source.format, source.path))
+
+
+def _notes(note: str, left_out: list[str]) -> list[str]:
+    return [*([note] if note else []), *(f"not taken: {text}" for text in left_out)]
 
 
 def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer) -> str:
@@ -143,12 +153,12 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer
     source = checkpoints.on_rank_0(lambda: find(load(), path))
     wanted = model.with_others(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
-    drawn, note = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))
+    drawn, notes = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))
     words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
     if drawn:
         more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
         words += f"\nnot in it, and drawn at random: {', '.join(drawn[:SHOWN])}{more}"
-    return "\n".join(filter(None, [words, note]))
+    return "\n".join([words, *notes])
 
 
 def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -160,20 +170,29 @@ def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, tor
 
 def _fill_weights(
     job: Job, source: Source, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
-) -> tuple[list[str], str]:
-    """Fill ``wanted`` and their wider copies; the names of what the source may lack, and does, and a line to log."""
-    saved, drawn, note = _fitting_weights(job, source, wanted)
+) -> tuple[list[str], list[str]]:
+    """Fill ``wanted`` and their wider copies.
+
+    Returns:
+        The names of what the source may lack, and does; and lines for the log.
+    """
+    saved, drawn, notes = _fitting_weights(job, source, wanted)
     for name, tensor in wanted.items():
         if name not in drawn:
             fill(tensor, saved[name])
             if name in masters:
                 fill(masters[name], saved[name])
-    return drawn, note
+    return drawn, notes
 
 
-def _fitting_weights(job: Job, source: Source, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], str]:
-    """The weights in ``source``, once they fit those ``wanted``; the names of those that it may lack, and does; and a
-    line for the log."""
+def _fitting_weights(
+    job: Job, source: Source, wanted: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The weights in ``source``, checked against those ``wanted``.
+
+    Returns:
+        The weights; the names of those that the source may lack, and does; and lines for the log.
+    """
     origin, naming = Origin(model=job.model), source.format.naming
     opened = source.open(weights=True)
     note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
@@ -184,7 +203,7 @@ def _fitting_weights(job: Job, source: Source, wanted: Mapping[str, Any]) -> tup
     advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
-    return saved, drawn, note
+    return saved, drawn, _notes(note, origin.left_out(opened, source.format, source.path))
 
 
 def _widest(origin: Origin, source: Source, opened: Mapping[str, Any]) -> dict[str, Any]:

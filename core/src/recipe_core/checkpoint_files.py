@@ -107,7 +107,8 @@ def _contents(state: dict[str, Any]) -> list[Row]:
         tp, pp = (1 + max(rank[axis] for rank in ranks) for axis in (0, 1))
         rows.append(("ranks", f"{len(ranks)}: tensor parallel {tp}, pipeline {pp}"))
     for part in ("model", "optimizer") if ranks else ():
-        leaves = [leaf for found in ranks.values() for _, leaf in flat({part: found.get(part, {})})]
+        held = (found.get(part, found.get("numbered", {}).get("state", {})) for found in ranks.values())
+        leaves = [leaf for values in held if values for _, leaf in flat(values)]
         rows.append((part, _counted(leaves)))
     for part, value in state.items():
         if part == "files":

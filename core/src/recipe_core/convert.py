@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     if target.model and (origin.model is None or origin.model.spec.name != target.model):
         whose = f"model {origin.model.spec.name}" if origin.model else "a model that it does not name"
         raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {whose}")
+    if "epoch" in target.holds:
+        ours.setdefault("epoch", origin.epoch(ours.get("progress", {})))
     kept = _kept(ours, target, request.drop_optimizer)
     step = source.manifest.step if source.manifest else int(ours.get("progress", {}).get("step") or 0)
     require_space(request.target.parent, state_size(kept), "the converted checkpoint")
@@ -66,7 +69,8 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         written = origin.ours(form.open(part), target, part)
         _compare(kept, written, target)
         ran = origin.model is not None and same_outputs(origin.model, kept["model"], written["model"])
-    return _told(request, source, origin, ours, kept, step, ran)
+    left = [*source.passed_over, *origin.left_out(found, source.format, source.path)]
+    return _told(request, source, origin, ours, kept, step, ran, left)
 
 
 def _require_known(ours: State, origin: Origin, where: Path) -> None:
@@ -134,7 +138,14 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def _told(
-    request: Request, source: Source, origin: Origin, ours: State, kept: State, step: int, ran: bool
+    request: Request,
+    source: Source,
+    origin: Origin,
+    ours: State,
+    kept: State,
+    step: int,
+    ran: bool,
+    passed_over: Iterable[str],
 ) -> list[tuple[str, str]]:
     rows = [
         ("from", f"{source.path} ({source.format.name}, step {step:,})"),
@@ -151,7 +162,7 @@ def _told(
             rows.append((name, f"{len(tensors):,} tensors, {sum(t.nbytes for t in tensors) / 1e6:,.1f} MB"))
     if left := [name for name in ours if name not in kept and name != "files"]:
         rows.append(("left out", ", ".join(left)))
-    rows += [("passed over", text) for text in source.passed_over]
+    rows += [("passed over", text) for text in passed_over]
     same = ", and the model gives the same outputs with them" if ran else ""
     rows.append(("checked", f"every tensor was read back and has the bits of the source{same}"))
     return rows

@@ -1,8 +1,9 @@
 """A state whose tensors are read when they are asked for: what checkpoint formats read and write tensor by tensor.
 
 A state is a nested dict. Its parts are ``model`` (tensors by the names of the module's state dict), ``optimizer``
-(``state``, then the parameter's name, then the kind: ``exp_avg``), ``progress`` (plain values) and ``files`` (texts
-that a format keeps beside the tensors: ``config.json``). A leaf is a tensor, a :class:`Lazy` or a plain value.
+(``state``, then the parameter's name, then the kind: ``exp_avg``), ``progress`` (plain values), ``epoch`` (a number
+that only scripts ask for) and ``files`` (texts that a format keeps beside the tensors: ``config.json``). A leaf is a
+tensor, a :class:`Lazy` or a plain value.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ every script: what decays, then biases and norms, each in the order of the model
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,12 @@ def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path)
         states = {int(number): dict(state) for number, state in optimizer["state"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{where}: its optimizer is no state_dict() of PyTorch's ({error!r})") from error
-    groups = _fitting(lists, model, where)
+
+    def belongs(name: str, number: int) -> bool:
+        shapes = (value.shape for value in states.get(number, {}).values() if isinstance(value, Lazy))
+        return all(shape in (model[name].shape, torch.Size()) for shape in shapes)
+
+    groups = _fitting(lists, model, where, belongs)
     return {
         name: _state({"step": step, **states.get(number, {})}, name, model[name], where)
         for names, numbers, step in zip(groups, lists, steps, strict=True)
@@ -92,7 +97,7 @@ def masters(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Pat
     Raises:
         CheckpointError: they are not those of this model.
     """
-    groups = _fitting(lists, model, where)
+    groups = _fitting(lists, model, where, lambda name, one: getattr(one, "shape", None) == model[name].shape)
     pairs = ((n, t) for names, group in zip(groups, lists, strict=True) for n, t in zip(names, group, strict=True))
     found = dict(pairs)
     other = [name for name, tensor in found.items() if getattr(tensor, "shape", None) != model[name].shape]
@@ -103,13 +108,29 @@ def masters(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Pat
     return found
 
 
-def _fitting(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path) -> list[list[str]]:
-    """The parameters in each group: all in one, or what decays and what does not, in either order."""
+def _fitting(
+    lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path, belongs: Callable[[str, Any], bool]
+) -> list[list[str]]:
+    """The parameters in each group: all in one, or what decays and what does not, in either order.
+
+    What does not decay are biases and norms, or biases alone. ``belongs`` says whether an entry of a list is of the
+    parameter's shape, for groups that are equally long.
+    """
     decaying, plain = groups_of(model)
+    biases = [name for name in model if name.endswith("bias")]
+    others = [name for name in model if not name.endswith("bias")]
     sizes = [len(numbers) for numbers in lists]
-    for groups in ([list(model)], [decaying, plain], [plain, decaying]):
-        if [len(names) for names in groups] == sizes:
+    pairs = [[decaying, plain], [others, biases]]
+    fitting = [
+        groups
+        for groups in ([list(model)], *pairs, *([two, one] for one, two in pairs))
+        if [len(names) for names in groups] == sizes
+    ]
+    for groups in fitting:
+        if all(all(map(belongs, names, found)) for names, found in zip(groups, lists, strict=True)):
             return groups
+    if fitting:
+        return fitting[0]  # whose shapes the caller refuses by name
     raise CheckpointError(
         f"{where}: its optimizer has groups of {' and '.join(map(str, sizes))} tensors, and its model has "
         f"{len(decaying)} that decay and {len(plain)} biases and norms; its weights alone can be used: "

@@ -48,13 +48,13 @@ class Nxd:
         Raises:
             DiskError: the disk is full or cannot be written.
         """
-        ranks, progress = state["ranks"], dict(state.get("progress", {}))
+        ranks, progress, epoch = state["ranks"], dict(state.get("progress", {})), int(state.get("epoch") or 0)
         write = self._write_new if self._config.layout == "new" else self._write_old
         folder = path / f"step_{int(progress.get('step') or 0)}" if self._config.layout == "new" else path
-        tasks = [partial(write, folder, rank, ranks[rank], progress) for rank in self.grid.ranks()]
+        tasks = [partial(write, folder, rank, ranks[rank], progress, epoch) for rank in self.grid.ranks()]
         rank_trees.at_once(tasks, self._config.writers)
         if self._config.layout == "new":
-            self._close(folder, ranks[0, 0], progress)
+            self._close(folder, ranks[0, 0], progress, epoch)
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Everything in it, as the ranks' states whose tensors are read when they are asked for.
@@ -84,7 +84,9 @@ class Nxd:
         ):
             yield from rank_trees.damage(file)
 
-    def _write_new(self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
+    def _write_new(
+        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+    ) -> None:
         name = f"dp_rank_00_tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}.pt"
         xser = self._config.xser
         rank_trees.write(folder / "model" / name, found["model"], xser=xser, info=xser)
@@ -93,17 +95,19 @@ class Nxd:
             tree = numbered(found["optimizer"], found["model"], self.train, step, self.name)
             rank_trees.write(folder / "optim" / name, tree, xser=xser, info=xser)
 
-    def _write_old(self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
+    def _write_old(
+        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+    ) -> None:
         path = folder / f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_trees.encoded(found, progress, self.train, self.name)
+        tree = rank_trees.encoded(found, progress, epoch, self.train, self.name)
         rank_trees.write(path if self._config.xser else path / _INSIDE, tree, xser=self._config.xser)
 
-    def _close(self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
+    def _close(self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any], epoch: int) -> None:
         """What stands beside the ranks' files; ``done`` last."""
         step = int(progress.get("step") or 0)
         if "optimizer" in first and self.train is not None:
             rank_trees.write(folder / "scheduler.pt", scheduled(self.train, step), xser=False)
-        content = {"total_steps": step, rank_trees.OURS: {"progress": dict(progress)}}
+        content = {"total_steps": step, **rank_trees.position(progress, epoch)}
         rank_trees.write(folder / "user_content.pt", content, xser=False)
         for marker in (_BEGUN, _DONE):
             (folder / marker).write_text("1", encoding="utf-8")
@@ -118,16 +122,36 @@ def _tag(path: Path) -> Path:
     if (path / "model").is_dir() or any(path.glob("tp_rank_*_pp_rank_*")):
         _require_done(path)
         return path
-    tags = sorted((p for p in path.iterdir() if (p / "model").is_dir()), key=_order) if path.is_dir() else []
+    tags = sorted((p for p in path.iterdir() if (p / "model").is_dir()), key=_numbers) if path.is_dir() else []
     whole = [tag for tag in tags if _is_done(tag)]
     if tags and not whole:
         _require_done(tags[-1])
-    return whole[-1] if whole else path
+    return _newest(whole, path) if whole else path
 
 
-def _order(tag: Path) -> tuple[int, str]:
-    """Tags by the number at their end."""
-    return (_step_named(tag) or 0, tag.name)
+def _newest(tags: list[Path], where: Path) -> Path:
+    """The newest of several, of which the last has the largest number.
+
+    neuronx-distributed takes the one whose ``done`` was written last. Times do not survive every copy, and numbers may
+    begin anew, so that neither is believed against the other.
+
+    Raises:
+        CheckpointError: they disagree.
+    """
+    marked = [tag for tag in tags if (tag / _DONE).is_file()]
+    latest = max(marked, key=lambda tag: ((tag / _DONE).stat().st_mtime_ns, _numbers(tag)), default=tags[-1])
+    if latest != tags[-1] and _numbers(tags[-1]):
+        raise CheckpointError(
+            f"{where}: which of its checkpoints is the newest? By the time of its file {_DONE!r}, which "
+            f"neuronx-distributed goes by, {latest.name}; by its number, {tags[-1].name}. Name one: "
+            f"{where / latest.name} or {where / tags[-1].name}"
+        )
+    return latest
+
+
+def _numbers(tag: Path) -> tuple[int, ...]:
+    """The numbers in a tag, by which tags are ordered: those of ``epoch_1_step_20`` are 1 and 20."""
+    return tuple(int(number) for number in re.findall(r"\d+", tag.name))
 
 
 def _step_named(tag: Path) -> int | None:
@@ -166,10 +190,9 @@ def _open_new(folder: Path, weights: bool) -> dict[str, Any]:
         rank_trees.require_one_step(steps)
     content = folder / "user_content.pt"
     told = rank_trees.read_plain(content) if content.is_file() else {}
-    return {
-        "ranks": ranks,
-        "progress": rank_trees.progress_of(told if isinstance(told, dict) else {}, _step_named(folder)),
-    }
+    found = told if isinstance(told, dict) else {}
+    progress = rank_trees.progress_of(found, _step_named(folder))
+    return {"ranks": ranks, "progress": progress, **rank_trees.epoch_of(found)}
 
 
 def _optimizers(folder: Path) -> dict[Rank, list[Path]]:
@@ -204,4 +227,5 @@ def _open_old(folder: Path, weights: bool) -> dict[str, Any]:
     positions = {at[found[rank]]: rank_trees.progress_of(tree, _step_named(folder)) for rank, tree in trees.items()}
     rank_trees.require_one_step({path: progress["step"] for path, progress in positions.items()})
     ranks = {rank: rank_trees.decoded(tree, at[found[rank]], weights=weights) for rank, tree in trees.items()}
-    return {"ranks": ranks, "progress": next(iter(positions.values()))}
+    first = next(iter(trees.values()))
+    return {"ranks": ranks, "progress": next(iter(positions.values())), **rank_trees.epoch_of(first)}

@@ -64,12 +64,24 @@ class Origin:
         if spec.ranks:
             from recipe_core.sharding import joined
 
-            return joined(state, self.shape(where), self.names(spec, where), where)
+            return joined(state, self.shape(where), self.names(spec, where), where, pads=spec.pads)
         if not isinstance(state.get("model"), dict):
             raise CheckpointError(f"{where}: it holds no model (its parts: {', '.join(map(str, state)) or 'none'})")
         if not spec.naming:
             return dict(state)
         return {**state, "model": to_ours(self.adapter(spec.naming, where), state["model"], where)}
+
+    def left_out(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> list[str]:
+        """What of a state as a format opened it :meth:`ours` leaves out, in words for the user."""
+        from recipe_core.mismatch import SHOWN
+        from recipe_core.sharding import foreign_buffers
+
+        if not spec.ranks or self.model is None:
+            return []
+        names = foreign_buffers(state, self.shape(where), self.names(spec, where))
+        kind = "buffers" if len(names) > 1 else "a buffer"
+        more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+        return [f"{', '.join(names[:SHOWN])}{more}: {kind} that {self.model.spec.name} does not have"] if names else []
 
     def theirs(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path, grid: Any = None) -> dict[str, Any]:
         """The same as the format ``spec`` saves it; ``grid`` says for which ranks, where it has a file for each."""
@@ -105,6 +117,17 @@ class Origin:
                 "over the ranks; name a recipe of this model: --recipe NAME[:VARIANT]"
             )
         return Shape(self.model)
+
+    def epoch(self, progress: Mapping[str, Any]) -> int:
+        """Full rounds over the training data; 0 where its size is not known, or the data is gone."""
+        target, consumed = getattr(self.data.spec, "facts", "") if self.data else "", progress.get("consumed_samples")
+        if self.data is None or not target or not consumed:
+            return 0
+        try:
+            samples = load(target, f"dataset {self.data.spec.name!r}")(self.data.config).train_samples
+        except RecipeError:
+            return 0
+        return int(consumed) // samples if samples else 0
 
     def tokenizer(self) -> dict[str, str]:
         """Names and texts of the tokenizer's files, where the dataset knows them and they are still there."""

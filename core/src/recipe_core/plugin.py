@@ -106,6 +106,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         ),
         naming="megatron",
         ranks=True,
+        pads=True,
         summary="a folder for Megatron-LM, a file for each tensor-parallel and pipeline rank; for conversion",
     )
     yield CheckpointFormat(
@@ -114,6 +115,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         config=NxdSettings,
         patterns=("model/dp_rank_*.pt", "*/model/dp_rank_*.pt", "tp_rank_*_pp_rank_??"),
         ranks=True,
+        holds=("model", "optimizer", "progress", "epoch"),
         summary="a folder for neuronx-distributed, a file for each tensor-parallel and pipeline rank; for conversion",
     )
     yield CheckpointFormat(
@@ -122,5 +124,6 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         config=XserSettings,
         patterns=("*.xser",),
         ranks=True,
+        holds=("model", "optimizer", "progress", "epoch"),
         summary="files of torch_xla's serialization, each tensor by itself; for conversion",
     )

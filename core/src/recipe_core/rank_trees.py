@@ -61,7 +61,9 @@ def at_once(tasks: Iterable[Callable[[], None]], workers: int) -> None:
             done.result()
 
 
-def encoded(rank: Mapping[str, Any], progress: Mapping[str, Any], train: Train | None, what: str) -> dict[str, Any]:
+def encoded(
+    rank: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, train: Train | None, what: str
+) -> dict[str, Any]:
     """The tree of a rank in files that hold everything in one: ``model``, ``optimizer``, ``scheduler``.
 
     Raises:
@@ -73,7 +75,18 @@ def encoded(rank: Mapping[str, Any], progress: Mapping[str, Any], train: Train |
         tree["optimizer"] = numbered(rank["optimizer"], rank["model"], train, step, what)
         if train is not None:
             tree["scheduler"] = scheduled(train, step)
-    return {**tree, "step": step, OURS: {"progress": dict(progress)}}
+    return {**tree, "step": step, **position(progress, epoch)}
+
+
+def position(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """Where a run stands, under the names by which scripts of neuronx-distributed ask for it, and ours."""
+    return {"global_step": int(progress.get("step") or 0), "epoch": epoch, OURS: {"progress": dict(progress)}}
+
+
+def epoch_of(tree: Mapping[str, Any]) -> dict[str, int]:
+    """The part ``epoch`` of a state: full rounds over the data, where a script counts them."""
+    epoch = tree.get("epoch")
+    return {"epoch": epoch} if isinstance(epoch, int) else {}
 
 
 def decoded(tree: Mapping[str, Any], path: Path, *, weights: bool) -> dict[str, Any]:

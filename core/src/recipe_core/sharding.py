@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ from recipe_core.cuts import Cut, Shape
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy, lazy, same_bits
 from recipe_core.mismatch import SHOWN
-from recipe_core.naming import Adapter, to_ours, to_theirs
+from recipe_core.naming import Adapter, matches, to_ours, to_theirs
 from recipe_core.numbered import by_name
+from recipe_core.pieces import Pieces
 
 Rank = tuple[int, int]
 """Tensor-parallel rank, pipeline rank."""
-_ROWS = 1 << 24
-"""Bytes of a part that are in memory at once while it is joined to others, where it can be read in rows."""
 Ranks = dict[Rank, dict[str, Any]]
 """What each holds: ``model``, and ``optimizer`` by name, or ``numbered``, as PyTorch's ``state_dict()`` has it."""
 
@@ -152,39 +150,86 @@ def _in_order(adapter: Adapter, theirs: dict[str, Lazy]) -> dict[str, Lazy]:
 # Joining
 
 
-def joined(state: Mapping[str, Any], shape: Shape, adapter: Adapter, where: Path) -> dict[str, Any]:
+def joined(
+    state: Mapping[str, Any], shape: Shape, adapter: Adapter, where: Path, *, pads: bool = False
+) -> dict[str, Any]:
     """The way back: a state of whole tensors under our names.
 
-    What is missing or left over is for the caller to find out by the names of the model.
+    Which dimension a tensor was cut along, if any, is read off the shapes of its parts: scripts divide other layers
+    than the model's plan does. Buffers that the model does not have are left out. What else is missing or left over is
+    for the caller to find out by the names of the model.
+
+    Args:
+        state: as a format opened it.
+        shape: what the model is made of.
+        adapter: from the format's names to ours.
+        where: the checkpoint, for messages.
+        pads: whether the format pads the vocabulary, so that a rank may have as many rows as the model, or more.
 
     Raises:
-        CheckpointError: ranks hold different names, tensors that should agree differ, or they are the parts of
-            another number of ranks.
+        CheckpointError: ranks hold different names, tensors that should agree differ, or parts do not make up the
+            model's tensor.
     """
-    ranks: Ranks = state["ranks"]
-    stages = sorted({stage for _, stage in ranks})
-    sizes = [sum(1 for _, other in ranks if other == stage) for stage in stages]
+    beside = set(foreign_buffers(state, shape, adapter))
+    ranks: Ranks = {
+        rank: {**found, "model": {name: t for name, t in found["model"].items() if name not in beside}}
+        for rank, found in state["ranks"].items()
+    }
+    pieces, has_states = Pieces(shape, where, pads), _has_states(ranks, where)
     model: dict[str, Any] = {}
     states: dict[str, dict[str, Any]] = {}
-    for stage, size in zip(stages, sizes, strict=True):
-        parts = [
-            to_ours(adapter, _first_names(ranks[tensor, stage]["model"], shape, where), where) for tensor in range(size)
-        ]
+    for stage in sorted({stage for _, stage in ranks}):
+        team = [ranks[tensor, stage] for tensor in range(sum(1 for _, other in ranks if other == stage))]
+        parts = [to_ours(adapter, _first_names(rank["model"], shape, where), where) for rank in team]
         for name, lazies in _together(parts, stage, where):
-            whole = _whole(lazies, shape, name, where)
+            whole = pieces.whole(lazies, name, name)
             model[name] = _same_twice(model[name], whole, name, where) if name in model else whole
-        if all({"optimizer", "numbered"} & ranks[tensor, stage].keys() for tensor in range(size)):
-            ours = [
-                _our_states(adapter, _states_of(ranks[tensor, stage], shape, where), where) for tensor in range(size)
-            ]
+        if has_states:
+            ours = [_our_states(adapter, _states_of(rank, shape, where), where) for rank in team]
             for name, kinds in _together(ours, stage, where):
-                states.setdefault(name, {})
+                kept = states.setdefault(name, {})
                 for kind, values in _together(kinds, stage, where):
-                    one = _whole(values, shape, name, where) if isinstance(values[0], Lazy) else values[0]
-                    states[name].setdefault(kind, one)
+                    label = f"the optimizer's {kind} of {name}"
+                    one = pieces.whole(values, name, label)
+                    kept[kind] = _same_twice(kept[kind], one, label, where) if kind in kept else one
+    pieces.require_fitting()
     found = {name: part for name, part in state.items() if name != "ranks"}
     found["model"] = {name: model[name] for name in [*(n for n in shape.tensors if n in model), *model]}
     return {**found, "optimizer": {"state": states}} if states else found
+
+
+def foreign_buffers(state: Mapping[str, Any], shape: Shape, adapter: Adapter) -> list[str]:
+    """Names of tensors that the model does not have, and that are no parameters: those hold fractions.
+
+    A library keeps counted positions or a mask beside the weights in one version, and not in the next.
+    """
+    known = {*shape.tensors, *shape.ties, *(name for link in adapter.links for name in link.theirs)}
+    held: dict[str, list[Any]] = {}
+    for rank in state["ranks"].values():
+        for name, value in rank["model"].items():
+            if (meant := adapter.spelling(name)) not in known and not matches(meant, adapter.ignored):
+                held.setdefault(name, []).append(value)
+    return [name for name, values in held.items() if all(map(_is_whole_numbers, values))]
+
+
+def _is_whole_numbers(value: Any) -> bool:
+    return isinstance(value, Lazy) and not (value.dtype.is_floating_point or value.dtype.is_complex)
+
+
+def _has_states(ranks: Ranks, where: Path) -> bool:
+    """Whether the ranks hold an optimizer's states.
+
+    Raises:
+        CheckpointError: some do, and some do not.
+    """
+    without = [rank for rank, found in ranks.items() if not {"optimizer", "numbered"} & found.keys()]
+    if without and len(without) < len(ranks):
+        raise CheckpointError(
+            f"{where}: the file of tensor rank {without[0][0]}, pipeline rank {without[0][1]} holds no optimizer, and "
+            "others do. Get all files of one checkpoint; its weights alone can be used: train.init_from, or recipe "
+            "convert --drop optimizer"
+        )
+    return not without
 
 
 def _first_names(theirs: Mapping[str, Any], shape: Shape, where: Path) -> dict[str, Any]:
@@ -240,64 +285,17 @@ def _together(parts: Sequence[Mapping[str, Any]], stage: int, where: Path) -> It
     yield from ((name, [part[name] for part in parts]) for name in parts[0])
 
 
-def _whole(parts: Sequence[Lazy], shape: Shape, name: str, where: Path) -> Lazy:
-    """One tensor from what the tensor-parallel ranks hold of it."""
-    cut, first = shape.cuts.get(name), parts[0]
-    if any(part.dtype != first.dtype for part in parts):
-        raise CheckpointError(f"{where}: {name} has several types of values in the files of several ranks")
-    if cut is None or len(first.shape) <= cut.dim:
-        return first if len(parts) == 1 else Lazy(first.shape, first.dtype, partial(_equal, parts, name, where))
-    size = sum(part.shape[cut.dim] for part in parts)
-    expected = shape.tensors[name].shape[cut.dim] if name in shape.tensors else size
-    if size < expected and expected % size == 0:
-        ranks = len(parts) * (expected // size)
-        raise CheckpointError(
-            f"{where}: {name} has {size:,} instead of {expected:,} along dimension {cut.dim} in the files of "
-            f"{len(parts)} tensor-parallel rank(s): these are parts of {ranks}, so files are missing or wrongly named"
-        )
-    if not cut.vocabulary or size < expected:
-        expected = size
-    full = torch.Size([*first.shape[: cut.dim], expected, *first.shape[cut.dim + 1 :]])
-    if len(parts) == 1 and first.shape == full:
-        return first
-    return Lazy(full, first.dtype, partial(concatenated, parts, full, cut.dim))
-
-
-def concatenated(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
-    """The parts along ``dim``, without padding at the end; a few rows of one of them are in memory beside it."""
-    whole = torch.empty(shape, dtype=parts[0].dtype)
-    start = 0
-    for part in parts:
-        length = max(0, min(part.shape[dim], shape[dim] - start))
-        if dim == 0 and part.rows:
-            step = max(1, _ROWS * part.shape[0] // max(1, part.nbytes))
-            for row in range(0, length, step):
-                count = min(step, length - row)
-                whole.narrow(0, start + row, count).copy_(part.part(row, count))
-        elif length:
-            whole.narrow(dim, start, length).copy_(part.read().narrow(dim, 0, length))
-        start += part.shape[dim]
-    return whole
-
-
-def _equal(parts: Sequence[Lazy], name: str, where: Path) -> Tensor:
-    """What all ranks hold alike."""
-    first = parts[0].read()
-    for rank, part in enumerate(parts[1:], 1):
-        if not same_bits(first, part.read()):
-            raise CheckpointError(
-                f"{where}: {name} is the same on all tensor-parallel ranks, and the files of ranks 0 and {rank} have "
-                "other values of it: they are of two steps, or of two runs"
-            )
-    return first
-
-
-def _same_twice(one: Lazy, two: Lazy, name: str, where: Path) -> Lazy:
-    """A tensor that two pipeline stages hold, such as a tied embedding."""
+def _same_twice(one: Any, two: Any, label: str, where: Path) -> Any:
+    """A tensor that two pipeline stages hold, such as a tied embedding, or a state of it."""
+    other = f"{where}: {label} has other values in the files of two pipeline stages"
+    if not (isinstance(one, Lazy) and isinstance(two, Lazy)):
+        if isinstance(one, Lazy) or isinstance(two, Lazy) or one != two:
+            raise CheckpointError(other)
+        return one
 
     def read() -> Tensor:
-        if one.dtype != two.dtype or one.digest() != two.digest():
-            raise CheckpointError(f"{where}: {name} has other values in the files of two pipeline stages")
+        if one.dtype != two.dtype or one.shape != two.shape or one.digest() != two.digest():
+            raise CheckpointError(other)
         return one.read()
 
     return Lazy(one.shape, one.dtype, read)

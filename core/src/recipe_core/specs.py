@@ -255,7 +255,7 @@ class Layout(Spec):
 class CheckpointFormat(Spec):
     """``build(config)`` gives a :class:`recipe_core.checkpoint.Format`: what saves, opens and loads a checkpoint.
 
-    A state is a nested dict of four parts: ``model``, ``optimizer``, ``progress`` and ``files``, see
+    A state is a nested dict of the parts ``model``, ``optimizer``, ``progress``, ``epoch`` and ``files``, see
     :mod:`recipe_core.lazy`. A format that uses the names and shapes of others (``naming``) is given and gives these,
     and ``recipe convert`` puts the model's adapter between.
     """
@@ -271,6 +271,8 @@ class CheckpointFormat(Spec):
     ranks: bool = False
     """It consists of a file for each tensor-parallel and pipeline rank, divided by the model's tensor plan, see
     :mod:`recipe_core.sharding`; it is for conversion, and no run saves in it."""
+    pads: bool = False
+    """Of one with a file for each rank: whether it pads the rows of a vocabulary."""
     model: str = ""
     """The only model that it is for; empty: any."""
     refines: str = ""

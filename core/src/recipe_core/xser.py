@@ -40,8 +40,8 @@ class Xser:
         Raises:
             DiskError: the disk is full or cannot be written.
         """
-        progress = state.get("progress", {})
-        tasks = [partial(self._write, path, rank, state["ranks"][rank], progress) for rank in self.grid.ranks()]
+        progress, epoch = state.get("progress", {}), int(state.get("epoch") or 0)
+        tasks = [partial(self._write, path, rank, state["ranks"][rank], progress, epoch) for rank in self.grid.ranks()]
         rank_trees.at_once(tasks, self._config.writers)
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
@@ -55,7 +55,8 @@ class Xser:
         positions = {found[rank]: rank_trees.progress_of(tree, None) for rank, tree in trees.items()}
         rank_trees.require_one_step({file: progress["step"] for file, progress in positions.items()})
         ranks = {rank: rank_trees.decoded(tree, found[rank], weights=weights) for rank, tree in trees.items()}
-        return {"ranks": ranks, "progress": next(iter(positions.values()))}
+        first = next(iter(trees.values()))
+        return {"ranks": ranks, "progress": next(iter(positions.values())), **rank_trees.epoch_of(first)}
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
         """No run saves in it, so that none loads from it without the model's plan."""
@@ -70,10 +71,12 @@ class Xser:
         for file in self._files(path).values():
             yield from rank_trees.damage(file)
 
-    def _write(self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
+    def _write(
+        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+    ) -> None:
         whole = self.grid.tp == self.grid.pp == 1
         name = "checkpoint" if whole else f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_trees.encoded(found, progress, self.train, self.name)
+        tree = rank_trees.encoded(found, progress, epoch, self.train, self.name)
         rank_trees.write(folder / f"{name}{ENDING}", tree, xser=True)
 
     def _files(self, path: Path) -> dict[Rank, Path]:

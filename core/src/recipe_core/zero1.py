@@ -15,7 +15,7 @@ import torch
 
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy
-from recipe_core.sharding import concatenated
+from recipe_core.pieces import concatenated
 
 
 def is_shared(tree: Mapping[str, Any]) -> bool:
@@ -30,6 +30,7 @@ def whole_states(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> d
         CheckpointError: the files do not belong together.
     """
     try:
+        _require_one(trees, paths)
         shapes = {number: torch.Size(shape) for number, shape in trees[0]["shape_info"].items()}
         states = {
             number: {kind: _whole([tree["base_state"][number][kind] for tree in trees], shape, kind) for kind in kinds}
@@ -43,6 +44,35 @@ def whole_states(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> d
         if number in states:
             states[number]["master"] = _whole(masters, shapes[number], "master")
     return {"state": states, "param_groups": groups}
+
+
+def _require_one(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
+    """Refuse files whose ranks count other steps or parameters than the first.
+
+    Raises:
+        CheckpointError: they are of two checkpoints.
+    """
+    for tree, path in zip(trees[1:], paths[1:], strict=True):
+        for what in (_steps, _shapes):
+            if (found := what(tree)) != (first := what(trees[0])):
+                key = next(key for key in {**first, **found} if first.get(key) != found.get(key))
+                raise CheckpointError(
+                    f"{path} and {paths[0]} differ in {key}, {found.get(key, 'missing')} and "
+                    f"{first.get(key, 'missing')}: files of two checkpoints are mixed"
+                )
+
+
+def _steps(tree: Mapping[str, Any]) -> dict[str, float]:
+    """Steps by the number of each parameter, and by group where groups count them."""
+    counted = {
+        f"the step of parameter {n}": state["step"] for n, state in tree["base_state"].items() if "step" in state
+    }
+    counted |= {f"the step of group {n}": g["step"] for n, g in enumerate(tree["param_groups"]) if "step" in g}
+    return {key: float(value.read() if isinstance(value, Lazy) else value) for key, value in counted.items()}
+
+
+def _shapes(tree: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {f"the shape of parameter {number}": list(shape) for number, shape in tree["shape_info"].items()}
 
 
 def _whole(parts: Sequence[Any], shape: torch.Size, kind: str) -> Any:

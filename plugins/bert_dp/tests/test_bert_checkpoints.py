@@ -332,6 +332,19 @@ def test_what_it_says_of_the_shards(tmp_path: Path, write_numbered: Callable[...
         assert (found["epoch"], found["files"]) == (epoch, [index, *shards])
 
 
+def test_what_a_script_of_neuronx_distributed_reads(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
+    """``global_step`` and ``epoch`` by the rows that the run has read; the data may be gone."""
+    write_numbered(tmp_path / "data" / "training_0.hdf5", 0, 24)
+    words = (f"data.files={tmp_path / 'data'}", "data.sequence=8", "data.max_predictions=1", "train.eval_every=0")
+    run_tiny("bert_dp", tmp_path / "run", *words, "train.steps=5")
+    for epoch in (1, 0):  # 40 rows of 24
+        target = tmp_path / f"epoch-{epoch}"
+        assert main(["convert", str(tmp_path / "run"), str(target), "--to", "nxd", "layout=old"]) == 0
+        found = torch.load(target / "tp_rank_00_pp_rank_00" / "checkpoint.pt", weights_only=True)
+        assert (found["global_step"], found["epoch"]) == (5, epoch)
+        (tmp_path / "data" / "training_0.hdf5").unlink(missing_ok=True)
+
+
 # The published file through the real commands
 
 

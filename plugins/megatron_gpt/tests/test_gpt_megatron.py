@@ -18,6 +18,7 @@ from recipe_core.cli import main
 from recipe_core.job import resolve
 from recipe_core.registry import load
 from recipe_core.sources import find
+from recipe_core.testing import run_tiny
 from recipe_core.testing.checkpoints import convert, equal, tensors
 from recipe_megatron_gpt.config import Gpt
 from recipe_megatron_gpt.model import GptModel, build
@@ -125,6 +126,16 @@ def test_weights_that_an_optimizer_keeps_in_fp32_count(
     assert equal(tensors(first), tensors(tmp_path / "back"))
 
 
+def test_a_run_goes_on_from_a_folder(tmp_path: Path) -> None:
+    """The same losses as from the checkpoint that the folder was made of."""
+    words = ("train.steps=4", "train.save_every=2", "train.eval_every=0")
+    first = run_tiny("megatron_gpt", tmp_path / "run", *words)
+    made = tmp_path / "m"
+    assert convert(tmp_path / "run" / "checkpoints" / "step-2", made, "--to", "megatron", "tp=2") == 0
+    again = run_tiny("megatron_gpt", tmp_path / "again", *words, f"train.resume={made / 'iter_0000002'}")
+    assert again.column("loss") == {step: first.column("loss")[step] for step in (3, 4)}
+
+
 class Setting:
     """As classes of Megatron's own stand in its args."""
 
@@ -171,6 +182,15 @@ def spoil(folder: Path, how: str) -> None:
     elif how == "mixed":
         tree["model"]["decoder.final_layernorm.weight"] += 1
         torch.save(tree, last)
+    elif how == "state":
+        state = tree["optimizer"]["state"][tree["optimizer"]["param_groups"][1]["params"][-1]]
+        state["exp_avg"] += 1
+        torch.save(tree, last)
+    elif how == "tied":
+        for path in (file(folder, "00_001"), last):
+            tree = tree_of(path)
+            tree["optimizer"]["state"][tree["optimizer"]["param_groups"][0]["params"][-1]]["exp_avg"] += 1
+            torch.save(tree, path)
     elif how == "names":
         tree["model"]["decoder.final_layernorm.wieght"] = tree["model"].pop("decoder.final_layernorm.weight")
         torch.save(tree, last)
@@ -202,6 +222,8 @@ def spoil(folder: Path, how: str) -> None:
             "mixed",
             "norm.weight is the same on all tensor-parallel ranks, and the files of ranks 0 and 1 have other values",
         ),
+        ("tied", "the optimizer's exp_avg of tokens.weight has other values in the files of two pipeline stages"),
+        ("state", "the optimizer's exp_avg of norm.bias is the same on all tensor-parallel ranks, and the files of"),
         (
             "names",
             "that of tensor rank 1 (pipeline rank 1) differs from that of rank 0: norm.weight, decoder.final_layerno",
@@ -220,7 +242,7 @@ def test_what_is_refused(
     module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, how: str, message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    first = write_checkpoint(module, optimizer=how == "distributed")
+    first = write_checkpoint(module, optimizer=how in ("distributed", "state", "tied"))
     assert convert(first, tmp_path / "m", "--to", "megatron", "tp=2", "pp=2") == 0
     for name in ("checkpoint.json", "job.yaml") if how == "other" else ("checkpoint.json",):
         (tmp_path / "m" / name).unlink()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ import torch
 from recipe_core.cli import main
 from recipe_core.registry import load
 from recipe_core.sources import find
-from recipe_core.testing.checkpoints import convert, equal, tensors
+from recipe_core.testing.checkpoints import convert, equal, tensors, xser_load, xser_save
 from recipe_megatron_gpt.config import Gpt
 from recipe_megatron_gpt.model import GptModel, build
 
@@ -33,63 +30,6 @@ def module() -> GptModel:
         for parameter in found.parameters():
             parameter.normal_(0, 0.1)
     return found.eval()
-
-
-class TensorReference:
-    """As torch_xla's class of this name."""
-
-    def __init__(self, tid: int) -> None:
-        self.tid = tid
-
-
-@contextmanager
-def torch_xla() -> Iterator[None]:
-    """A package torch_xla that has nothing but that class, for pickle to look up."""
-    name = "torch_xla.utils.serialization"
-    found = {part: ModuleType(part) for part in ("torch_xla", "torch_xla.utils", name)}
-    found[name].TensorReference = TensorReference  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patch:
-        for part, made_up in found.items():
-            patch.setitem(sys.modules, part, made_up)
-        patch.setattr(TensorReference, "__module__", name)
-        yield
-
-
-def xser_load(path: Path) -> Any:
-    """As torch_xla loads: the tree, then each tensor by its number."""
-    with torch_xla():
-        tree = torch.load(path, weights_only=False)
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: whole(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [whole(inner) for inner in value]
-        if isinstance(value, TensorReference):
-            return torch.load(path.with_name(f"{path.name}.tensors") / f"tensor_{value.tid}.pt")
-        return value
-
-    return whole(tree)
-
-
-def xser_save(tree: Any, path: Path) -> None:
-    """As torch_xla saves."""
-    folder = path.with_name(f"{path.name}.tensors")
-    folder.mkdir(parents=True)
-    count = 0
-
-    def reference(value: Any) -> Any:
-        nonlocal count
-        if isinstance(value, dict):
-            return {key: reference(inner) for key, inner in value.items()}
-        if isinstance(value, torch.Tensor):
-            torch.save(value, folder / f"tensor_{count}.pt")
-            count += 1
-            return TensorReference(count - 1)
-        return value
-
-    with torch_xla():
-        torch.save(reference(tree), path)
 
 
 NXD = [
@@ -192,8 +132,9 @@ def write_recipe(folder: Path) -> Path:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_states_that_zero1_shared_out(
-    module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, full: bool
-) -> None:
+    module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, full: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """Over three data-parallel ranks, padded, as neuronx-distributed writes them; or merged by its script."""
     first = write_checkpoint(module, optimizer=True)
     assert convert(first, tmp_path / "n", "--to", "nxd", "tp=2") == 0
@@ -209,6 +150,12 @@ def test_states_that_zero1_shared_out(
     assert convert(tmp_path / "n", tmp_path / "back", "--to", "dcp") == 0
     assert equal(tensors(first), tensors(tmp_path / "back"))
     if not full:
+        last = path.with_name(f"dp_rank_02_{ending}")
+        tree = torch.load(last, weights_only=True)
+        tree["base_state"][1]["step"] += 1
+        torch.save(tree, last)
+        assert convert(tmp_path / "n", tmp_path / "x", "--to", "dcp") == 2
+        assert "differ in the step of parameter 1, 3.0 and 2.0: files of two checkpoints" in capsys.readouterr().err
         path.with_name(f"dp_rank_01_{ending}").unlink()
         assert convert(tmp_path / "n", tmp_path / "x", "--to", "dcp") == 2
 
