@@ -141,7 +141,7 @@ def _fitting(
 
 
 def _notes(note: str, left_out: list[str]) -> list[str]:
-    return [*([note] if note else []), *(f"not taken: {text}" for text in left_out)]
+    return [*(f"not taken: {text}" for text in left_out), *([note] if note else [])]
 
 
 def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer) -> str:
