@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,10 +89,22 @@ def test_files_that_cannot_grow(tmp_path: Path, size: int) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB."""
-    folder = tmp_path / "disk"
+    with mounted(tmp_path / "disk", 2) as folder:
+        yield folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """One of 16 MB, for the metrics of some thousand steps."""
+    with mounted(tmp_path / "disk", 16) as folder:
+        yield folder
+
+
+@contextmanager
+def mounted(folder: Path, megabytes: int) -> Iterator[Path]:
     folder.mkdir()
     try:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
         done = subprocess.run(mount, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("no mount command here")
@@ -166,3 +182,85 @@ def test_full_on_one_of_two_ranks(tmp_path: Path) -> None:
         assert "cannot be written (File too large)" in text
         assert files == ["step-1"]
         assert step == 1
+
+
+# It saves at its end alone, and by then there may be space again.
+ENDLESS = """import sys
+from pathlib import Path
+from recipe_core.job import resolve
+from recipe_core.run import run
+from recipe_core.testing import toy
+words = ["train.steps=1000000", "train.schedule=constant", "train.eval_every=0"]
+run(resolve(toy.registry(), "toy", words), Path(sys.argv[1]))
+"""
+
+
+def fill_up(folder: Path) -> None:
+    """Leave nothing, while others write too."""
+    with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+def wait_for(process: subprocess.Popen[bytes], text: bytes, file: Path) -> None:
+    deadline = time.monotonic() + 60
+    while text not in file.read_bytes():
+        assert process.poll() is None, file.read_text()
+        assert time.monotonic() < deadline, "it hangs"
+        time.sleep(0.01)
+
+
+def shown(file: Path) -> int:
+    return file.read_bytes().count(b"\nstep ")
+
+
+def test_training_goes_on_while_the_disk_of_the_metrics_is_full(disk: Path, tmp_path: Path) -> None:
+    out, printed = disk / "run", tmp_path / "printed"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with printed.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", ENDLESS, out], env=environment, stdout=file, stderr=file)
+    try:
+        wait_for(process, b"\nstep 20/", printed)
+        fill_up(disk)
+        wait_for(process, b"TensorBoard events cannot be written since step ", printed)
+        before, deadline = shown(printed), time.monotonic() + 60
+        while shown(printed) < before + 200:
+            assert process.poll() is None, printed.read_text()
+            assert time.monotonic() < deadline, "it hangs"
+            time.sleep(0.01)
+        (disk / "filler").unlink()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, printed.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    step = json.loads((out / "results.json").read_text())["step"]
+    assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == list(
+        range(1, step + 1)
+    )
+    text = printed.read_text()
+    assert text.count("metrics.jsonl: rows cannot be written since step ") == 1
+    assert "are lost" not in text
+
+
+def test_a_signal_ends_a_run_whose_disk_stays_full(disk: Path, tmp_path: Path) -> None:
+    """Its checkpoint does not fit, which is an error; the rows that are lost are named."""
+    out, printed = disk / "run", tmp_path / "printed"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with printed.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", ENDLESS, out], env=environment, stdout=file, stderr=file)
+    try:
+        wait_for(process, b"\nstep 20/", printed)
+        fill_up(disk)
+        for kind in (b"TensorBoard events", b"rows"):
+            wait_for(process, kind + b" cannot be written since step ", printed)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.wait()
+    text = printed.read_text()
+    assert "DiskError" in text
+    assert re.search(r"metrics\.jsonl: the rows of .* are lost \(No space left on device\)", text)
+    assert re.search(r"tfevents.*: the TensorBoard events of .* are lost \(No space left on device\)", text)
+    assert all(json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines())

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from recipe_core.report import plain_line, summary
+from recipe_core.results import measured
 
 RESULTS: dict[str, Any] = {"step": 10, "steps": 10, "stopped": None, "world_size": 1, "first_loss": 9.0, "loss": 6.0}
 
@@ -47,6 +48,13 @@ def test_parts_of_the_loss_and_padding() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     assert lines(first_loss=None, loss=None, tokens_per_second=None) == []
     assert lines(loss=None) == []
+
+
+def test_a_loss_that_is_not_finite_is_no_older_one() -> None:
+    rows = [{"step": 5, "loss": 3.0, "val_loss": 2.0}, {"step": 10, "loss": None, "val_loss": None}]
+    found = measured(rows)
+    assert (found["loss"], found["loss_step"], found["val_loss"], found["val_loss_step"]) == (None, 10, None, 10)
+    assert lines(**found) == ["  training loss    3.0000 -> not finite", "  validation loss  2.0000 -> not finite"]
 
 
 def test_a_plain_line() -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from recipe_core import train as training
 from recipe_core.background import Saver, copied
+from recipe_core.checkpoint import Checkpoints
+from recipe_core.checkpoint_files import CheckpointFiles
 from recipe_core.curves import read_rows
-from recipe_core.errors import CheckpointError, ConfigError, DiskError
+from recipe_core.errors import CheckpointError, ConfigError, DiskError, DivergedError
 from recipe_core.job import Job, resolve
 from recipe_core.lazy import flat
 from recipe_core.manifest import Manifest
 from recipe_core.run import run
 from recipe_core.single import Single
+from recipe_core.state import not_finite
 from recipe_core.testing import spawn, toy
 
 
@@ -49,6 +55,109 @@ def test_the_best_goes_when_it_is_not_wanted(tmp_path: Path) -> None:
     words = ("train.steps=10", "train.eval_every=1", "train.save_every=1", "train.keep=2", "train.lr=3.0")
     train(str(tmp_path / "run"), *words, "train.keep_best=false")
     assert steps(tmp_path / "run") == [9, 10]
+
+
+def spoil(step: int, change: Callable[[training.Parts], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change the model or the optimizer after ``step``."""
+    take_step = training._step
+
+    def stepping(parts: training.Parts, progress: training.Progress, last: bool) -> None:
+        take_step(parts, progress, last)
+        if progress.step == step:
+            change(parts)
+
+    monkeypatch.setattr(training, "_step", stepping)
+
+
+def poison(kind: str, value: float, parts: training.Parts) -> None:
+    """One value of the second layer's weight, or of one of its optimizer states."""
+    weight = dict(parts.model.module.named_parameters())["layers.1.weight"]
+    target = weight.data if kind == "model" else parts.optimizer.state[weight][kind]
+    target.view(-1)[3] = value
+
+
+SPOILT = {"model": "model.layers.1.weight", "exp_avg_sq": "optimizer.state.layers.1.weight.exp_avg_sq"}
+
+
+@pytest.mark.parametrize("form", ["dcp", "single"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", SPOILT)
+def test_what_is_not_finite_is_not_saved(
+    tmp_path: Path, kind: str, value: float, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss and the gradients of this step were finite."""
+    spoil(6, lambda parts: poison(kind, value, parts), monkeypatch)
+    with pytest.raises(DivergedError) as error:
+        train(str(tmp_path / "run"), "train.save_every=1", "train.eval_every=0", f"checkpoint={form}")
+    last = tmp_path / "run" / "checkpoints" / "step-5"
+    assert str(error.value).startswith(
+        f"step 6: not finite: {SPOILT[kind]}. Nothing was saved or removed; the last good checkpoint is {last}. "
+    )
+    assert error.value.exit_code == 2
+    assert steps(tmp_path / "run") == [4, 5]
+
+
+def spoilt_on_rank_1(out: str, layout: str) -> tuple[str, list[int]]:
+    with pytest.MonkeyPatch.context() as patch:
+
+        def change(parts: training.Parts) -> None:
+            if parts.engine.rank == 1:
+                poison("exp_avg_sq", math.inf, parts)
+
+        spoil(2, change, patch)
+        with pytest.raises(DivergedError) as error:
+            train(out, "train.save_every=1", "train.eval_every=0", f"layout={layout}")
+    return str(error.value), steps(Path(out))
+
+
+def test_not_finite_on_one_rank_ends_all(tmp_path: Path) -> None:
+    one, two = spawn(spoilt_on_rank_1, 2, str(tmp_path / "run"), "ddp")
+    assert one == two
+    assert one[0].startswith("rank 1: step 2: not finite: optimizer.state.layers.1.weight.exp_avg_sq. Nothing was")
+    assert one[1] == [1]
+
+
+def test_infinite_buffers_and_frozen_weights_are_saved() -> None:
+    state = {"model": {"mask": torch.tensor(-math.inf), "a": torch.ones(2)}, "optimizer": {"state": {"a": {}}}}
+    assert not_finite(state) == []
+    assert not_finite({**state, "optimizer": {"state": {"a": {"v": torch.tensor([math.nan])}, "mask": {}}}}) == [
+        "model.mask", "optimizer.state.a.v",
+    ]  # fmt: skip
+
+
+def explode(parts: training.Parts) -> None:
+    for weight in parts.model.module.parameters():
+        weight.data.mul_(1000)
+
+
+def test_exploded_checkpoints_do_not_push_out_the_last_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Step 14 itself had a low loss, and the weights that its checkpoint holds are the exploded ones."""
+    out = tmp_path / "run"
+    words = ("train.steps=30", "train.save_every=2", "train.eval_every=0", "train.lr=0.001", "train.schedule=constant")
+    spoil(14, explode, monkeypatch)
+    train(str(out), *words, "train.stop_after=20")
+    losses = {row["step"]: row["loss"] for row in read_rows(out / "metrics.jsonl")}
+    assert min(losses[step] for step in range(15, 21)) > 10 * max(losses[step] for step in range(1, 15))
+    assert steps(out) == [12, 18, 20]
+    warning = f"warning: the loss has risen far above its level since step-12; {out}/checkpoints/step-12 stays"
+    assert capsys.readouterr().err.count(warning) == 1
+    train(str(out), *words)
+    assert steps(out) == [12, 28, 30]
+
+
+@pytest.mark.parametrize("form", ["dcp", "single"])
+@pytest.mark.parametrize("kind", SPOILT)
+def test_verify_names_what_is_not_finite(tmp_path: Path, kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkpoint of before, whose bytes are those that were written."""
+    monkeypatch.setattr(Checkpoints, "require_finite", lambda *args: None)
+    spoil(2, lambda parts: poison(kind, math.inf, parts), monkeypatch)
+    train(str(tmp_path / "run"), "train.steps=2", "train.save_every=1", "train.eval_every=0", f"checkpoint={form}")
+    path = tmp_path / "run" / "checkpoints" / "step-2"
+    files = CheckpointFiles(toy.registry())
+    assert files.verify(tmp_path / "run") == [f"{path}: {SPOILT[kind]} holds values that are no finite numbers"]
+    assert files.verify(path.with_name("step-1")) == []
 
 
 def test_saves_by_the_clock(tmp_path: Path) -> None:
@@ -124,6 +233,9 @@ class Slow:
 
     def __init__(self) -> None:
         self.go, self.saved = threading.Event(), []
+
+    def require_finite(self, step: int, state: dict[str, Any]) -> None:
+        """All is."""
 
     def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> Path:
         assert self.go.wait(20)

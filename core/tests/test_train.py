@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recipe_core import train as training
 from recipe_core.curves import Row, read_rows
 from recipe_core.errors import ConfigError, DivergedError, RecipeError
 from recipe_core.job import Job, resolve
+from recipe_core.manifest import Manifest
 from recipe_core.run import run
 from recipe_core.seeds import mix, mix_array
 from recipe_core.testing import spawn, toy
@@ -193,6 +195,97 @@ def test_a_signal_ends_the_step_saves_and_exits_cleanly(tmp_path: Path, sent: st
     more = ("train.eval_every=0", f"train.steps={LONG}", "train.schedule=constant")
     words = (*more, f"train.stop_after={results['step'] + 2}")
     assert losses(train(str(out), *more, "train.stop_after=2")) == losses(train(str(tmp_path / "whole"), *words))
+
+
+CLOCK = ("seconds", "per_second", "peak_memory")
+
+
+def figures(rows: list[Row]) -> list[Row]:
+    """The rows without what a clock and the machine say."""
+    return [{key: value for key, value in row.items() if not key.endswith(CLOCK)} for row in rows]
+
+
+def results(out: Path) -> Row:
+    """results.json likewise."""
+    found: Row = json.loads((out / "results.json").read_text())
+    return figures([found])[0]
+
+
+def kept(out: Path) -> dict[int, float | None]:
+    """The checkpoints, and the validation loss that each was saved with."""
+    found = [Manifest.read(path) for path in (out / "checkpoints").iterdir()]
+    return {manifest.step: manifest.val_loss for manifest in found}
+
+
+def stop_at(step: int, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a SIGTERM once: when ``step`` is done, or in the middle of the evaluation after it."""
+    take_step, record = training._step, training._evaluate
+    sent: list[int] = []
+
+    def send(progress: training.Progress) -> None:
+        if progress.step == step and not sent:
+            sent.append(step)
+            signal.raise_signal(signal.SIGTERM)
+
+    def stepping(parts: training.Parts, progress: training.Progress, last: bool) -> None:
+        take_step(parts, progress, last)
+        parts.meter.progress = progress  # type: ignore[attr-defined]  # for the evaluation, which is not given it
+        if moment == "step":
+            send(progress)
+
+    def evaluating(parts: training.Parts) -> dict[str, float] | None:
+        if moment == "evaluation" and hasattr(parts.meter, "progress"):
+            send(parts.meter.progress)
+        return record(parts)
+
+    monkeypatch.setattr(training, "_step", stepping)
+    monkeypatch.setattr(training, "_evaluate", evaluating)
+
+
+@pytest.mark.parametrize(
+    ("step", "moment"), [*((step, "step") for step in range(3, 9)), (4, "evaluation"), (8, "evaluation")]
+)
+@pytest.mark.parametrize("save_every", [0, 1, 4])
+def test_stopped_at_any_step_no_evaluation_is_lost(
+    tmp_path: Path, step: int, moment: str, save_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations are due at 4 and 8, the second at the end of the schedule."""
+    words = (f"train.save_every={save_every}",)
+    whole = train(str(tmp_path / "whole"), *words)
+    with monkeypatch.context() as patch:
+        stop_at(step, moment, patch)
+        train(str(tmp_path / "cut"), *words)
+    stopped = results(tmp_path / "cut")
+    assert (stopped["step"], stopped["stopped"]) == (step, "SIGTERM")
+    assert (stopped["loss_step"], stopped["val_loss_step"]) == (step, 4 if step > 4 else 0)
+    assert figures(train(str(tmp_path / "cut"), *words)) == figures(whole)
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+    assert kept(tmp_path / "cut")[8] == kept(tmp_path / "whole")[8]
+    if save_every == 1:  # else the one that the signal made takes a place
+        assert kept(tmp_path / "cut") == kept(tmp_path / "whole")
+
+
+def test_an_owed_evaluation_is_made_on_two_ranks(tmp_path: Path) -> None:
+    out = str(tmp_path / "cut")
+    stopped, _ = spawn(stopped_at_4, 2, out)
+    assert [row["step"] for row in stopped if "val_loss" in row] == [0]
+    one, two = spawn(train, 2, out)
+    assert one == two
+    assert [row["step"] for row in one if "val_loss" in row] == [0, 4, 8]
+
+
+def stopped_at_4(out: str) -> list[Row]:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(4, "step", patch)
+        return train(out)
+
+
+def test_an_older_validation_loss_is_not_shown_as_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(str(tmp_path / "run"), "train.stop_after=6")
+    found = results(tmp_path / "run")
+    assert (found["step"], found["loss_step"], found["val_loss_step"]) == (6, 6, 4)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  validation")]
+    assert [line.endswith(" at step 4") for line in lines] == [True, True]  # loss and accuracy
 
 
 def test_seeds_differ_by_sample_and_by_run() -> None:

@@ -42,11 +42,17 @@ class Saver:
         """Save ``state`` as it is now; all ranks call it.
 
         Raises:
+            DivergedError: a weight or a state of the optimizer is not finite; nothing is saved.
             RecipeError: the save before this one, or this one where it is not in the background, failed.
         """
         self.wait()
+        # Looking at a tensor of XLA's would be a graph of its own, compiled at the first save.
+        remote = any(isinstance(leaf, Tensor) and leaf.device.type == "xla" for leaf in _leaves(state))
+        if remote or self._background:
+            held = copied(state)
+        self.checkpoints.require_finite(step, held if remote else state)
         if self._background:
-            self._pending = self._thread.submit(self.checkpoints.save, step, copied(state), val_loss)
+            self._pending = self._thread.submit(self.checkpoints.save, step, held, val_loss)
         else:
             self.checkpoints.save(step, state, val_loss)
 

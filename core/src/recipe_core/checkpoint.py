@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -11,12 +12,15 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 
 from recipe_core import manifest as manifests
-from recipe_core.errors import CheckpointError, DiskError, RecipeError
+from recipe_core.errors import CheckpointError, DiskError, DivergedError, RecipeError
 from recipe_core.files import aside, remove, require_space, sync
 from recipe_core.manifest import STEP, Entry, Manifest
-from recipe_core.state import state_size
+from recipe_core.state import not_finite, state_size
+from recipe_core.trend import Trend
 
 T = TypeVar("T")
+SHOWN = 5
+"""So many tensors that are not finite are named; the others are counted."""
 
 
 class Format(Protocol):
@@ -75,18 +79,20 @@ class Checkpoints:
         engine: this process's place among the ranks.
         keep: so many checkpoints stay, the newest; 0 keeps all.
         keep_best: the one of the lowest validation loss stays too.
+        trend: the run's losses (on rank 0); the newest checkpoint at which the loss had not risen stays too.
         notes: further files of each checkpoint: name and text.
         warn: takes a message for the user (called on rank 0 alone).
     """
 
     def __init__(
         self, folder: Path, format: Format, engine: Ranks, keep: int, warn: Callable[[str], None] | None = None,
-        *, keep_best: bool = False, notes: Mapping[str, str] | None = None,
+        *, keep_best: bool = False, notes: Mapping[str, str] | None = None, trend: Trend | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.format, self.engine, self.keep = folder, format, engine, keep
-        self.keep_best, self.notes = keep_best, notes or {}
+        self.keep_best, self.notes, self._trend = keep_best, notes or {}, trend or Trend()
         self.warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr, flush=True))
         self._damaged: set[str] = set()
+        self._spared = ""  # what stays although it is beyond ``keep``, since the loss has risen
 
     def save(self, step: int, state: dict[str, Any], val_loss: float | None = None) -> Path:
         """Write ``state`` as ``step-N`` (in place of one of that step), then remove what is beyond ``keep``.
@@ -110,6 +116,50 @@ class Checkpoints:
             text = f"{final} ({size / 1e6:,.1f} MB) was not saved; older checkpoints are untouched. {error}"
             raise type(error)(text) from error
         return final
+
+    def require_finite(self, step: int, state: Mapping[str, Any]) -> None:
+        """Call it before ``state`` is saved as that of ``step``.
+
+        Raises:
+            DivergedError: a weight or a state of the optimizer is not finite on one of the ranks; all raise the same.
+        """
+
+        def check() -> None:
+            if names := not_finite(state):
+                more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+                raise DivergedError(f"step {step}: not finite: {', '.join(names[:SHOWN])}{more}")
+
+        try:
+            self.together(check)
+        except DivergedError as error:
+            good = self.on_rank_0(lambda: self._sound(self._names()) or self._names()[:1])
+            last = f"the last good checkpoint is {self.folder / good[0]}" if good else "there is no earlier checkpoint"
+            raise DivergedError(
+                f"{error}. Nothing was saved or removed; {last}. Lower train.lr, lengthen train.warmup_steps or set "
+                "train.clip and continue with the same --out"
+            ) from None
+
+    def unevaluated(self, step: int) -> bool:
+        """Whether ``step-N`` is there and was saved without a validation loss."""
+
+        def look() -> bool:
+            path = self.folder / f"step-{step}"
+            return path.is_dir() and Manifest.read(path).val_loss is None
+
+        return self.on_rank_0(look)
+
+    def evaluated(self, step: int, val_loss: float) -> None:
+        """Note the validation loss of ``step-N``, which was measured after it was saved."""
+
+        def note() -> None:
+            path = self.folder / f"step-{step}"
+            try:
+                replace(Manifest.read(path), val_loss=val_loss).write(path)
+                self._prune(step)  # it may be the best one now
+            except RecipeError as error:
+                self.warn(f"{path}: the validation loss of this step could not be noted ({error})")
+
+        self.on_rank_0(note)
 
     def newest(self) -> Path | None:
         """The whole checkpoint of the highest step; None where there is no checkpoint.
@@ -222,6 +272,7 @@ class Checkpoints:
     def _prune(self, saved: int) -> None:
         """Remove what is beyond ``keep``, damaged ones first.
 
+        Checkpoints of a run whose loss has exploded do not push out the last good one.
         Steps above the one just saved are damaged ones, or of a run that went on from here before: nothing to decide
         about now; they do not count, lest they push out the checkpoint that was just written.
         """
@@ -230,10 +281,23 @@ class Checkpoints:
         older = [name for name in self._names() if int(name.removeprefix("step-")) <= saved]
         whole = [name for name in older if name not in self._damaged]
         best = {self._best(whole)} if self.keep_best else set()
-        for name in set(older) - set(whole[: self.keep]) - best:
+        sound = self._sound(whole)
+        for name in set(sound) - set(whole[: self.keep]):
+            self._tell_spared(name)
+        for name in set(older) - set(whole[: self.keep]) - best - set(sound):
             hidden = aside(self.folder / name)
             (self.folder / name).replace(hidden)  # so that it is never seen half removed
             remove(hidden)
+
+    def _sound(self, names: list[str]) -> list[str]:
+        """Of these checkpoints, the newest at which the loss had not risen, if there is one."""
+        step = self._trend.newest_sound(int(name.removeprefix("step-")) for name in names)
+        return [] if step is None else [f"step-{step}"]
+
+    def _tell_spared(self, name: str) -> None:
+        if name != self._spared:
+            self._spared = name
+            self.warn(f"the loss has risen far above its level since {name}; {self.folder / name} stays")
 
     def _best(self, names: list[str]) -> str | None:
         """Of these checkpoints, that of the lowest validation loss; None where none was saved at an evaluation."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core import manifest as manifests
-from recipe_core.errors import CheckpointError
+from recipe_core.errors import CheckpointError, PluginError
 from recipe_core.lazy import Lazy, flat
 from recipe_core.manifest import STEP, Manifest
 from recipe_core.mismatch import described
@@ -59,7 +59,16 @@ class CheckpointFiles:
         found = steps(path) or [path]
         if len(found) == 1 and not (found[0] / manifests.NAME).is_file() and not STEP.fullmatch(found[0].name):
             return [f"{path}: {text}" for text in _foreign_problems(find(self._registry, path))]
-        return [f"{step}: {text}" for step in found for text in _problems(step)]
+        return [f"{step}: {text}" for step in found for text in self._problems(step)]
+
+    def _problems(self, path: Path) -> list[str]:
+        if problems := _damage(path):
+            return problems
+        try:
+            source = find(self._registry, path, hashes=False)
+        except PluginError:  # its bytes are right; what they mean, only the plugin that is missing knows
+            return []
+        return _not_finite(source)
 
 
 def _told(manifest: Manifest | None) -> Iterator[Row]:
@@ -73,7 +82,7 @@ def _told(manifest: Manifest | None) -> Iterator[Row]:
     yield "files", f"{len(manifest.files)}, {size / 1e6:,.1f} MB"
 
 
-def _problems(path: Path) -> list[str]:
+def _damage(path: Path) -> list[str]:
     """By the manifest."""
     try:
         manifest = Manifest.read(path)
@@ -87,12 +96,21 @@ def _foreign_problems(source: Source) -> list[str]:
     """Of a checkpoint without a manifest: by the check sums that its format has, and by reading every tensor."""
     form = source.format.load()(source.format.config())
     damage = list(form.damage(source.path)) if hasattr(form, "damage") else []
-    if damage:
-        return damage
+    return damage or _not_finite(source)
+
+
+def _not_finite(source: Source) -> list[str]:
+    """Tensors that hold NaN or infinities: weights and optimizer states, and where the weights' own states tell which
+    are trained, not what is beside them (a mask may well be infinite)."""
     problems = []
     try:
-        for name, leaf in flat(source.open()):
-            if isinstance(leaf, Lazy) and leaf.dtype.is_floating_point and not leaf.read().isfinite().all():
+        state = source.open()
+        trained = state.get("optimizer", {}).get("state", {})
+        others = {f"model.{name}" for name in state.get("model", {}) if name not in trained}
+        skipped = others if len(others) < len(state.get("model", {})) else set()
+        for name, leaf in flat(state):
+            floats = isinstance(leaf, Lazy) and leaf.dtype.is_floating_point and name not in skipped
+            if floats and not leaf.read().isfinite().all():
                 problems.append(f"{name} holds values that are no finite numbers")
     except CheckpointError as error:
         problems.append(str(error))

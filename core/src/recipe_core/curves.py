@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,52 @@ from recipe_core.errors import DataError
 
 Row = dict[str, Any]
 METRICS = "metrics.jsonl"
+SHOWN = 5
+"""So many damaged lines are named; the others are counted."""
 EXPECTED = "expected a run folder, its metrics.jsonl, or a file with one loss a line"
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics.jsonl; a last line that a killed run left unfinished is dropped."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+@dataclass(frozen=True)
+class Lines:
+    """A metrics.jsonl as it lies on the disk."""
+
+    rows: list[Row]
+    damaged: dict[int, bytes]
+    """Lines that are no row, by their number."""
+
+
+def read_lines(path: Path) -> Lines:
+    """Read a metrics.jsonl; empty where there is none. A last line that a killed run left unfinished is dropped.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    lines = _bytes(path).split(b"\n") if path.exists() else [b""]
+    found = Lines([], {})
+    for number, line in enumerate(lines[:-1] if _unfinished(lines[-1]) else lines, 1):
+        row = _decoded(line)
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            found.rows.append(row)
+        elif line.strip():
+            found.damaged[number] = line
+    return found
+
+
+def read_rows(path: Path, warn: Callable[[str], None] | None = None) -> list[Row]:
+    """The rows of a metrics.jsonl; ``warn`` takes a message that names damaged lines."""
+    lines = read_lines(path)
+    if lines.damaged and warn is not None:
+        warn(f"{damage(path, lines.damaged)}; left out of what follows")
+    return lines.rows
+
+
+def damage(path: Path, numbers: Iterable[int]) -> str:
+    """Name the damaged lines of a file."""
+    known = [f"{number:,}" for number in numbers]
+    if len(known) == 1:
+        return f"{path}: line {known[0]} is damaged"
+    more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
+    return f"{path}: lines {', '.join(known[:SHOWN])}{more} are damaged"
 
 
 @dataclass(frozen=True)
@@ -57,38 +92,49 @@ def read_curve(path: Path) -> Curve:
         DataError: there is no such file, or it holds something else; the message names the line.
     """
     file = path / METRICS if path.is_dir() else path
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
+    if not file.exists():
         missing = f"no {METRICS} in it" if path.is_dir() else "there is no such file or folder"
-        raise DataError(f"{path}: {missing}; {EXPECTED}") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    except UnicodeDecodeError:
-        raise DataError(f"{file}: is not text; {EXPECTED}") from None
+        raise DataError(f"{path}: {missing}; {EXPECTED}")
+    lines = _bytes(file).splitlines(keepends=True)
     rows = [row for number, line in enumerate(lines, 1) if (row := _row(file, number, line)) is not None]
     if not rows:
         raise DataError(f"{file}: holds no step; {EXPECTED}")
     return Curve(path, file, rows)
 
 
-def _row(file: Path, number: int, line: str) -> Row | None:
+def _row(file: Path, number: int, line: bytes) -> Row | None:
     """One line as a row; None for an empty one and for a last one that is still being written."""
-    if not line.strip():
+    if not line.strip() or (number > 1 and _unfinished(line)):
         return None
-    try:
-        found = json.loads(line)
-    except json.JSONDecodeError:
-        if number > 1 and not line.endswith("\n"):
-            return None
-        found = None
+    found = _decoded(line)
     if _is_number(found):
         return {"step": number, "loss": found}
     if isinstance(found, dict) and isinstance(found.get("step"), int):
         return found
-    shown = line.strip()
+    shown = line.decode("utf-8", "backslashreplace").strip()
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     raise DataError(f'{file}, line {number}: expected a number or a JSON object with "step", got {shown!r}; {EXPECTED}')
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _decoded(line: bytes) -> Any:
+    """The JSON of a line; None where it is damaged."""
+    try:
+        return json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unfinished(line: bytes) -> bool:
+    """Whether the last line of a file is the beginning of a row, as a killed run leaves it."""
+    text = line.startswith(b"{") and line.isascii() and b"\0" not in line
+    return text and not line.endswith(b"\n") and _decoded(line) is None
 
 
 def _is_number(value: object) -> bool:

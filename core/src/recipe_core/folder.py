@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from recipe_core.config import flat
-from recipe_core.curves import METRICS, read_rows
+from recipe_core.curves import METRICS, read_lines
 from recipe_core.engine import Engine
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import lock_now, write_text
@@ -87,7 +87,10 @@ def _begun(out: Path) -> bool:
     """Whether the run of ``out`` has anything to keep. One that failed before its first step has not: whoever corrects
     the setting that it failed by gives the same folder again."""
     folder = out / "checkpoints"
-    return (folder.is_dir() and any(folder.iterdir())) or any(row.get("step") for row in read_rows(out / METRICS))
+    if folder.is_dir() and any(folder.iterdir()):
+        return True
+    lines = read_lines(out / METRICS)
+    return bool(lines.damaged) or any(row["step"] for row in lines.rows)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

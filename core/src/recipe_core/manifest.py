@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recipe_core.errors import CheckpointError
-from recipe_core.files import digest, sync
+from recipe_core.files import digest, sync, write_text
 
 NAME = "checkpoint.json"
 STEP = re.compile(r"step-(0|[1-9][0-9]*)")
@@ -46,10 +46,8 @@ class Manifest:
     """Every file but the manifest, by its path in the folder."""
 
     def write(self, folder: Path) -> None:
-        """Write it into ``folder``, to the disk."""
-        path = folder / NAME
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        sync(path)
+        """Write it into ``folder``, to the disk, in place of one that is there."""
+        write_text(folder / NAME, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

@@ -63,6 +63,12 @@ def show(text: str) -> None:
     _attempt(partial(print, text, flush=True))
 
 
+def warn(text: str) -> None:
+    """Print a warning. Where nobody can read it, training goes on without."""
+    with suppress(OSError, ValueError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
 def _attempt(write: Callable[[], object]) -> bool:
     """Whether ``write`` could write; where it could not, further output goes nowhere."""
     try:
@@ -124,11 +130,14 @@ def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     keys = [key.removeprefix("first_") for key in results if key.startswith("first_")]
     for key in sorted(keys, key=place):
         first, last = results[f"first_{key}"], results.get(key)
-        if first is None or last is None:
+        at = results.get("val_loss_step" if key.startswith("val_") else "loss_step")
+        if first is None or (last is None and at is None):
             continue
-        change = f" ({(last - first) / first:+.1%})" if key.endswith("loss") and first else ""
+        change = f" ({(last - first) / first:+.1%})" if key.endswith("loss") and first and last is not None else ""
+        change += f" at step {at}" if at not in (None, results["step"]) else ""
         name = key.replace("val_", "validation ").replace("_", " ")
-        yield "training loss" if name == "loss" else name, f"{first:.4f} -> {last:.4f}{change}"
+        ended = "not finite" if last is None else f"{last:.4f}"
+        yield "training loss" if name == "loss" else name, f"{first:.4f} -> {ended}{change}"
 
 
 def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

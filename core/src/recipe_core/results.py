@@ -31,13 +31,19 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
 
 
 def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
-    """First and last value of the loss, and of the parts and accuracies that a model gives beside it."""
-    found: dict[str, float | None] = dict.fromkeys(("first_loss", "loss", "first_val_loss", "val_loss"))
+    """First and last value of the loss, and of the parts and accuracies that a model gives beside it.
+
+    The last ones are those of the last step that measured any, which ``loss_step`` and ``val_loss_step`` name: a run
+    that stopped between two evaluations has an older validation loss. None there: it was no finite number.
+    """
+    known = ("first_loss", "loss", "loss_step", "first_val_loss", "val_loss", "val_loss_step")
+    found: dict[str, float | None] = dict.fromkeys(known)
     for row in rows:
         for key, value in row.items():
-            if key.endswith(("loss", "accuracy")) and value is not None:
+            if key.endswith(("loss", "accuracy")):
                 found[f"first_{key}"] = value if found.get(f"first_{key}") is None else found[f"first_{key}"]
                 found[key] = value
+        found |= {f"{key}_step": row["step"] for key in ("loss", "val_loss") if key in row}
     return found
 
 

@@ -33,11 +33,12 @@ from recipe_core.metrics import Metrics
 from recipe_core.parallel import Parallel, Run, Samples
 from recipe_core.precision import cast, described
 from recipe_core.recompute import recompute
-from recipe_core.report import Report, log_line
+from recipe_core.report import Report, log_line, warn
 from recipe_core.results import conclude, measured
 from recipe_core.state import gather_state
 from recipe_core.stop import StopFlag
-from recipe_core.train import Parts, Progress, train
+from recipe_core.train import Parts, Progress, evaluation_due, train
+from recipe_core.trend import Trend
 
 
 def run(job: Job, out: Path, *, rehearsal: bool = False) -> dict[str, Any]:
@@ -62,7 +63,8 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
     samples = job.data.build(job.data.config, run)
     with ExitStack() as stack:
         stack.enter_context(folders.claimed(out, job, engine))
-        progress, (checkpoints, background) = Progress(), _checkpoints(job, out, engine, samples)
+        progress, trend = Progress(), Trend()
+        checkpoints, background = _checkpoints(job, out, engine, samples, trend)
         begun = begin(job, checkpoints, model, optimizer, progress)
         model.settle()
 
@@ -71,7 +73,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
         feed = stack.enter_context(Feed(samples, run, engine.carrier()))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
-            record = stack.enter_context(Metrics(out, progress.step, report.row)).write
+            record = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend)).write
         report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
         if golden is not None:
             report.say(golden.announcement(progress.step))
@@ -80,6 +82,8 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
             advance=report.advance, save=_forget if rehearsal else partial(_save, saver, model, optimizer, progress),
             stop_signal=lambda: stop.signal, golden=golden,
+            owes_evaluation=_owes_evaluation(job, checkpoints, progress.step),
+            evaluated=partial(checkpoints.evaluated, progress.step),
             meter=Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None),
         )  # fmt: skip
         stopped = train(parts, progress)
@@ -124,7 +128,9 @@ def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
     return model, model.loss(loss)
 
 
-def _checkpoints(job: Job, out: Path, engine: engines.Engine, samples: Samples) -> tuple[Checkpoints, bool]:
+def _checkpoints(
+    job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend
+) -> tuple[Checkpoints, bool]:
     """The checkpoints of the run folder, and whether their format can save in another thread."""
     form, ranks = job.checkpoint.build(job.checkpoint.config), engine.side()
     background = hasattr(form, "group")
@@ -136,10 +142,17 @@ def _checkpoints(job: Job, out: Path, engine: engines.Engine, samples: Samples) 
         form,
         ranks,
         job.train.keep,
+        warn,
         keep_best=job.train.keep_best,
         notes={"job.yaml": job.as_yaml()},
+        trend=trend,
     )
     return found, background
+
+
+def _owes_evaluation(job: Job, checkpoints: Checkpoints, step: int) -> bool:
+    """Whether a signal ended the run after ``step``, before the evaluation that was due there."""
+    return step > 0 and evaluation_due(job.train, step) and checkpoints.unevaluated(step)
 
 
 def _state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
@@ -184,7 +197,7 @@ def _close(
         return {}
     results = {
         "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
-        "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS)),
+        "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
         "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
     if compiled is not None:  # after `recipe precompile`, none had to be

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.lazy import Lazy, held, hosted, mapped
+from recipe_core.lazy import Lazy, flat, held, hosted, mapped
 from recipe_core.specs import Part
 from recipe_core.ties import ties as _ties
 
@@ -95,6 +95,28 @@ def state_size(state: Mapping[str, Any]) -> int:
         LEAF_OVERHEAD + (math.prod(leaf.shape) * leaf.dtype.itemsize if isinstance(leaf, Tensor | Lazy) else 0)
         for leaf in _leaves(state)
     )
+
+
+def not_finite(state: Mapping[str, Any]) -> list[str]:
+    """Names of the weights and optimizer states, of those that this process holds, that are not finite.
+
+    One pass over the values, on the device where they are; the host waits once for each device and type. Of the model
+    only what the optimizer trains counts: a buffer may well hold infinities (a mask).
+    """
+    moments = state["optimizer"]["state"]
+    trained = {name: tensor for name, tensor in state["model"].items() if name in moments}
+    leaves = dict(flat({"model": trained, "optimizer": {"state": moments}}))
+    groups: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+    for name, leaf in leaves.items():
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and not leaf.is_meta:
+            local = (leaf._local_tensor if isinstance(leaf, DTensor) else leaf).detach()
+            if local.numel():
+                groups.setdefault((local.device, local.dtype), {})[name] = local
+    found = set()
+    for tensors in groups.values():
+        ends = torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors.values()])  # NaN is passed on
+        found |= {name for name, fine in zip(tensors, ends.isfinite().all(1).tolist(), strict=True) if not fine}
+    return [name for name in leaves if name in found]
 
 
 def _leaves(state: object) -> Iterator[object]:

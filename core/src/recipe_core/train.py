@@ -22,6 +22,7 @@ from recipe_core.optim import set_learning_rate
 from recipe_core.parallel import Batch, Loss, Parallel, Run
 from recipe_core.schedule import learning_rate
 from recipe_core.seeds import mix
+from recipe_core.settings import Train
 
 
 @dataclass
@@ -66,6 +67,10 @@ class Parts:
     """Name of the signal that asked this process to stop."""
     golden: Golden | None = None
     """The curve that the losses are held to."""
+    owes_evaluation: bool = False
+    """The run goes on from a checkpoint that was saved, on a signal, before the evaluation that was due."""
+    evaluated: Callable[[float], None] = lambda val_loss: None
+    """Takes the validation loss of the checkpoint that the run goes on from; all ranks call it."""
 
 
 def train(parts: Parts, progress: Progress) -> bool:
@@ -80,16 +85,19 @@ def train(parts: Parts, progress: Progress) -> bool:
     cfg, began = parts.run.train, progress.step
     end = cfg.steps if cfg.stop_after is None else min(cfg.steps, began + cfg.stop_after)
     stopped, saved_at = _asked_to_stop(parts), time.monotonic()
-    if began == 0 and cfg.eval_every and not stopped:
+    if cfg.eval_every and (began == 0 or parts.owes_evaluation) and not stopped:
         values = _evaluate(parts)
         stopped = values is None
-        parts.record(_position(progress) | (values or {}))
+        if values or began == 0:
+            parts.record(_position(progress) | (values or {}))
+        if values and parts.owes_evaluation:
+            parts.evaluated(values["val_loss"])
     while progress.step < end and not stopped:
         _step(parts, progress, last=progress.step + 1 == end)
         stopped = _asked_to_stop(parts)
         final = stopped or progress.step == end
         log, save = (final or _due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
-        evaluate = _due(progress.step, cfg.eval_every) or bool(cfg.eval_every and progress.step == cfg.steps)
+        evaluate = evaluation_due(cfg, progress.step)
         if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
             save = parts.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
         if log or evaluate or save:
@@ -104,6 +112,11 @@ def train(parts: Parts, progress: Progress) -> bool:
             saved_at = time.monotonic()
         parts.advance(progress.step)
     return stopped
+
+
+def evaluation_due(train: Train, step: int) -> bool:
+    """Whether the run evaluates after ``step``."""
+    return train.eval_every > 0 and (step % train.eval_every == 0 or step == train.steps)
 
 
 def _due(step: int, every: int) -> bool:

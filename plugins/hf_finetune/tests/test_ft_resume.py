@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from recipe_core.curves import read_rows
+from recipe_core.manifest import Manifest
 
 pytestmark = pytest.mark.filterwarnings("default")
 TIMES = ("seconds", "samples_per_second", "sequences_per_second", "peak_memory")
@@ -64,6 +65,62 @@ def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_t
     assert stopped.code == 0
     steps = [row["step"] for row in stopped.rows if "loss" in row]
     assert steps == list(range(1, steps[-1] + 1))  # none is missing, none stands twice
+
+
+@pytest.mark.parametrize("step", [6, 7, 14, 21])
+def test_stopped_where_an_evaluation_is_due(
+    step: int, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The evaluations of the epochs are due at 7, 14 and 21; what a signal leaves out is done before the next step."""
+    from recipe_hf_finetune.trainer import FineTuner
+
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=7")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert fine_tune(*words, out=whole).code == 0
+    end_step = FineTuner.end_step
+
+    def ending(self: FineTuner) -> None:
+        end_step(self)
+        if self.state.global_step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuner, "end_step", ending)
+        stopped = fine_tune(*words, out=cut)
+    assert (stopped.results["step"], stopped.results["stopped"]) == (step, "SIGTERM")
+    done = fine_tune(*words, out=cut)
+    assert figures(cut) == figures(whole)
+    keys = ("loss", "val_loss", "loss_step", "val_loss_step", "accuracy")
+    expected = json.loads((whole / "results.json").read_text())
+    assert [done.results[key] for key in keys] == [expected[key] for key in keys]
+    losses = [
+        {m.step: m.val_loss for m in map(Manifest.read, (out / "checkpoints").glob("step-*"))} for out in (whole, cut)
+    ]
+    assert losses[1].items() >= {step: loss for step, loss in losses[0].items() if step in losses[1]}.items()
+    assert losses[1][21] is not None
+
+
+@pytest.mark.parametrize("kind", ["weight", "exp_avg"])
+def test_what_is_not_finite_is_not_saved(
+    kind: str, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recipe_hf_finetune.trainer import FineTuner
+
+    end_step = FineTuner.end_step
+
+    def ending(self: FineTuner) -> None:
+        end_step(self)
+        if self.state.global_step == 4:
+            weight = dict(self.model.named_parameters())["classifier.weight"]
+            (weight.data if kind == "weight" else self.optimizer.state[weight][kind])[0, 0] = float("inf")
+
+    monkeypatch.setattr(FineTuner, "end_step", ending)
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=2", "train.eval_every=1000")
+    done = fine_tune(*words)
+    name = "model.classifier.weight" if kind == "weight" else "optimizer.state.classifier.weight.exp_avg"
+    assert done.code == 2
+    assert f"step 4: not finite: {name}. Nothing was saved or removed; the last good checkpoint is" in done.text
+    assert [path.name for path in (done.out / "checkpoints").iterdir()] == ["step-2"]
 
 
 def test_a_damaged_checkpoint_is_passed_over(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from recipe_core.curves import METRICS, read_rows
+from recipe_core.report import warn
 from recipe_core.results import conclude, measured
 from recipe_hf_finetune.leg import MODEL, Bench, Leg
 from recipe_hf_finetune.pictures import draw_curves
@@ -21,7 +22,7 @@ CURVE = "learning-curve.png"
 
 def close(bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Write what is known of the legs that came to their end, and say it; rank 0 calls it."""
-    job, rows = bench.job, read_rows(out / METRICS)
+    job, rows = bench.job, read_rows(out / METRICS, warn)
     step = int(outcomes[0]["step"]) if outcomes else max((row["step"] for row in rows), default=0)
     results: dict[str, Any] = {
         "recipe": job.name, "step": step, "steps": job.train.steps, "stopped": bench.stop.signal,
@@ -33,7 +34,7 @@ def close(bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outco
         results |= {name: value for name, value in outcomes[0].items() if name.endswith("_metrics")}
         results["legs"] = [dict(outcome) for outcome in outcomes]
         results |= _spreads(outcomes)
-        curves = {leg.words: read_rows(leg.folder / METRICS) for leg in legs[: len(outcomes)]}
+        curves = {leg.words: read_rows(leg.folder / METRICS, warn) for leg in legs[: len(outcomes)]}
         draw_curves(curves, bench.corpus.task.metrics[0], out / CURVE)
     results["notes"] = _notes(bench, legs, outcomes)
     if (epochs := settings(job.train).epochs) is not None:

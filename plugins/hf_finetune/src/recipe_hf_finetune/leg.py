@@ -22,14 +22,15 @@ from recipe_core.job import Job
 from recipe_core.manifest import Manifest
 from recipe_core.metrics import Metrics
 from recipe_core.precision import cast
-from recipe_core.report import Report, log_line
+from recipe_core.report import Report, log_line, warn
 from recipe_core.stop import StopFlag
+from recipe_core.trend import Trend
 from recipe_hf_finetune import metrics, model, predictions
 from recipe_hf_finetune.arguments import training_arguments
 from recipe_hf_finetune.encode import Encoded
 from recipe_hf_finetune.splits import Corpus
 from recipe_hf_finetune.train_config import settings, steps_per_epoch
-from recipe_hf_finetune.trainer import FineTuner, Ties
+from recipe_hf_finetune.trainer import FineTuner, Ties, evaluation_due
 
 FINISHED = "finished.json"
 MODEL = "model"
@@ -81,15 +82,16 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
     job, engine = bench.job, bench.engine
     if (known := engine.broadcast(_finished(leg.folder, job.train.steps))) is not None:
         return known
-    checkpoints = _checkpoints(bench, leg)
+    trend = Trend()
+    checkpoints = _checkpoints(bench, leg, trend)
     begin = _begin(job, leg, checkpoints)
     step = 0 if begin is None else checkpoints.on_rank_0(lambda: Manifest.read(begin).step)
     with ExitStack() as stack:
         report = stack.enter_context(Report(engine.rank == 0, job.train.steps, log_line(job)))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
-            record = stack.enter_context(Metrics(leg.folder, step, report.row)).write
-        trainer = _trainer(bench, leg, checkpoints, record, report)
+            record = stack.enter_context(Metrics(leg.folder, step, report.row, warn, trend)).write
+        trainer = _trainer(bench, leg, checkpoints, record, report, step)
         if begin is not None:
             checkpoints.on_rank_0(lambda: model.require_same(begin, trainer.model.config))
         report.say(_opening(bench, leg, trainer.model))
@@ -106,7 +108,7 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
 
 
 def _trainer(
-    bench: Bench, leg: Leg, checkpoints: Checkpoints, record: Callable[[Row], None], report: Report
+    bench: Bench, leg: Leg, checkpoints: Checkpoints, record: Callable[[Row], None], report: Report, begun: int
 ) -> FineTuner:
     from transformers import DataCollatorWithPadding, default_data_collator
 
@@ -117,10 +119,11 @@ def _trainer(
     else:
         module = model.pretrained_model(bench.place, config, leg.seed, job.model.config.revision)
     samples = len(encoded["train"])
+    epoch = steps_per_epoch(samples, train.micro_batch, bench.engine.world_size, train.global_batch)
+    due = 0 < begun < train.steps and evaluation_due(train, begun, epoch)
     ties = Ties(
         engine=bench.engine, train=train, checkpoints=checkpoints, stop=bench.stop, record=record,
-        advance=report.advance,
-        epoch_steps=steps_per_epoch(samples, train.micro_batch, bench.engine.world_size, train.global_batch),
+        advance=report.advance, epoch_steps=epoch, owes_evaluation=due and checkpoints.unevaluated(begun),
         measure=lambda logits, labels: metrics.measure(bench.corpus.task, logits, labels),
     )  # fmt: skip
     kind: Callable[..., FineTuner] = FineTuner
@@ -137,12 +140,12 @@ def _trainer(
     )  # fmt: skip
 
 
-def _checkpoints(bench: Bench, leg: Leg) -> Checkpoints:
+def _checkpoints(bench: Bench, leg: Leg, trend: Trend) -> Checkpoints:
     job = bench.job
     form = job.checkpoint.build(job.checkpoint.config)
     return Checkpoints(
-        leg.folder / "checkpoints", form, bench.side, job.train.keep, keep_best=job.train.keep_best,
-        notes={"job.yaml": job.as_yaml()},
+        leg.folder / "checkpoints", form, bench.side, job.train.keep, warn, keep_best=job.train.keep_best,
+        notes={"job.yaml": job.as_yaml()}, trend=trend,
     )  # fmt: skip
 
 

@@ -93,6 +93,11 @@ class TracedFineTuner(FineTuner):
         """See :class:`FineTuner`."""
         self.model.save_pretrained(folder, state_dict=copied(self.model.state_dict()))
 
+    def _trained(self) -> dict[str, Any]:
+        """See :class:`FineTuner`; on the host."""
+        found: dict[str, Any] = copied(super()._trained())
+        return found
+
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
         super()._save(output_dir, state_dict=copied(self.model.state_dict() if state_dict is None else state_dict))
 

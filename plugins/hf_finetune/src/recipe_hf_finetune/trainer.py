@@ -38,6 +38,8 @@ class Ties:
     """Optimizer steps of an epoch."""
     measure: Callable[[Any, Any], dict[str, float]]
     """Metrics of logits and labels."""
+    owes_evaluation: bool
+    """The run goes on from a checkpoint that was saved, on a signal, before the evaluation that was due."""
 
 
 class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
@@ -53,7 +55,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         model.accepts_loss_kwargs = False
         super().__init__(model=model, compute_metrics=self._measured, **kwargs)
         self.remove_callback(PrinterCallback)
-        self.add_callback(Policy(ties, self.end_step))
+        self.add_callback(Policy(ties, self.begin, self.end_step))
         self.ties = ties
         self.logits: Any = None
         """Of the last evaluation, ``[samples, labels]``."""
@@ -62,6 +64,17 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._step_loss: Tensor | None = None
         self._last_loss = torch.tensor(math.nan)
         self._watch = _Watch()
+
+    def begin(self) -> None:
+        """Before the first step, with everything loaded: evaluate what a signal left out."""
+        if not self.ties.owes_evaluation or self.ties.engine.any(self.ties.stop.signal is not None):
+            return
+        step = self.state.global_step
+        self._row = {"step": step, "consumed_samples": step * self.ties.train.global_batch}
+        self.evaluate()
+        self._flush()
+        assert self._val_loss is not None
+        self.ties.checkpoints.evaluated(step, self._val_loss)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of one micro batch; its part of the loss of the step."""
@@ -140,10 +153,17 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """By the core: written aside, hashed, renamed; all ranks call it."""
         self._flush()
+        self.ties.checkpoints.require_finite(self.state.global_step, self._trained())
         form: Any = self.ties.checkpoints.format
         form.writer = self._write
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         self.ties.checkpoints.save(self.state.global_step, state, self._val_loss)
+
+    def _trained(self) -> dict[str, Any]:
+        """Weights and optimizer states by the weights' names."""
+        weights = {name: weight for name, weight in self.model.named_parameters() if weight in self.optimizer.state}
+        states = {name: self.optimizer.state[weight] for name, weight in weights.items()}
+        return {"model": weights, "optimizer": {"state": states}}
 
     def _write(self, folder: Path) -> None:
         """What the Trainer itself writes into a checkpoint."""
@@ -158,12 +178,13 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
 class Policy(TrainerCallback):  # type: ignore[misc]
     """When to log, evaluate, save and stop: as the core's loop does it."""
 
-    def __init__(self, ties: Ties, end_step: Callable[[], None]) -> None:
-        self._ties, self._end_step = ties, end_step
+    def __init__(self, ties: Ties, begin: Callable[[], None], end_step: Callable[[], None]) -> None:
+        self._ties, self._begin, self._end_step = ties, begin, end_step
         self._began, self._saved_at = 0, time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._began = state.global_step
+        self._begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         train, ties, step = self._ties.train, self._ties, state.global_step
@@ -174,13 +195,18 @@ class Policy(TrainerCallback):  # type: ignore[misc]
         save = final or _due(step, train.save_every)
         if train.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
             save = ties.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
-        evaluate = step == train.steps or (not stopped and _due(step, train.eval_every or ties.epoch_steps))
+        evaluate = step == train.steps or (not stopped and evaluation_due(train, step, ties.epoch_steps))
         control.should_evaluate, control.should_save = evaluate, save
         control.should_log = save or evaluate or _due(step, train.log_every)
         control.should_training_stop = final
         if save:
             self._saved_at = time.monotonic()
         ties.advance(step)
+
+
+def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
+    """Whether the run evaluates after ``step``: each epoch, where ``train`` does not say."""
+    return step == train.steps or _due(step, train.eval_every or epoch_steps)
 
 
 def _due(step: int, every: int) -> bool:
