@@ -21,6 +21,7 @@ from recipe_core.checkpoint import Checkpoints
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.files import digest
 from recipe_core.formats import Dcp
+from recipe_core.sealed import sealed, unsealed
 
 T = TypeVar("T")
 
@@ -183,8 +184,22 @@ def cut(path: Path) -> None:
 
 
 def other_step(path: Path) -> None:
-    text = (path / "checkpoint.json").read_text()
-    (path / "checkpoint.json").write_text(text.replace('"step": 2', '"step": 1'))
+    plain = unsealed((path / "checkpoint.json").read_text())
+    (path / "checkpoint.json").write_text(json.dumps(sealed({**plain, "step": 1})))
+
+
+def entry_removed(path: Path) -> None:
+    """An entry is taken out of the manifest, so that nothing speaks of its file, and the file is changed."""
+    plain = json.loads((path / "checkpoint.json").read_text())
+    del plain["files"]["__0_0.distcp"]
+    (path / "checkpoint.json").write_text(json.dumps(plain))
+    flip(path)
+
+
+def digest_removed(path: Path) -> None:
+    plain = json.loads((path / "checkpoint.json").read_text())
+    del plain["sha256"]
+    (path / "checkpoint.json").write_text(json.dumps(plain))
 
 
 DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
@@ -197,6 +212,8 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda p: (p / "checkpoint.json").write_text("[]"), r"checkpoint\.json is damaged"),
     (lambda p: (p / "checkpoint.json").write_bytes(b"\xff"), r"checkpoint\.json is damaged"),
     (other_step, r"checkpoint\.json speaks of step 1"),
+    (entry_removed, r"checkpoint\.json is damaged \(ValueError: its own digest differs"),
+    (digest_removed, r"checkpoint\.json is damaged \(ValueError: a manifest of version 2 has a digest of itself"),
 ]
 
 
@@ -212,6 +229,36 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: Callable[[P
     assert warning.startswith(f"{tmp_path}/checkpoints/step-2: ")
     assert warning.endswith("Passed over; going on from step-1")
     assert re.search(f": {text}", warning)
+
+
+def test_a_file_that_nobody_wrote_here_stops_the_run(tmp_path: Path) -> None:
+    """Passed over, step 2 would be replaced when it is reached again, and the file with it."""
+    found, warnings = checkpoints(tmp_path)
+    found.save(1, state(1))
+    path = found.save(2, state(2))
+    (path / ".DS_Store").touch()  # systems make such ones
+    assert found.newest() == path
+    (path / "notes.txt").touch()
+    with pytest.raises(CheckpointError, match=r"step-2: notes\.txt is not in the manifest \(move it out of the folder"):
+        found.newest()
+    assert (path / "notes.txt").exists()
+    assert warnings == []
+
+
+def test_a_manifest_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    """It has no digest; it must name what is there all the same."""
+    found, _ = checkpoints(tmp_path)
+    path = found.save(1, state(1))
+    plain = unsealed((path / "checkpoint.json").read_text())
+    (path / "checkpoint.json").write_text(json.dumps(plain, indent=1))
+    assert found.newest() == path
+    entry_removed_from = {**plain, "files": {".metadata": plain["files"][".metadata"]}}
+    (path / "checkpoint.json").write_text(json.dumps(entry_removed_from, indent=1))
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp is not in the manifest"):
+        found.newest()
+    (path / "checkpoint.json").write_text(json.dumps({**plain, "seal": 2}))
+    with pytest.raises(CheckpointError, match="unknown entries: seal"):
+        found.newest()
 
 
 def test_warnings_go_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from recipe_core import engine as engines
+from recipe_core.archive import damage
 from recipe_core.errors import CheckpointError
 from recipe_core.formats import Dcp
 from recipe_core.lazy import Lazy, fill, flat, lazy, mapped, same_bits
@@ -23,7 +24,7 @@ from recipe_core.safetensors_file import read_tensors, write_tensors
 from recipe_core.settings import Train
 from recipe_core.single import Single
 from recipe_core.testing import spawn
-from recipe_core.torch_file import damage, read_tree, write_tree
+from recipe_core.torch_file import read_tree, write_tree
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 

@@ -46,7 +46,7 @@ def test_it_appears_when_it_is_complete_and_holds_nothing_else(tmp_path: Path) -
         output.finish({"kind": "x"})
     assert sorted(p.name for p in final.iterdir()) == ["manifest.json", "shard"]
     assert [p.name for p in final.parent.iterdir()] == ["data"]
-    assert read_manifest(final) == {"kind": "x"}
+    assert read_manifest(final) == {"kind": "x", "files": file_facts(final, ["shard"])}
 
 
 def stopped(final: Path, error: BaseException, entries: Iterable[int]) -> None:
@@ -185,9 +185,32 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
         f"{file}: does not hold the bytes that were written (SHA-256 differs)"
     ]
     file.write_text("firs")
-    assert file_problems(tmp_path / "data", manifest) == [f"{file}: has 4 bytes, the manifest says 5"]
+    assert file_problems(tmp_path / "data", manifest) == [f"{file}: has 4 bytes instead of 5"]
     file.unlink()
-    assert file_problems(tmp_path / "data", manifest) == [f"{file}: is missing; the manifest lists it"]
+    assert file_problems(tmp_path / "data", manifest) == [f"{file}: is missing"]
+
+
+def test_a_manifest_names_what_is_there_and_has_a_digest(tmp_path: Path) -> None:
+    """An entry that was taken out, so that its file could be changed, shows; so does a file that was put there."""
+    folder = tmp_path / "data"
+    made(folder, "first")
+    (folder / "more").touch()
+    assert file_problems(folder, read_manifest(folder)) == [
+        f"{folder}/more: is not in the manifest; move it out of the folder"
+    ]
+    written = json.loads((folder / "manifest.json").read_text())
+    changed = {**written, "files": {}}
+    (folder / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(DataError, match=r"manifest\.json: is damaged \(its own digest differs"):
+        read_manifest(folder)
+    without = {key: value for key, value in changed.items() if key != "sha256"}
+    (folder / "manifest.json").write_text(json.dumps(without))
+    with pytest.raises(DataError, match="a manifest of version 2 has a digest of itself"):
+        read_manifest(folder)
+    (folder / "manifest.json").write_text(json.dumps({k: v for k, v in without.items() if k != "manifest"}))
+    assert file_problems(folder, read_manifest(folder)) == [
+        f"{folder}/{name}: is not in the manifest; move it out of the folder" for name in ("data", "more")
+    ]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"files": []}'])

@@ -173,6 +173,7 @@ class Checkpoints:
         for name in self.on_rank_0(self._names_after_tidying):
             path = self.folder / name
             problems = self.problems(path)
+            self._require_no_strays(path, problems)
             if not problems:
                 self._warn(passed_over, path)
                 return path
@@ -191,13 +192,27 @@ class Checkpoints:
             )
         return None
 
+    def _require_no_strays(self, path: Path, problems: list[str]) -> None:
+        """Stop where files that nobody wrote here are all that is wrong: passed over, the folder would be replaced."""
+
+        def check() -> None:
+            try:
+                strays = _read_manifest(path).unlisted(path)
+            except CheckpointError:  # one of the problems
+                return
+            if strays and len(strays) == len(problems):
+                raise CheckpointError(f"{path}: {'; '.join(problems)}")
+
+        if problems:
+            self.on_rank_0(check)
+
     def problems(self, path: Path) -> list[str]:
         """Everything wrong with a checkpoint, every byte read; empty for a whole one."""
         try:
             manifest = self.on_rank_0(lambda: _read_manifest(path))
         except CheckpointError as error:
             return [str(error)]
-        found = self.on_rank_0(lambda: manifest.wrong_sizes(path))
+        found = self.on_rank_0(lambda: manifest.wrong_files(path))
         if found:
             return found
         largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
+from recipe_core import archive
 from recipe_core import manifest as manifests
 from recipe_core.errors import CheckpointError, PluginError
 from recipe_core.lazy import Lazy, flat
@@ -50,6 +52,7 @@ class CheckpointFiles:
             ("format", source.format.name),
             *([("step", f"{step:,}" if isinstance(step, int) else str(step))] if step is not None else []),
             *_told(source.manifest),
+            *([("not checked", unchecked)] if (unchecked := source.unchecked()) else []),
             *_contents(state),
         ]
         return Inspection(kind="checkpoint", facts=tuple(facts))
@@ -88,14 +91,15 @@ def _damage(path: Path) -> list[str]:
         manifest = Manifest.read(path)
     except CheckpointError as error:
         return [str(error)]
-    unknown = [f"{name} is not in the manifest" for name in manifests.names(path) if name not in manifest.files]
-    return [*(manifest.wrong_sizes(path) or manifest.wrong_hashes(path, manifest.files)), *unknown]
+    return manifest.wrong_files(path) or manifest.wrong_hashes(path, manifest.files)
 
 
 def _foreign_problems(source: Source) -> list[str]:
     """Of a checkpoint without a manifest: by the check sums that its format has, and by reading every tensor."""
     form = source.format.load()(source.format.config())
-    damage = list(form.damage(source.path)) if hasattr(form, "damage") else []
+    files: list[Path] = form.files(source.path) if hasattr(form, "files") else []
+    archives = ((file, text) for file in files if is_zipfile(file) for text in archive.damage(file))
+    damage = [f"{file.parent.relative_to(source.folder) / text}" for file, text in archives]
     return damage or _not_finite(source)
 
 

@@ -163,6 +163,8 @@ def _told(
     if left := [name for name in ours if name not in kept and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in passed_over]
+    if unchecked := source.unchecked():
+        rows.append(("not checked", unchecked))
     same = ", and the model gives the same outputs with them" if ran else ""
     rows.append(("checked", f"every tensor was read back and has the bits of the source{same}"))
     return rows

@@ -6,7 +6,12 @@ import math
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorStorageMetadata,
+)
 
 from recipe_core.errors import CheckpointError
 from recipe_core.safe_pickle import read_pickle
@@ -65,3 +70,22 @@ def _require_whole(metadata: Path, name: str, entry: TensorStorageMetadata | Byt
         there, all_of_it = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
         if there != all_of_it:
             raise CheckpointError(f"{metadata}: holds {there:,} of the {all_of_it:,} values of {name}; it is damaged")
+        _require_apart(metadata, name, entry)
+
+
+def _require_apart(metadata: Path, name: str, entry: TensorStorageMetadata) -> None:
+    """The pieces of a tensor lie within it, and none over another."""
+    pieces = sorted(_ranges(chunk) for chunk in entry.chunks if math.prod(chunk.sizes))
+    for number, piece in enumerate(pieces):
+        if any(end > size for (_, end), size in zip(piece, entry.size, strict=True)):
+            raise CheckpointError(f"{metadata}: a piece of {name} reaches beyond its end; it is damaged")
+        for other in pieces[number + 1 :]:
+            if piece and other[0][0] >= piece[0][1]:
+                break  # as all that follow
+            if all(a < d and c < b for (a, b), (c, d) in zip(piece, other, strict=True)):
+                raise CheckpointError(f"{metadata}: two pieces of {name} lie over each other; it is damaged")
+
+
+def _ranges(chunk: ChunkStorageMetadata) -> list[tuple[int, int]]:
+    """Beginning and end in each dimension."""
+    return [(begin, begin + length) for begin, length in zip(chunk.offsets, chunk.sizes, strict=True)]

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
+    LoadItemType,
     LoadPlan,
     LoadPlanner,
     ReadItem,
@@ -42,10 +43,11 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from recipe_core import torch_file
+from recipe_core.archive import read_bytes, require_sound
 from recipe_core.dcp_metadata import METADATA, read_metadata
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.lazy import Lazy, flat, held
-from recipe_core.mismatch import mismatch
+from recipe_core.mismatch import described, mismatch
 from recipe_core.safe_pickle import unreadable
 from recipe_core.specs import NoSettings
 from recipe_core.xla.shards import Pieces
@@ -98,6 +100,10 @@ class Dcp:
             )  # fmt: skip
         _take(state, own)
 
+    def files(self, path: Path) -> list[Path]:
+        """None as a whole: each tensor is an archive of its own in a file, compared when it is read."""
+        return []
+
     def detect(self, path: Path) -> bool:
         """Whether ``path`` looks like a checkpoint of this format."""
         return (path / METADATA).is_file()
@@ -115,8 +121,7 @@ class Dcp:
             pieces.setdefault(index.fqn, []).append((index, info))
         for name, entry in metadata.state_dict_metadata.items():
             if isinstance(entry, TensorStorageMetadata):
-                dtype = entry.properties.dtype
-                state[name] = _tensor(path, pieces.get(name, []), entry.size, dtype)
+                state[name] = _tensor(path, pieces.get(name, []), entry)
             else:
                 state[name] = None
         plain = {name: value for name, value in state.items() if value is None}
@@ -135,24 +140,40 @@ def _take(state: dict[str, Any], own: Mapping[str, Any]) -> None:
             state[key] = value
 
 
-def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype) -> Lazy:
+def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], entry: TensorStorageMetadata) -> Lazy:
     """A tensor whose pieces are read one by one, when it is read; DCP's loader has a second copy of each."""
-    if len(pieces) == 1:
-        info = pieces[0][1]
-        one = torch_file.embedded(path / info.relative_path, info.offset, info.length)
-        if one.shape == shape and one.dtype == dtype:
-            return one
-    return Lazy(shape, dtype, partial(_whole, path, pieces, shape, dtype))
+    dtype, sizes = entry.properties.dtype, {tuple(chunk.offsets): chunk.sizes for chunk in entry.chunks}
+    places = {tuple(index.offset or ()): info for index, info in pieces}
+    if places.keys() != sizes.keys():
+        raise CheckpointError(f"{path / METADATA}: damaged, it does not say where all of a tensor's pieces are")
+    if len(places) == 1:
+        return _stored(path, next(iter(places.values())), entry.size, dtype)
+    found = [(offsets, info, sizes[offsets]) for offsets, info in places.items()]
+    return Lazy(entry.size, dtype, partial(_whole, path, found, entry.size, dtype))
 
 
-def _whole(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def _stored(path: Path, info: Any, shape: Sequence[int], dtype: torch.dtype) -> Lazy:
+    """The tensor at a place in a file, which is what the metadata says of it."""
+    file = path / info.relative_path
+    found = torch_file.embedded(file, info.offset, info.length)
+    if (found.shape, found.dtype) != (torch.Size(shape), dtype):
+        raise CheckpointError(
+            f"{file}: damaged, at byte {info.offset:,} it has a tensor {described(found)}, and {METADATA} says "
+            f"{described(Lazy(torch.Size(shape), dtype, found.read))}"
+        )
+    return found
+
+
+def _whole(
+    path: Path, pieces: Sequence[tuple[Sequence[int], Any, Sequence[int]]], shape: torch.Size, dtype: torch.dtype
+) -> Tensor:
+    """Pieces by offsets, place and shape, as one tensor."""
     whole = torch.empty(shape, dtype=dtype)
-    for index, info in pieces:
-        piece = torch_file.embedded(path / info.relative_path, info.offset, info.length).read()
+    for offsets, info, size in pieces:
         target = whole
-        for dim, (start, length) in enumerate(zip(index.offset or (), piece.shape, strict=True)):
+        for dim, (start, length) in enumerate(zip(offsets, size, strict=True)):
             target = target.narrow(dim, start, length)
-        target.copy_(piece)
+        target.copy_(_stored(path, info, size, dtype).read())
     return whole
 
 
@@ -291,17 +312,37 @@ class _Reader(dcp.FileSystemReader):
             raise CheckpointException("read", {0: (error, traceback.StackSummary())}) from error
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        def file_of(item: ReadItem) -> str:
-            return str(self.storage_data[item.storage_index].relative_path)
+        def place(item: ReadItem) -> tuple[str, int]:
+            info = self.storage_data[item.storage_index]
+            return str(info.relative_path), int(info.offset)
 
-        for name, items in groupby(sorted(plan.items, key=file_of), key=file_of):
+        for item in sorted(plan.items, key=place):
             try:
-                super().read_data(dataclasses.replace(plan, items=list(items)), planner)
+                self._read_item(item, planner)
+            except CheckpointError:
+                raise
             except Exception as error:
-                raise CheckpointError(unreadable(Path(self.path) / name, error)) from error
+                raise CheckpointError(unreadable(Path(self.path) / place(item)[0], error)) from error
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def _read_item(self, item: ReadItem, planner: LoadPlanner) -> None:
+        """Read one entry, whose check sums PyTorch's own reader does not compare."""
+        info = self.storage_data[item.storage_index]
+        file = Path(self.path) / info.relative_path
+        if item.type == LoadItemType.BYTE_IO:
+            data = io.BytesIO(read_bytes(file, info.offset, info.length))
+            require_sound(data, file)
+            data.seek(0)
+            planner.load_bytes(item, data)
+            return
+        stored = torch_file.embedded(file, info.offset, info.length)
+        target = planner.resolve_tensor(item).detach()
+        if stored.dtype != target.dtype or len(stored.shape) != len(item.lengths):
+            raise CheckpointError(f"{file}: damaged, {METADATA} says other types or shapes than its tensors have")
+        target.copy_(narrow_tensor_by_index(stored.read(), item.storage_offsets, item.lengths))
+        planner.commit_tensor(item, target)
 
 
 class _SafePlanner(dcp.DefaultLoadPlanner):

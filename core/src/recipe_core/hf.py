@@ -65,8 +65,15 @@ class Hf:
         """
         folder = path if path.is_dir() else path.parent
         tensors: dict[str, Any] = {}
-        for file in _files(path):
-            tensors |= read_tensors(file) if file.suffix == ".safetensors" else _pickled(file)
+        for file, names in _files(path).items():
+            found = read_tensors(file) if file.suffix == ".safetensors" else _pickled(file)
+            if missing := names - found.keys():
+                raise CheckpointError(
+                    f"{file}: {min(missing)} is not in it, where the index has it; they are not of one checkpoint"
+                )
+            if twice := tensors.keys() & found.keys():
+                raise CheckpointError(f"{file}: {min(twice)} is in another file of this folder too")
+            tensors |= found
         try:
             files = {name: (folder / name).read_text(encoding="utf-8") for name in TEXTS if (folder / name).is_file()}
         except (OSError, UnicodeDecodeError) as error:
@@ -87,20 +94,24 @@ class Hf:
         for name, tensor in state["model"].items():
             fill(tensor, saved[name])
 
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        return list(_files(path))
+
     def detect(self, path: Path) -> bool:
         """Whether ``path`` is a folder of this format, or its file of tensors."""
         names = (SAFE, BIN, f"{SAFE}.index.json", f"{BIN}.index.json")
         return any((path / name).is_file() for name in names) or path.name in names
 
 
-def _files(path: Path) -> list[Path]:
-    """The files that hold the tensors."""
+def _files(path: Path) -> dict[Path, set[str]]:
+    """The files that hold the tensors, and which an index says to be in each."""
     if path.is_file() and path.suffix != ".json":
-        return [path]
+        return {path: set()}
     folder = path if path.is_dir() else path.parent
     for name in (SAFE, BIN):
         if (folder / name).is_file():
-            return [folder / name]
+            return {folder / name: set()}
         if (folder / f"{name}.index.json").is_file():
             return _indexed(folder / f"{name}.index.json")
     raise CheckpointError(f"{folder}: holds no {SAFE}, nor {BIN}")
@@ -122,13 +133,15 @@ def _require_object(path: Path, text: str) -> None:
         raise CheckpointError(f"{path}: expected a JSON object, found {type(found).__name__}")
 
 
-def _indexed(index: Path) -> list[Path]:
+def _indexed(index: Path) -> dict[Path, set[str]]:
+    found: dict[str, set[str]] = {}
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [index.parent / name for name in names]
+        for tensor, name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
+            found.setdefault(name, set()).add(tensor)
+        files = {index.parent / name: found[name] for name in sorted(found)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: damaged ({error!r})") from error
-    if outside := [name for name in names if Path(name).name != name]:
+    if outside := [name for name in found if Path(name).name != name]:
         raise CheckpointError(f"{index}: refused, since it names a file outside its folder: {outside[0]}")
     if missing := [file.name for file in files if not file.is_file()]:
         raise CheckpointError(f"{index.parent}: {', '.join(missing)} missing, which {index.name} names")

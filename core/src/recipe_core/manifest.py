@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from recipe_core.errors import CheckpointError
 from recipe_core.files import digest, sync, write_text
+from recipe_core.sealed import file_problem, sealed, unlisted, unsealed
 
 NAME = "checkpoint.json"
 STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 """How a run calls a checkpoint's folder."""
+STRAY = "move it out of the folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write it into ``folder``, to the disk, in place of one that is there."""
-        write_text(folder / NAME, json.dumps(asdict(self), indent=1) + "\n")
+        write_text(folder / NAME, json.dumps(sealed(asdict(self)), indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -57,7 +60,8 @@ class Manifest:
             CheckpointError: there is none, or it is damaged; the message leaves it to the caller to name ``folder``.
         """
         try:
-            plain = json.loads((folder / NAME).read_text(encoding="utf-8"))
+            plain = unsealed((folder / NAME).read_text(encoding="utf-8"))
+            _require_known(plain)
             files = {name: Entry(size=int(e["size"]), sha256=str(e["sha256"])) for name, e in plain["files"].items()}
             return cls(
                 format=str(plain["format"]), step=int(plain["step"]), world_size=int(plain["world_size"]),
@@ -71,31 +75,27 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
 
-    def wrong_sizes(self, folder: Path) -> list[str]:
-        """One message for each file that is missing or has another size: needs no reading."""
-        return [problem for name, entry in self.files.items() if (problem := _wrong_size(folder / name, entry))]
+    def wrong_files(self, folder: Path) -> list[str]:
+        """One message for each file that is missing, has another size or is not listed: needs no reading."""
+        found = [(name, file_problem(folder / name, entry.size)) for name, entry in self.files.items()]
+        strays = [f"{name} is not in the manifest ({STRAY})" for name in self.unlisted(folder)]
+        return [*(f"{name} {problem}" for name, problem in found if problem), *strays]
 
     def wrong_hashes(self, folder: Path, names: Iterable[str]) -> list[str]:
         """One message for each file among ``names`` whose bytes are not those that were written."""
-        return [problem for name in names if (problem := _wrong_hash(folder / name, self.files[name]))]
+        found = ((name, self.files[name]) for name in names)
+        problems = ((name, file_problem(folder / name, entry.size, entry.sha256)) for name, entry in found)
+        return [f"{name} {problem}" for name, problem in problems if problem]
+
+    def unlisted(self, folder: Path) -> list[str]:
+        """Files in ``folder`` that were not there when the manifest was written."""
+        return unlisted(folder, self.files, NAME)
 
 
-def _wrong_size(path: Path, entry: Entry) -> str:
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return f"{path.name} is missing"
-    except OSError as error:
-        return f"{path.name} cannot be read ({error.strerror or error})"
-    return f"{path.name} has {size:,} bytes instead of {entry.size:,}" if size != entry.size else ""
-
-
-def _wrong_hash(path: Path, entry: Entry) -> str:
-    try:
-        found = digest(path)
-    except OSError as error:
-        return f"{path.name} cannot be read ({error.strerror or error})"
-    return f"{path.name} does not hold the bytes that were written (SHA-256 differs)" if found != entry.sha256 else ""
+def _require_known(plain: Mapping[str, Any]) -> None:
+    """Manifests without a digest have had these entries and no others."""
+    if unknown := plain.keys() - {field.name for field in fields(Manifest)}:
+        raise ValueError(f"unknown entries: {', '.join(sorted(unknown))}")
 
 
 def names(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,9 @@ class MegatronFormat:
         """Whether ``path`` looks like a checkpoint of this format."""
         return (path / TRACKER).is_file() or path.name == FILE or any(path.glob(f"mp_rank_*/{FILE}"))
 
-    def damage(self, path: Path) -> Iterator[str]:
-        """What the files' own check sums say of their bytes; all of them are read."""
-        for file in sorted(_iteration(path).rglob(FILE)):
-            yield from (f"{file.parent.name}/{text}" for text in torch_file.damage(file))
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        return sorted(_iteration(path).rglob(FILE))
 
     def _args(self, files: Mapping[str, str], progress: Mapping[str, Any]) -> argparse.Namespace:
         """The settings by which Megatron checks that a checkpoint is of its model."""
@@ -230,6 +229,7 @@ def _require_one(
             f"{found[other] / FILE} is of step {steps[other]}, and {found[0, 0] / FILE} of step {steps[0, 0]}: files "
             "of two checkpoints are mixed"
         )
+    _require_order(args, found)
     names = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
     for rank, values in args.items():
         wrong = [f"{k} {values[k]}, not {n}" for k, n in names.items() if k in values and values[k] != n]
@@ -239,6 +239,20 @@ def _require_one(
                 "files are missing or wrongly named"
             )
     return int(steps[0, 0] or 0)
+
+
+def _require_order(args: Mapping[Rank, Mapping[str, Any]], found: Mapping[Rank, Path]) -> None:
+    """Processes are numbered by stage, then by tensor-parallel rank; each wrote its number. A converter wrote one."""
+    order = sorted(args, key=lambda rank: (rank[1], rank[0]))
+    wrote = [number for rank in order if isinstance(number := args[rank].get("rank"), int)]
+    if len(set(wrote)) < len(order):
+        return
+    for rank, number, next_one in zip(order, wrote, wrote[1:], strict=False):
+        if number > next_one:
+            raise CheckpointError(
+                f"{found[rank] / FILE}: process {number} wrote it, and process {next_one} that of the next rank: files "
+                "were exchanged or renamed; give each its own name again"
+            )
 
 
 def _optimizer(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -26,7 +27,7 @@ def mismatch(
         saved: tensors (or DCP's metadata of them) and plain values by flat name (``"model.blocks.0.bias"``).
         wanted: the same of the run.
         advice: the last line: the way out.
-        dtypes: whether types of values must agree; else they are turned into the run's.
+        dtypes: whether types of values must agree; else those of one kind are turned into the run's.
     """
     count = sum(1 for _ in _differences(saved, wanted, dtypes, near=False))
     if not count:
@@ -50,8 +51,21 @@ def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bo
     for name in extra:
         yield f"{name}: in the checkpoint, and not in this run{_nearest(name, missing) if near else ''}"
     for name, value in wanted.items():
-        if name in saved and (found := described(saved[name], dtypes)) != (expected := described(value, dtypes)):
+        if name not in saved:
+            continue
+        exactly = dtypes or _kind(saved[name]) != _kind(value)
+        if (found := described(saved[name], exactly)) != (expected := described(value, exactly)):
             yield f"{name}: found {found}, expected {expected}"
+
+
+def _kind(value: object) -> str:
+    """Types of one kind are turned into each other; integers in the place of weights are damage."""
+    if isinstance(value, TensorStorageMetadata):
+        value = value.properties
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(dtype, torch.dtype):
+        return "plain"
+    return "float" if dtype.is_floating_point else "complex" if dtype.is_complex else "integer"
 
 
 def _nearest(name: str, others: list[str]) -> str:

@@ -9,7 +9,7 @@ that ZeRO-1 shares out have a file for each data-parallel rank), ``scheduler.pt`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,10 @@ class Nxd:
             any(path.glob(pattern)) for pattern in ("model/dp_rank_*", "*/model/dp_rank_*", "tp_rank_*_pp_rank_*")
         )
 
-    def damage(self, path: Path) -> Iterator[str]:
-        """What the files' own check sums say of their bytes; all of them are read."""
-        for file in sorted(
-            p for p in _tag(path).rglob("*.pt") if p.is_file() and not p.parent.name.endswith(".tensors")
-        ):
-            yield from rank_trees.damage(file)
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        found = (p for p in _tag(path).rglob("*") if p.suffix == ".pt" or _OLD.fullmatch(p.name))
+        return sorted(p for p in found if p.is_file())
 
     def _write_new(
         self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,6 @@ def write(path: Path, tree: Mapping[str, Any], *, xser: bool, info: bool = False
         xser_file.write_xser(path, tree, info=info)
     else:
         torch_file.write_tree(path, tree)
-
-
-def damage(path: Path) -> Iterator[str]:
-    """What a file's check sums, and those of its tensors' files, say."""
-    yield from xser_file.damage(path) if xser_file.is_xser(path) else torch_file.damage(path)
 
 
 def at_once(tasks: Iterable[Callable[[], None]], workers: int) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recipe_core.archive import read_bytes
 from recipe_core.errors import CheckpointError
 from recipe_core.lazy import Lazy
-from recipe_core.torch_file import read_bytes, read_rows
+from recipe_core.torch_file import read_rows
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -46,14 +47,15 @@ def read_tensors(path: Path) -> dict[str, Lazy]:
     if length > min(size - 8, _MOST_HEADER):
         raise CheckpointError(f"{path}: damaged or no file of safetensors, its header would be {length:,} bytes long")
     try:
-        header: dict[str, Any] = json.loads(read_bytes(path, 8, length))
+        header: dict[str, Any] = json.loads(read_bytes(path, 8, length), object_pairs_hook=_once)
         header.pop("__metadata__", None)
         found = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
-        end = 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
+        end = 8 + length + _require_no_gaps(header)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged, its header is not as it should be ({error!r})") from error
-    if end > size:
-        raise CheckpointError(f"{path}: {size:,} bytes instead of {end:,}; it is cut short")
+    if end != size:
+        why = "it is cut short" if size < end else "no tensor is in the rest; it is damaged"
+        raise CheckpointError(f"{path}: {size:,} bytes instead of {end:,}; {why}")
     return found
 
 
@@ -82,6 +84,24 @@ def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
                 file.write(values.view(torch.uint8).numpy().data)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, whose names occur once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _require_no_gaps(header: Mapping[str, Any]) -> int:
+    """The end of the values, which lie one after the other."""
+    end = 0
+    for begin, stop, name in sorted((*entry["data_offsets"], name) for name, entry in header.items()):
+        if begin != end:
+            raise ValueError(f"{name} begins at byte {begin:,}, and what is before it ends at {end:,}")
+        end = int(stop)
+    return end
+
+
 def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
     dtype, shape = _DTYPES.get(entry["dtype"]), torch.Size(entry["shape"])
     begin, end = entry["data_offsets"]
@@ -91,7 +111,8 @@ def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
         raise ValueError(f"data from {begin!r} to {end!r}, which are no places")
     if end - begin != shape.numel() * dtype.itemsize or begin < 0 or min(shape, default=0) < 0:
         raise ValueError(f"{end - begin} bytes for {list(shape)} values of type {entry['dtype']}")
-    rows = partial(read_rows, path, data + begin, shape, dtype) if shape.numel() and shape else None
+    read = partial(read_bytes, path)
+    rows = partial(read_rows, read, data + begin, shape, dtype) if shape.numel() and shape else None
     return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype), rows=rows)
 
 

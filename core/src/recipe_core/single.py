@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,10 @@ class OneFile(ABC):
         """Whether ``path`` looks like a checkpoint of this format."""
         return self.find(path) is not None
 
-    def damage(self, path: Path) -> Iterator[str]:
-        """What the file's own check sums say of its bytes; all of them are read."""
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
         file = self.find(path)
-        yield from torch_file.damage(file) if file else ()
+        return [file] if file else []
 
 
 class Single(OneFile):

@@ -8,10 +8,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from recipe_core import hub_files
+from recipe_core.archive import has_check_sums
 from recipe_core.errors import CheckpointError
 from recipe_core.manifest import NAME, STEP, Manifest
 from recipe_core.registry import Registry
 from recipe_core.specs import CheckpointFormat, Part
+
+_SHOWN = 3
+"""So many files are named; the others are counted."""
+_DEEPEST = 3
+"""So many folders are between a file of a checkpoint and its manifest at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +48,19 @@ class Source:
         """
         state: dict[str, Any] = self.format.load()(self.format.config()).open(self.path, weights=weights)
         return state
+
+    def unchecked(self) -> str:
+        """Which files have nothing that their values could be compared with, in words; empty where all have."""
+        form = self.format.load()(self.format.config())
+        files = [] if self.manifest else form.files(self.path) if hasattr(form, "files") else [self.path]
+        bare = [file.name for file in files if not has_check_sums(file) and not hub_files.recorded(file)]
+        if not bare:
+            return ""
+        more = f" and {len(bare) - _SHOWN:,} more" if len(bare) > _SHOWN else ""
+        return (
+            f"the values of {', '.join(bare[:_SHOWN])}{more}: neither the file nor a manifest has check sums of them, "
+            "so that damage to them cannot be seen"
+        )
 
     def job(self) -> Mapping[str, Any]:
         """The settings of the run that wrote it, as ``job.yaml`` has them; empty where they are not known.
@@ -102,12 +122,27 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
         passed_over.append(f"{step}: {'; '.join(problems)}")
     if passed_over:
         raise CheckpointError("\n".join([f"{path}: no checkpoint in it is whole:", *(f"  - {t}" for t in passed_over)]))
-    if (path / NAME).is_file() or (path.is_dir() and STEP.fullmatch(path.name)):
-        manifest, problems = _manifest(path, hashes)
+    folder = _sealed_folder(path)
+    if folder is not None:
+        manifest, problems = _manifest(folder, hashes)
         if manifest is None or problems:
-            raise CheckpointError(f"{path} is not a whole checkpoint: {'; '.join(problems)}")
+            raise CheckpointError(f"{folder} is not a whole checkpoint: {'; '.join(problems)}")
         return Source(path=path, format=_get(registry, name or manifest.format), manifest=manifest)
-    return Source(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
+    source = Source(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
+    files = path.iterdir() if path.is_dir() else [path]
+    if hashes and (problems := hub_files.problems(file for file in sorted(files) if file.is_file())):
+        raise CheckpointError("\n".join(problems))
+    return source
+
+
+def _sealed_folder(path: Path) -> Path | None:
+    """The folder of a checkpoint of ours that ``path`` is, or lies in; None for those of others."""
+    if (path / NAME).is_file() or (path.is_dir() and STEP.fullmatch(path.name)):
+        return path
+    for folder in path.absolute().parents[:_DEEPEST]:
+        if (folder / NAME).is_file():
+            return folder
+    return None
 
 
 def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
@@ -133,7 +168,7 @@ def _manifest(path: Path, hashes: bool) -> tuple[Manifest | None, list[str]]:
         manifest = Manifest.read(path)
     except CheckpointError as error:
         return None, [str(error)]
-    problems = manifest.wrong_sizes(path)
+    problems = manifest.wrong_files(path)
     if hashes and not problems:
         problems = manifest.wrong_hashes(path, manifest.files)
     return manifest, problems

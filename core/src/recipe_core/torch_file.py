@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import io
 import pickle
-import struct
 import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,14 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from torch import Tensor
 
+from recipe_core import archive
+from recipe_core.archive import Part, Record, read_bytes
 from recipe_core.errors import CheckpointError, DiskError
 from recipe_core.lazy import Lazy, lazy, mapped
 from recipe_core.safe_pickle import stand_in, unreadable
 
 ALIGNMENT = 64
 """Storages begin at multiples of so many bytes, as torch.save has it."""
-_HEADER = struct.Struct("<26xHH")
-"""A local header of ZIP: the lengths of its name and of its extra field stand at byte 26."""
 _IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
 """What a file from before the archives, whose globals cannot be listed, may name beside weights."""
 
@@ -50,14 +49,18 @@ def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
     read_bytes(path, 0, 0)  # it is there, and may be read: any other failure is damage
     try:
         if zipfile.is_zipfile(path):
-            spans = _spans(path)
+            found = archive.records(path)
             # On the meta device a storage has no bytes, and says where they are in the file.
             with _standing_in(path, inert):
                 tree = torch.load(path, map_location="meta", weights_only=True)
-            if all(_within(leaf, spans) for leaf in _tensors(tree)):
-                return mapped(tree, lambda leaf: _leaf(path, leaf) if isinstance(leaf, Tensor) else leaf)
+            if all(_within(leaf, found) for leaf in _tensors(tree)):
+                return mapped(tree, lambda leaf: _leaf(leaf, found) if isinstance(leaf, Tensor) else leaf)
+            with path.open("rb") as file:
+                archive.require_sound(file, path)
         with _standing_in(path, inert):
             tree = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
         raise CheckpointError(unreadable(path, error)) from error
     return mapped(tree, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
@@ -97,44 +100,18 @@ def write_tree(path: Path | None, tree: Any) -> None:
                 tensor.read()
 
 
-def damage(path: Path) -> list[str]:
-    """The records of a file whose bytes are not those that were written, by the archive's own check sums."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()
-    except (OSError, zipfile.BadZipFile) as error:
-        return [f"{path.name} cannot be read as an archive ({error})"]
-    return [f"{path.name}: {bad} does not hold the bytes that were written (its check sum differs)"] if bad else []
-
-
-def _spans(path: Path | _Part) -> dict[int, int]:
-    """First byte and length of each record. It is what torch computes without looking, if the file is as it thinks."""
-    found = {}
-    with (
-        zipfile.ZipFile(cast("Any", path)) as archive,
-        nullcontext(path) if isinstance(path, _Part) else path.open("rb") as file,
-    ):
-        for record in archive.infolist():
-            file.seek(record.header_offset)
-            name, extra = _HEADER.unpack(file.read(_HEADER.size))
-            found[record.header_offset + _HEADER.size + name + extra] = record.file_size
-            if record.filename.endswith("/byteorder") and archive.read(record).decode() != sys.byteorder:
-                raise CheckpointError("it was written by a machine of the other byte order")
-    return found
-
-
 def _tensors(tree: Any) -> list[Tensor]:
     found: list[Tensor] = []
     mapped(tree, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
     return found
 
 
-def _within(tensor: Tensor, spans: dict[int, int]) -> bool:
+def _within(tensor: Tensor, found: Mapping[int, Record]) -> bool:
     """Whether the file has a record where PyTorch says that the tensor's bytes are."""
     storage = tensor.untyped_storage()
-    begin, size = storage._checkpoint_offset, storage.nbytes()
+    record = found.get(storage._checkpoint_offset or 0)  # 0 is where the first header is
     end = tensor.storage_offset() * tensor.itemsize + _extent(tensor)
-    return begin is not None and spans.get(begin) == size and end <= size
+    return record is not None and record.size == storage.nbytes() and end <= record.size
 
 
 def _extent(tensor: Tensor) -> int:
@@ -143,26 +120,33 @@ def _extent(tensor: Tensor) -> int:
     return (steps + 1) * tensor.itemsize if tensor.numel() else 0
 
 
-def _leaf(path: Path, tensor: Tensor) -> Lazy:
-    begin = int(tensor.untyped_storage()._checkpoint_offset or 0) + int(tensor.storage_offset()) * tensor.itemsize
+def _leaf(tensor: Tensor, found: Mapping[int, Record]) -> Lazy:
+    """What is read of the record of a tensor on the meta device."""
+    record = found[tensor.untyped_storage()._checkpoint_offset or 0]
+    begin = int(tensor.storage_offset()) * tensor.itemsize
     shape, stride, dtype, extent = tensor.shape, tensor.stride(), tensor.dtype, _extent(tensor)
 
     def read() -> Tensor:
         if not extent:
             return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(read_bytes(path, begin, extent), dtype=dtype).as_strided(shape, stride)
+        return torch.frombuffer(record.read(begin, extent), dtype=dtype).as_strided(shape, stride)
 
-    rows = partial(read_rows, path, begin, shape, dtype) if shape and tensor.is_contiguous() and extent else None
+    rows = partial(read_rows, record.read, begin, shape, dtype) if shape and tensor.is_contiguous() and extent else None
     return Lazy(shape, dtype, read, rows=rows)
 
 
-def read_rows(path: Path, begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int) -> Tensor:
-    """Some entries of the first dimension of values that lie one after the other from ``begin`` on."""
+def read_rows(
+    read: Callable[[int, int], bytearray], begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int
+) -> Tensor:
+    """Some entries of the first dimension of values that lie one after the other from ``begin`` on.
+
+    ``read`` takes the first byte and the number of bytes.
+    """
     wanted = torch.Size([count, *shape[1:]])
     size = shape[1:].numel() * dtype.itemsize
     if not count:
         return torch.empty(wanted, dtype=dtype)
-    return torch.frombuffer(read_bytes(path, begin + start * size, count * size), dtype=dtype).reshape(wanted)
+    return torch.frombuffer(read(begin + start * size, count * size), dtype=dtype).reshape(wanted)
 
 
 def embedded(path: Path, begin: int, length: int) -> Lazy:
@@ -172,84 +156,32 @@ def embedded(path: Path, begin: int, length: int) -> Lazy:
         CheckpointError: it is damaged, or no tensor.
     """
     try:
+        found = archive.records(path, begin, length)
         with path.open("rb") as file:
-            whole = _Part(file, begin, length)
-            tensor = torch.load(cast("IO[bytes]", whole), map_location="meta", weights_only=True)
-            spans = _spans(whole)
+            tensor = torch.load(cast("IO[bytes]", Part(file, begin, length)), map_location="meta", weights_only=True)
+    except CheckpointError:
+        raise
     except Exception as error:  # damage shows in many ways
         raise CheckpointError(unreadable(path, error)) from error
     if not isinstance(tensor, Tensor):
         raise CheckpointError(f"{path}: expected a tensor at byte {begin:,}, found {type(tensor).__name__}")
-    if tensor.is_contiguous() and _within(tensor, spans) and _extent(tensor):
-        first = begin + int(tensor.untyped_storage()._checkpoint_offset or 0)
-        rows = partial(
-            read_rows, path, first + int(tensor.storage_offset()) * tensor.itemsize, tensor.shape, tensor.dtype
-        )
-        if tensor.shape:
-            return Lazy(tensor.shape, tensor.dtype, partial(rows, 0, tensor.shape[0]), rows=rows)
+    if _within(tensor, found):
+        return _leaf(tensor, found)
     return Lazy(tensor.shape, tensor.dtype, partial(_loaded, path, begin, length))
 
 
 def _loaded(path: Path, begin: int, length: int) -> Tensor:
     try:
         with path.open("rb") as file:
-            part = cast("IO[bytes]", _Part(file, begin, length))
-            found: Tensor = torch.load(part, map_location="cpu", weights_only=True)
+            part = Part(file, begin, length)
+            archive.require_sound(cast("BinaryIO", part), path)
+            part.seek(0)
+            found: Tensor = torch.load(cast("IO[bytes]", part), map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except Exception as error:  # damage shows in many ways
         raise CheckpointError(unreadable(path, error)) from error
     return found
-
-
-class _Part(io.RawIOBase):
-    """A part of a file as a file of its own."""
-
-    def __init__(self, file: BinaryIO, begin: int, length: int) -> None:
-        self._file, self._begin, self._length, self._at = file, begin, length, 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """The place in the part."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place in the part."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Read to the end of the part at most."""
-        self._file.seek(self._begin + self._at)
-        data = self._file.read(min(len(buffer), max(0, self._length - self._at)))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-def read_bytes(path: Path, begin: int, count: int) -> bytearray:
-    """A part of a file.
-
-    Raises:
-        CheckpointError: it cannot be read, or ends before.
-    """
-    data = bytearray(count)
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(begin)
-            done = 0
-            while done < count and (got := file.readinto(memoryview(data)[done:])):
-                done += got
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if done < count:
-        raise CheckpointError(f"{path}: it ends {count - done:,} bytes too early; it is cut short")
-    return data
 
 
 def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ()) -> None:
@@ -261,25 +193,34 @@ def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ())
     try:
         with path.open("wb") as file:
             writer = torch._C.PyTorchFileWriter(file, True, ALIGNMENT)
-            records = {
-                "data.pkl": pickle_bytes,
-                ".format_version": b"1",
-                ".storage_alignment": str(ALIGNMENT).encode(),
-                "byteorder": sys.byteorder.encode(),
-            }
-            for name, data in records.items():
-                writer.write_record(name, data, len(data))
-            for number, tensor in enumerate(tensors):
-                values = tensor.read().contiguous()
-                if values.untyped_storage().nbytes() != values.nbytes:  # a part of a larger tensor
-                    values = values.clone()
-                writer.write_record(f"data/{number}", values.untyped_storage(), values.nbytes)  # type: ignore[arg-type]
+            try:
+                _write_records(writer, {"data.pkl": pickle_bytes, **archive.written_as(path)}, tensors)
+            except BaseException:
+                with suppress(RuntimeError):  # one that was not ended writes when it goes, to a closed file: an abort
+                    writer.write_end_of_file()
+                raise
             writer.write_end_of_file()
     except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
         cause = error.__context__
         if isinstance(cause, OSError):
             raise DiskError(f"{path}: cannot be written ({cause.strerror or cause})") from error
         raise DiskError(f"{path}: cannot be written ({error}); is the disk full?") from error
+
+
+def _write_records(writer: Any, first: Mapping[str, bytes], tensors: Iterable[Lazy]) -> None:
+    records = {
+        **first,
+        ".format_version": b"1",
+        ".storage_alignment": str(ALIGNMENT).encode(),
+        "byteorder": sys.byteorder.encode(),
+    }
+    for name, data in records.items():
+        writer.write_record(name, data, len(data))
+    for number, tensor in enumerate(tensors):
+        values = tensor.read().contiguous()
+        if values.untyped_storage().nbytes() != values.nbytes:  # a part of a larger tensor
+            values = values.clone()
+        writer.write_record(f"data/{number}", values.untyped_storage(), values.nbytes)
 
 
 @dataclass(frozen=True)

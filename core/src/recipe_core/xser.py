@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,10 @@ class Xser:
         """Whether ``path`` looks like a checkpoint of this format."""
         return path.suffix == ENDING or any(path.glob(f"*{ENDING}"))
 
-    def damage(self, path: Path) -> Iterator[str]:
-        """What the files' own check sums say of their bytes; all of them are read."""
-        for file in self._files(path).values():
-            yield from rank_trees.damage(file)
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        found = self._files(path).values()
+        return [*found, *(tensor for file in found for tensor in sorted(xser_file.tensors_of(file).glob("*.pt")))]
 
     def _write(
         self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int

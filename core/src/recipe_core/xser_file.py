@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,6 @@ def write_xser(path: Path, tree: Any, *, info: bool = False) -> None:
     torch_file.write_archive(path, _Pickler.dumped(references))
     if info:
         torch_file.write_tree(path.with_name(f"{path.name}.info.pt"), known)
-
-
-def damage(path: Path) -> Iterator[str]:
-    """What the check sums of the file and of its tensors' say of their bytes."""
-    for file in (path, *sorted(tensors_of(path).glob("*.pt"))):
-        yield from torch_file.damage(file)
 
 
 def _tensor(path: Path, number: Any) -> Lazy:

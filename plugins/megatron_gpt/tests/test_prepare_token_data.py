@@ -12,6 +12,7 @@ import pytest
 
 from recipe_core.cli import main
 from recipe_core.errors import DataError
+from recipe_core.sealed import sealed, unsealed
 from recipe_megatron_gpt.corpus import train_tokenizer
 from recipe_megatron_gpt.indexed import IndexedWriter
 from recipe_megatron_gpt.sources import prefix_of
@@ -106,9 +107,9 @@ def edit(path: Path, at: int, data: bytes) -> None:
 
 
 def change_manifest(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = unsealed((folder / "manifest.json").read_text())
     manifest["counts"]["documents"] = 61
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {

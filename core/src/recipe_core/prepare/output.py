@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import is_full, lock_now, remove, sync, write_text
-from recipe_core.prepare.manifest import NAME
+from recipe_core.prepare.manifest import NAME, sealed_text
 from recipe_core.prepare.pool import WorkerDiedError
 
 _LOCK = "lock"
@@ -138,7 +138,7 @@ class Output:
             self._finish(manifest)
 
     def _finish(self, manifest: Mapping[str, Any]) -> None:
-        write_text(self.folder / NAME, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        write_text(self.folder / NAME, sealed_text(manifest, self.folder, (_LOCK, _JOURNAL)))
         for path in self.folder.rglob("*"):
             sync(path)
         self._check_final()  # it may have appeared meanwhile

@@ -20,6 +20,8 @@ from recipe_core.prepare import Inspection, file_problems, read_manifest
 MOST_ROWS = 200_000
 """Rows that ``inspect`` reads, evenly from all shards: enough for a histogram of any data set."""
 BARS = 16
+_BESIDE = ("vocab.txt", "*_metadata.json")
+"""Data sets of earlier releases have these files, and their manifests do not list them."""
 MOST_PROBLEMS = 50
 
 
@@ -66,7 +68,7 @@ class BertFiles:
         except DataError as error:
             return [str(error)]
         pieces = Pieces.find(None, paths)
-        found = file_problems(path, read_manifest(path)) if path.is_dir() else []
+        found = file_problems(path, read_manifest(path), _BESIDE) if path.is_dir() else []
         shapes: dict[Path, Shape] = {}
         for shard in paths:
             if len(found) >= MOST_PROBLEMS:

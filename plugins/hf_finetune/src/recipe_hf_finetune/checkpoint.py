@@ -58,6 +58,10 @@ class TrainerFormat:
         state["progress"] = self.open(path)["progress"]
         self._hf.load(path, state)
 
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        return self._hf.files(path if path.is_dir() else path.parent)
+
     def detect(self, path: Path) -> bool:
         """Whether ``path`` is such a folder."""
         return (path / STATE).is_file()

@@ -1,0 +1,51 @@
+"""What huggingface_hub has recorded about files that it downloaded: their hashes, which stand for nothing else.
+
+In its cache a file is a link to ``blobs/<hash>``; beside a folder of its own choice (``--local-dir``) it keeps
+``.cache/huggingface/download/<file>.metadata`` with revision, hash and time. Large files have a SHA-256, others git's
+SHA-1 of a blob (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). No torch here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_SHA256 = 64
+
+
+def recorded(file: Path) -> str:
+    """The hash of a file as it was downloaded, in hexadecimal; empty where it is not known."""
+    target = file.resolve()
+    if target.parent.name == "blobs" and _HASH.fullmatch(target.name):
+        return target.name
+    note = file.parent / ".cache" / "huggingface" / "download" / f"{file.name}.metadata"
+    try:
+        _, found, time = note.read_text(encoding="utf-8").split()
+        # A file that was changed since is the user's own, and the note no longer about it.
+        return found if _HASH.fullmatch(found) and file.stat().st_mtime - 1 <= float(time) else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def problems(files: Iterable[Path]) -> list[str]:
+    """One message for each file that is not what was downloaded; every byte is read."""
+    known = ((file, recorded(file)) for file in files)
+    return [
+        f"{file}: does not hold the bytes that were downloaded (the hub's hash differs); download it again"
+        for file, found in known
+        if found and found != _hash(file, found)
+    ]
+
+
+def _hash(file: Path, like: str) -> str:
+    made = hashlib.sha256() if len(like) == _SHA256 else hashlib.sha1(usedforsecurity=False)
+    if len(like) != _SHA256:
+        made.update(f"blob {file.stat().st_size}\0".encode())
+    with file.open("rb", buffering=0) as stream:
+        buffer = memoryview(bytearray(1 << 20))
+        while count := stream.readinto(buffer):
+            made.update(buffer[:count])
+    return made.hexdigest()

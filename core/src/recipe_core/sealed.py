@@ -1,0 +1,73 @@
+"""Manifests: JSON that lists files with size and SHA-256, and carries a digest of itself. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from recipe_core.files import digest
+
+VERSION = 2
+"""From 2 on a manifest has a digest of its own. Those from before have neither version nor digest."""
+_VERSION, _DIGEST = "manifest", "sha256"
+_OF_SYSTEMS = (".DS_Store", ".nfs")
+"""Beginnings of names of files that systems make by themselves, and that nothing here reads."""
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """``content`` with the version of manifests and a digest of all the rest."""
+    plain = {_VERSION: VERSION, **json.loads(json.dumps(content))}
+    return {**plain, _DIGEST: _digest(plain)}
+
+
+def unsealed(text: str) -> dict[str, Any]:
+    """The content of a manifest, once it agrees with its digest.
+
+    Raises:
+        ValueError: it is no JSON, or not what was written, or of a newer version.
+        TypeError: it is JSON of something else.
+    """
+    plain = json.loads(text)
+    if not isinstance(plain, dict):
+        raise TypeError(f"expected an object, found {type(plain).__name__}")
+    version, said = plain.get(_VERSION), plain.pop(_DIGEST, None)
+    if version is None and said is None:
+        return plain
+    if said is None:
+        raise ValueError(f"a manifest of version {version} has a digest of itself ({_DIGEST!r}), and this has none")
+    if said != _digest(plain):
+        raise ValueError("its own digest differs: it was changed after it was written")
+    if version != VERSION:
+        raise ValueError(f"it is of version {version}, and version {VERSION} is the newest that is known here")
+    del plain[_VERSION]
+    return plain
+
+
+def file_problem(path: Path, size: int, sha256: str | None = None) -> str:
+    """How a file differs from a manifest, without its name; empty where it agrees. Without ``sha256`` by size alone."""
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"has {found:,} bytes instead of {size:,}"
+        if sha256 is not None and digest(path) != sha256:
+            return "does not hold the bytes that were written (SHA-256 differs)"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return ""
+
+
+def unlisted(folder: Path, listed: Collection[str], manifest: str) -> list[str]:
+    """Files below ``folder`` that are not among ``listed``; ``manifest`` is the name of the manifest itself."""
+    there = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(_OF_SYSTEMS))
+    names = (str(path.relative_to(folder)) for path in there)
+    return sorted(name for name in names if name not in listed and name != manifest)
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
