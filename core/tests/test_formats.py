@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from recipe_core import engine as engines
@@ -258,6 +259,42 @@ def test_read_pickle_looks_up_nothing_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match=f"names builtins.{name}"):
         read_pickle(tmp_path / "x", lambda module, name: False)
     assert read_pickle(tmp_path / "x", lambda module, found: found == name) == {"a": getattr(builtins, name)}
+
+
+def test_a_changed_byte_is_refused_when_a_run_loads(tmp_path: Path) -> None:
+    """PyTorch's reader gives what it finds: a checkpoint of others was gone on from with other weights."""
+    path = saved(tmp_path / "x", {"w": torch.arange(1000.0), "plain": "a word"})
+    file = path / "__0_0.distcp"
+    for part in (torch.arange(500.0, 1000.0).numpy().tobytes(), b"a word"):
+        data = bytearray(file.read_bytes())
+        at = data.find(part)
+        data[at] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"__0_0\.distcp: damaged, .* \(its check sum differs\)"):
+            Dcp().load(path, {"w": torch.zeros(1000), "plain": ""})
+        data[at] ^= 1
+        file.write_bytes(data)
+    state = {"w": torch.zeros(1000), "plain": ""}
+    Dcp().load(path, state)
+    assert state["plain"] == "a word"
+    assert same(state["w"], torch.arange(1000.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        ([(0, 2), (1, 2)], "two pieces of w lie over each other"),
+        ([(0, 2), (3, 2)], "a piece of w reaches beyond its end"),
+    ],
+)
+def test_pieces_that_do_not_make_a_tensor(tmp_path: Path, chunks: list[tuple[int, int]], text: str) -> None:
+    path = saved(tmp_path / "x", {"w": torch.zeros(4, 3)})
+    metadata = pickle.loads((path / ".metadata").read_bytes())
+    pieces = [ChunkStorageMetadata(torch.Size([begin, 0]), torch.Size([length, 3])) for begin, length in chunks]
+    metadata.state_dict_metadata["w"].chunks = pieces
+    (path / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError, match=text):
+        Dcp().open(path)
 
 
 # Several ranks

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from hashlib import sha1, sha256
 from pathlib import Path
 
 import pytest
 import torch
 
 from recipe_core.errors import CheckpointError
-from recipe_core.hf import Hf
+from recipe_core.hf import SAFE, Hf
+from recipe_core.lazy import lazy
 from recipe_core.plugin import HfSettings
+from recipe_core.registry import load
+from recipe_core.safetensors_file import write_tensors
+from recipe_core.sources import find
 
 WEIGHTS = {name: torch.randn(3, 5, generator=torch.Generator().manual_seed(1)) for name in ("a", "b", "c")}
 
@@ -45,6 +52,46 @@ def test_a_config_that_is_none(folder: Path, text: str, message: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
         Hf().open(folder)
+
+
+def test_files_of_the_hub_are_compared_with_its_hashes(tmp_path: Path) -> None:
+    """In its cache they are links to what is called by its hash; in a folder of one's own, notes have it."""
+    write_tensors(tmp_path / "x", {"w": lazy(torch.ones(2))})
+    data, config = (tmp_path / "x").read_bytes(), b"{}"
+    hashes = {SAFE: sha256(data).hexdigest(), "config.json": sha1(b"blob 2\0" + config).hexdigest()}
+    blobs, cached, own = tmp_path / "blobs", tmp_path / "snapshots" / "1", tmp_path / "own"
+    notes = own / ".cache" / "huggingface" / "download"
+    for folder in (blobs, cached, notes):
+        folder.mkdir(parents=True)
+    for name, content in ((SAFE, data), ("config.json", config)):
+        (blobs / hashes[name]).write_bytes(content)
+        (cached / name).symlink_to(blobs / hashes[name])
+        (own / name).write_bytes(content)
+        (notes / f"{name}.metadata").write_text(f"{'0' * 40}\n{hashes[name]}\n{time.time()}\n")
+    for folder in (cached, own):
+        assert find(load(), folder).unchecked() == ""
+        for name in hashes:
+            before = (folder / name).stat()
+            content = (folder / name).read_bytes()
+            (folder / name).write_bytes(content[:-1] + b" ")
+            os.utime(folder / name, ns=(before.st_atime_ns, before.st_mtime_ns))
+            with pytest.raises(CheckpointError, match=rf"{name}: does not hold the bytes that were downloaded"):
+                find(load(), folder)
+            (folder / name).write_bytes(content)
+    os.utime(own / SAFE, (time.time() + 99,) * 2)  # changed later, by the user: the note is no longer about it
+    assert "model.safetensors" in find(load(), own).unchecked()
+
+
+def test_an_index_of_other_files(tmp_path: Path) -> None:
+    Hf(HfSettings(shard_gb=1e-8)).save(tmp_path, {"model": {name: torch.ones(3) for name in "abc"}})
+    one, two = (tmp_path / f"model-0000{number}-of-00003.safetensors" for number in (1, 2))
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    with pytest.raises(CheckpointError, match=r"a is not in it, where the index has it"):
+        Hf().open(tmp_path)
+    two.write_bytes(first)
+    with pytest.raises(CheckpointError, match=r"a is not in it, where the index has it"):
+        Hf().open(tmp_path)
 
 
 def test_a_pickle_of_something_else(tmp_path: Path) -> None:

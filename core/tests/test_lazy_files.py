@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from recipe_core import engine as engines
-from recipe_core.archive import damage
+from recipe_core.archive import damage, has_check_sums
 from recipe_core.errors import CheckpointError
 from recipe_core.formats import Dcp
 from recipe_core.lazy import Lazy, fill, flat, lazy, mapped, same_bits
@@ -141,6 +141,83 @@ def test_a_flipped_bit_shows_in_the_check_sums(tmp_path: Path) -> None:
     assert "does not hold the bytes that were written" in damage(tmp_path / "x.pt")[0]
 
 
+def flipped(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_part_is_read_once_the_whole_has_the_check_sum_that_was_written(tmp_path: Path) -> None:
+    """Rows in any order are those of the tensor; a change anywhere else in it is refused all the same."""
+    path, whole = tmp_path / "x.pt", torch.arange(1_000_000.0).reshape(1000, 1000)
+    torch.save({"w": whole, "v": torch.ones(3)}, path)
+    for start, count in ((0, 1), (999, 1), (300, 400), (0, 1000), (5, 0)):
+        first, again = read_tree(path)["w"], read_tree(path)["w"]
+        assert torch.equal(first.part(start, count), whole[start : start + count])
+        assert torch.equal(again.read(), whole)
+        assert torch.equal(again.part(start, count), whole[start : start + count])
+    flipped(path, path.read_bytes().find(whole[700].numpy().tobytes()))
+    found = read_tree(path)
+    assert torch.equal(found["v"].read(), torch.ones(3))
+    for start in (0, 700, 999):
+        with pytest.raises(
+            CheckpointError, match=r"x\.pt: damaged, x/data/0 does not hold the bytes that were written"
+        ):
+            found["w"].part(start, 1)
+
+
+def test_each_of_several_tensors_in_one_storage_is_checked(tmp_path: Path) -> None:
+    whole = torch.arange(100.0)
+    torch.save({"first": whole[:50], "second": whole[50:]}, tmp_path / "x.pt")
+    flipped(tmp_path / "x.pt", (tmp_path / "x.pt").read_bytes().find(whole[90:].numpy().tobytes()))
+    with pytest.raises(CheckpointError, match="its check sum differs"):
+        read_tree(tmp_path / "x.pt")["first"].read()
+
+
+def test_damage_in_the_middle_of_writing_is_an_error(tmp_path: Path) -> None:
+    """PyTorch's writer aborted the process when it went without having been ended."""
+    torch.save({"a": torch.ones(3), "b": torch.arange(1000.0)}, tmp_path / "x.pt")
+    flipped(tmp_path / "x.pt", (tmp_path / "x.pt").read_bytes().find(torch.arange(500.0, 1000.0).numpy().tobytes()))
+    with pytest.raises(CheckpointError, match="its check sum differs"):
+        write_tree(tmp_path / "y.pt", read_tree(tmp_path / "x.pt"))
+
+
+def test_archives_without_check_sums_are_read(tmp_path: Path) -> None:
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"w": torch.ones(3)}, tmp_path / "x.pt")
+    finally:
+        torch.serialization.set_crc32_options(before)
+    torch.save({"w": torch.ones(3)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert same(values(read_tree(tmp_path / "x.pt")), {"w": torch.ones(3)})
+    assert damage(tmp_path / "x.pt") == []
+    assert not has_check_sums(tmp_path / "x.pt")
+    assert not has_check_sums(tmp_path / "old.pt")
+
+
+def test_an_archive_packed_anew_is_compared_too(tmp_path: Path) -> None:
+    torch.save({"a": torch.arange(1000.0)}, tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as old, zipfile.ZipFile(tmp_path / "y.pt", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    flipped(tmp_path / "y.pt", (tmp_path / "y.pt").read_bytes().find(torch.arange(500.0, 1000.0).numpy().tobytes()))
+    with pytest.raises(CheckpointError, match=r"y\.pt: damaged, x/data/0 does not hold"):
+        values(read_tree(tmp_path / "y.pt"))
+
+
+def test_what_torch_wrote_for_another_rank_is_refused(tmp_path: Path) -> None:
+    """torch.save gives an archive the name of its file."""
+    names = [tmp_path / f"tp_rank_0{rank}_pp_rank_00.pt" for rank in (0, 1)]
+    for path in names:
+        torch.save({"w": torch.ones(3)}, path)
+    names[0].replace(names[1])
+    with pytest.raises(CheckpointError, match="it was written as tp_rank_00_pp_rank_00, so that files were exchanged"):
+        read_tree(names[1])
+    names[1].replace(tmp_path / "mine.pt")  # under a name without a rank it may be anything
+    assert same(values(read_tree(tmp_path / "mine.pt")), {"w": torch.ones(3)})
+
+
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"x\.pt: cannot be read \(No such file or directory\)"):
         read_tree(tmp_path / "x.pt")
@@ -177,6 +254,13 @@ def test_the_package_reads_ours_and_we_read_its(tmp_path: Path) -> None:
         (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}', r"4 bytes for \[2\] values of type F32"),
         (b'{"w": {"dtype": "F1", "shape": [2], "data_offsets": [0, 4]}}', "values of type F1, which this version"),
         (b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', "bytes instead of 77; it is cut short"),
+        (b'{"w": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}, "w": {}}', "a name occurs twice"),
+        (b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}', "w begins at byte 4, and what is before it"),
+        (
+            b'{"v": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, '
+            b'"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}',
+            "w begins at byte 4, and what is before it ends at 8",
+        ),
     ],
 )
 def test_a_damaged_header(tmp_path: Path, header: bytes, text: str) -> None:
@@ -184,6 +268,13 @@ def test_a_damaged_header(tmp_path: Path, header: bytes, text: str) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(CheckpointError, match=text):
         read_tensors(path)
+
+
+def test_values_that_no_tensor_has(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "x", {"w": lazy(torch.ones(2))})
+    (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes() + b"1234")
+    with pytest.raises(CheckpointError, match="no tensor is in the rest; it is damaged"):
+        read_tensors(tmp_path / "x")
 
 
 def test_a_header_longer_than_the_file(tmp_path: Path) -> None:

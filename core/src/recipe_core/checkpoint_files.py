@@ -73,6 +73,10 @@ class CheckpointFiles:
             return []
         return _not_finite(source)
 
+    def unchecked(self, path: Path) -> str:
+        """Which files have nothing that their values could be compared with, in words; empty where all have."""
+        return "" if steps(path) else find(self._registry, path, hashes=False).unchecked()
+
 
 def _told(manifest: Manifest | None) -> Iterator[Row]:
     """What a checkpoint says of itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from recipe_core.prepare import DataFiles, Inspection
     from recipe_core.registry import Registry
     from recipe_core.specs import Dataset
+
+
+@runtime_checkable
+class Unchecked(Protocol):
+    """Files that may hold values without check sums."""
+
+    def unchecked(self, path: Path) -> str:
+        """Which these are, in words; empty where there are none."""
+        ...
+
 
 _BAR = 40
 """Columns of the longest bar of a histogram."""
@@ -66,9 +76,13 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
         when something is wrong.
         """
-        problems = [problem for files in _files(registry(), path) for problem in files.verify(path)]
+        found = _files(registry(), path)
+        problems = [problem for files in found for problem in files.verify(path)]
         for problem in problems:
             click.echo(problem)
+        for files in found:
+            if unchecked := files.unchecked(path) if isinstance(files, Unchecked) and not problems else "":
+                click.echo(f"{path}: not checked: {unchecked}")
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         click.echo(f"{path}: {count if problems else 'no problem found'}", err=bool(problems))
         return 1 if problems else 0

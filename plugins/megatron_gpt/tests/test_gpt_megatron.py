@@ -307,6 +307,24 @@ def test_a_start_of_another_model_is_refused(
     assert (not problems) if not message else (len(problems) == 1 and message in problems[0])
 
 
+def test_files_of_two_ranks_that_megatron_wrote_are_not_exchanged(
+    module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each process writes its number into ``args``; torch.save has the same name for the files of all ranks."""
+    assert convert(write_checkpoint(module), tmp_path / "m", "--to", "megatron", "tp=2") == 0
+    paths = sorted((tmp_path / "m").rglob("model_optim_rng.pt"))
+    trees = [torch.load(path, weights_only=False) for path in paths]
+    for numbers, code in (((0, 1), 0), ((0, 0), 0), ((4, 6), 0), ((1, 0), 2)):
+        for path, tree, number in zip(paths, trees, numbers, strict=True):
+            tree["args"].rank = number
+            torch.save(tree, path)
+        (tmp_path / "m" / "checkpoint.json").unlink(missing_ok=True)
+        assert convert(tmp_path / "m", tmp_path / f"out{numbers}", "--to", "single") == code
+    assert "mp_rank_00/model_optim_rng.pt: process 1 wrote it, and process 0 that of the next rank" in (
+        capsys.readouterr().err
+    )
+
+
 def test_inspect_and_verify(
     module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
