@@ -148,6 +148,17 @@ def apply(module: nn.Module, plan: dict[str, str], ranks: int = 2) -> None:
     divide(module, plan, Mesh(ranks), torch.device("cpu"), False)  # type: ignore[arg-type]
 
 
+def test_a_tied_parameter_has_all_or_a_part_of_its_gradient_under_each_name() -> None:
+    """With the sequence split, what follows it there is a part, and what follows behind it is whole: no sum is right."""
+    module = net()
+    module.last[0].weight = module.norm.weight
+    assert not assign(module, PLAN, 2).cuts[module.norm.weight].partial
+    with pytest.raises(
+        PluginError, match=r"norm\.weight and last\.0\.weight are one tied parameter, .* cannot be added"
+    ):
+        assign(module, PLAN, 2, sequence=True)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Protocol, cast
 
@@ -25,18 +26,21 @@ class Deferred(Protocol):
 
 
 @torch.no_grad()
-def materialise(module: nn.Module, device: torch.device, part: nn.Module | None = None) -> None:
+def materialise(
+    module: nn.Module, device: torch.device, part: nn.Module | None = None, names: Mapping[str, str] | None = None
+) -> None:
     """Give the parameters and buffers of ``part`` (None: all of ``module``) their values, on ``device``.
 
     Those on the meta device get the initial values that :class:`Deferred` says, of which this process keeps its shard;
     others are moved. So at most one whole tensor exists at a time beside what the process holds. Names are those of
-    ``module``; ties stay.
+    ``module``, or what ``names`` gives for them: those in the whole model, where ``module`` lacks the first of several.
+    Ties stay.
     """
     wanted = None if part is None else {*part.parameters(), *part.buffers()}
     new: dict[Tensor, Tensor] = {}
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):  # tied ones once
         if wanted is None or tensor in wanted:
-            placed = _placed(module, name, tensor, device)
+            placed = _placed(module, (names or {}).get(name, name), tensor, device)
             new[tensor] = nn.Parameter(placed, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else placed
     replace(module, new)
 

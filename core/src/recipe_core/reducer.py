@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -67,6 +67,27 @@ class Reducer:
             work = dist.all_reduce(flat, group=self._group, async_op=True)
             assert work is not None  # since this rank is in the group
             self._started.append((flat, work))
+
+
+def add_up(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
+    """Make every gradient the sum over the ranks of ``group``, which hold the same parameters, in one exchange a type.
+
+    One that a rank did not compute counts as zero there; where no rank has one, there is none afterwards.
+    """
+    for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):  # in the same order on all ranks
+        some = [parameter for parameter in parameters if parameter.dtype == dtype]
+        parts = [_local(p if p.grad is None else p.grad).flatten() for p in some]
+        parts = [torch.zeros_like(part) if p.grad is None else part for p, part in zip(some, parts, strict=True)]
+        counts = parts[0].new_tensor([p.grad is not None for p in some])
+        flat = torch.cat([*parts, counts])
+        dist.all_reduce(flat, group=group)
+        *totals, counts = flat.split([part.numel() for part in parts] + [len(some)])
+        for number, (parameter, total) in enumerate(zip(some, totals, strict=True)):
+            if parameter.grad is None and counts[number] > 0:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                gradient = _local(parameter.grad)
+                gradient.copy_(total.view_as(gradient))
 
 
 def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -7,7 +7,7 @@ from torch import nn
 from recipe_core.initial import materialise
 from recipe_core.layout_settings import Divided
 from recipe_core.layouts.sharded import Sharded, shard_over_data
-from recipe_core.layouts.stages import cut
+from recipe_core.layouts.stages import Tie, cut
 from recipe_core.parallel import Parallel, Run
 from recipe_core.reducer import Reducer
 from recipe_core.tensor_parallel.plan import divide
@@ -38,10 +38,11 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
         mesh, sequence = run.mesh["tp"], config.sequence_parallel
         team = divide(module, run.structure.plan, mesh, run.device, sequence, even=shares_out)
     tied = _stage(module, team, config, run) if config.pp > 1 else []
+    names = {tie.here: tie.name for tie in tied if tie.here}
     if shares_out:
-        shard_over_data(module, config, run)
+        shard_over_data(module, config, run, names)
     else:
-        materialise(module, run.device)
+        materialise(module, run.device, names=names)
         if run.dp_size > 1:
             reducer = Reducer([p for p in module.parameters() if p.requires_grad], run.mesh["dp"].get_group())
     shared = config if shares_out else None
@@ -52,8 +53,8 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     return Sharded(module, team, reducer, shared)
 
 
-def _stage(module: nn.Module, team: Team | None, config: Divided, run: Run) -> list[str]:
-    """Cut the stage of this rank out of ``module``; the names of parameters that both ends hold."""
+def _stage(module: nn.Module, team: Team | None, config: Divided, run: Run) -> list[Tie]:
+    """Cut the stage of this rank out of ``module``; the parameters that several stages hold."""
     assert run.mesh is not None  # there are several stages
     tied = cut(module, run.structure, run.mesh["pp"].get_local_rank(), config.pp)
     if team is not None:

@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import DTensor
 
 from recipe_core import gradients
 from recipe_core.layout_settings import Divided
 from recipe_core.layouts.sharded import Sharded
+from recipe_core.layouts.stages import Tie
 from recipe_core.lazy import mapped
-from recipe_core.parallel import Batch, Loss, Micro, Run
-from recipe_core.reducer import Reducer
+from recipe_core.parallel import Batch, Loss, Micro, Run, plain_name
+from recipe_core.reducer import Reducer, add_up
 from recipe_core.tensor_parallel.roles import Team
 from recipe_core.tensor_parallel.streams import drawn, stream
 
@@ -33,13 +33,13 @@ class Pipeline(Sharded):
 
     Args:
         module: this stage: the model with None in the place of what others hold.
-        tied: names of parameters that the first and the last stage both hold; empty on the others.
+        tied: parameters that several stages hold.
         team, reducer, config: see :class:`Sharded`.
         run: has the axis ``pp``.
     """
 
     def __init__(
-        self, module: nn.Module, tied: Sequence[str], run: Run, team: Team | None, reducer: Reducer | None,
+        self, module: nn.Module, tied: Sequence[Tie], run: Run, team: Team | None, reducer: Reducer | None,
         config: Divided | None,
     ) -> None:  # fmt: skip
         super().__init__(module, team, reducer, config)
@@ -48,7 +48,8 @@ class Pipeline(Sharded):
         self.group, self.index, self.count = mesh.get_group(), mesh.get_local_rank(), mesh.size()
         self.device = run.device
         self.first, self.last = self.index == 0, self.index == self.count - 1
-        self._tied, self._ends = list(tied), _ends(run) if tied else None
+        self._tied, self._holders = [tie for tie in tied if tie.here], _holders(run, tied)
+        self._names = {tie.here: tie.name for tie in self._tied}
         self._passing = _Passing(self)
         self._schedules: dict[tuple[Any, ...], Schedule1F1B] = {}
         self._metas: dict[tuple[Any, ...], Meta] = {}
@@ -56,8 +57,7 @@ class Pipeline(Sharded):
 
     def size(self) -> int:
         """See :class:`Parallel`."""
-        twice = sum(p.numel() for p in self._tied_parameters()) if self.last else 0
-        total = torch.tensor(super().size() - twice)
+        total = torch.tensor(sum(parameter.numel() for parameter in self._counted()))
         dist.all_reduce(total, group=self.group)
         return int(total)
 
@@ -65,8 +65,13 @@ class Pipeline(Sharded):
         """A stage that is not the last gives its output in the place of the loss."""
         return loss if self.last else lambda output, batch: {"loss": output}
 
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """See :class:`Parallel`; a tied one has its first name in the whole model on every stage."""
+        return [(self._names.get(name, name), parameter) for name, parameter in super().named_parameters()]
+
     def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
         """See :class:`Parallel`; here these are the tensors of other stages."""
+        state = _renamed(state, self._names)
         own = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(state) if isinstance(leaf, Tensor)}
         stages: list[Any] = [None] * self.count
         dist.all_gather_object(stages, own, group=self.group)
@@ -79,6 +84,10 @@ class Pipeline(Sharded):
             inner[path[-1]] = torch.empty(shape, dtype=dtype, device="meta")
         return cast("dict[str, Any]", found)
 
+    def own(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See :class:`Parallel`."""
+        return _renamed(state, {name: here for here, name in self._names.items()})
+
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
         """See :class:`Parallel`."""
         self._reduce(last=False)
@@ -90,11 +99,9 @@ class Pipeline(Sharded):
 
     def _complete(self) -> None:
         super()._complete()
-        if self._ends is not None:
-            for parameter in self._tied_parameters():
-                assert parameter.grad is not None
-                held = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
-                dist.all_reduce(held, group=self._ends)
+        tied = self._tied_parameters()
+        for stages, group in self._holders.items():
+            add_up([p for tie, p in tied if tie.stages == stages and p.requires_grad], group)
 
     def _schedule(self, batches: Sequence[Batch], micro: Micro) -> Schedule1F1B:
         """The schedule of so many micro batches of these shapes."""
@@ -200,14 +207,18 @@ class Pipeline(Sharded):
 
     def norm(self) -> Tensor:
         """See :class:`Parallel`; what two stages hold counts once."""
-        twice = self._tied_parameters() if self.last else []
-        mine = [p for p in self.parameters() if p.grad is not None and all(p is not t for t in twice)]
-        total = gradients.sum_of_squares(p.grad for p in mine if p.grad is not None).to(self.device)
+        total = gradients.sum_of_squares(p.grad for p in self._counted() if p.grad is not None).to(self.device)
         dist.all_reduce(total, group=self.group)
         return total.sqrt()
 
-    def _tied_parameters(self) -> list[nn.Parameter]:
-        return [self.module.get_parameter(name) for name in self._tied]
+    def _tied_parameters(self) -> list[tuple[Tie, nn.Parameter]]:
+        held = {plain_name(name): parameter for name, parameter in self.module.named_parameters()}
+        return [(tie, held[tie.here]) for tie in self._tied]
+
+    def _counted(self) -> list[nn.Parameter]:
+        """Trainable parameters, without those that an earlier stage holds too."""
+        counted = {parameter for tie, parameter in self._tied_parameters() if tie.stages[0] != self.index}
+        return [parameter for parameter in self.parameters() if parameter not in counted]
 
 
 class _Passing(nn.Module):
@@ -271,13 +282,30 @@ def _shapes(batch: Batch) -> tuple[Any, ...]:
     return tuple((name, tensor.shape) for name, tensor in sorted(batch.items()))
 
 
-def _ends(run: Run) -> dist.ProcessGroup:
-    """The first and the last rank of this rank's pipeline, which is one of these two."""
+def _renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A nested state with parameters of other names."""
+    return {
+        names.get(key, key): _renamed(value, names) if isinstance(value, Mapping) else value
+        for key, value in state.items()
+    }
+
+
+def _holders(run: Run, tied: Sequence[Tie]) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    """Of this rank's pipeline, the ranks of the stages that hold the same parameters, by these stages.
+
+    All ranks make the groups of all pipelines: by themselves, those of overlapping groups would wait for each other.
+    """
     assert run.mesh is not None
-    ranks = dist.get_process_group_ranks(run.mesh["pp"].get_group())
-    if len(ranks) == 2:
-        return run.mesh["pp"].get_group()
-    timeout = timedelta(seconds=run.train.timeout)
-    group = dist.new_group([ranks[0], ranks[-1]], timeout, use_local_synchronization=True)
-    assert isinstance(group, dist.ProcessGroup)
-    return group
+    assert run.mesh.mesh_dim_names is not None
+    axis, timeout = run.mesh.mesh_dim_names.index("pp"), timedelta(seconds=run.train.timeout)
+    pipelines = run.mesh.mesh.movedim(axis, -1).flatten(0, -2).tolist()
+    found: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    for stages in sorted({tie.stages for tie in tied}):
+        if len(stages) == run.mesh["pp"].size():
+            found[stages] = run.mesh["pp"].get_group()
+            continue
+        for ranks in pipelines:
+            group = dist.new_group([ranks[stage] for stage in stages], timeout)
+            if isinstance(group, dist.ProcessGroup):  # else this rank is none of them
+                found[stages] = group
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -20,8 +20,12 @@ from recipe_core.tensor_parallel.plan import partial_gradients
 from recipe_core.tensor_parallel.roles import Team
 
 
-def shard_over_data(module: nn.Module, config: Divided, run: Run) -> None:
+def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping[str, str]) -> None:
     """Give ``module`` its values, block by block, and keep this rank's part of each block.
+
+    A block that shares a parameter with another part of the model is not gathered by itself but with all that is beside
+    the blocks: FSDP would make two parameters of one in two units, and train them apart. ``names``: see
+    :func:`recipe_core.initial.materialise`.
 
     ``zero1`` is FSDP that gathers the weights once a step and reduces the gradients once: between the first forward and
     the last backward every rank holds all of them, and what the optimizer works on is its part of both.
@@ -33,12 +37,24 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run) -> None:
     offload = CPUOffloadPolicy(pin_memory=run.device.type == "cuda") if config.cpu_offload else OffloadPolicy()
     narrow = run.train.precision == "bf16_mixed" and multiplies_bf16(run.device.type)
     gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for unit in [*matching(module, run.structure.blocks).values(), module]:
-        materialise(module, run.device, part=unit)
+    blocks = matching(module, run.structure.blocks).values()
+    for unit in [*(block for block in blocks if not _shares(module, block)), module]:
+        materialise(module, run.device, part=unit, names=names)
         fully_shard(
             unit, mesh=run.mesh["dp"], reshard_after_forward=config.data == "fsdp" and unit is not module,
             mp_policy=gathered if narrow and unit is not module else MixedPrecisionPolicy(), offload_policy=offload,
         )  # fmt: skip
+
+
+def _shares(module: nn.Module, block: nn.Module) -> bool:
+    """Whether something in ``module`` outside ``block`` uses a parameter of ``block``."""
+    inside, own = set(block.modules()), set(block.parameters())
+    return any(
+        parameter in own
+        for owner in module.modules()
+        if owner not in inside
+        for parameter in owner.parameters(recurse=False)
+    )
 
 
 class Sharded(Parallel):
@@ -104,7 +120,7 @@ class Sharded(Parallel):
 
 def _sum(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
     """Add the gradients up over ``group``, in one exchange for each type."""
-    for dtype in {gradient.dtype for gradient in gradients}:
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):  # in the same order on all ranks
         some = [gradient for gradient in gradients if gradient.dtype == dtype]
         flat = torch.cat([gradient.flatten() for gradient in some])
         dist.all_reduce(flat, group=group)

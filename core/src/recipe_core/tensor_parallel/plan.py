@@ -33,6 +33,8 @@ class Cut(NamedTuple):
     """Along which dimension; None: it is whole on every rank."""
     even: bool
     """Whether the parts must be of one size."""
+    partial: bool
+    """Whether it is whole on every rank, and each has only its part of the gradient."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,10 @@ def assign(
         for parameter_name, parameter in owner.named_parameters(recurse=False):
             if role or inherited:
                 dim = BY_ROLE.get(role or "", {}).get(parameter_name)
-                cut = Cut(f"{name}.{parameter_name}", dim, even or role not in _UNEVEN)
+                part = _is_partial(role, inherited, dim, sequence)
+                cut = Cut(f"{name}.{parameter_name}", dim, even or role not in _UNEVEN, part)
                 _require_same(cuts, parameter, cut)
-                if _is_partial(role, inherited, dim, sequence):
+                if part:
                     partial.append((owner, parameter_name))
     _require_all(module, cuts)
     for parameter, cut in cuts.items():
@@ -154,6 +157,13 @@ def _require_same(cuts: dict[Tensor, Cut], parameter: Tensor, cut: Cut) -> None:
             f"tensor plan: {first.name} and {cut.name} are one tied parameter, which is to be {words[first.dim]} by "
             f"the role of the one and {words[cut.dim]} by that of the other"
         )
+    if first.partial != cut.partial:
+        raise PluginError(
+            f"tensor plan: {first.name} and {cut.name} are one tied parameter, and by their roles a rank has the whole "
+            "gradient of the one and a part of that of the other, which cannot be added up; give both modules one role "
+            "(sequence, or replicated), or take layout.sequence_parallel=false"
+        )
+    cuts[parameter] = first._replace(even=first.even or cut.even)
 
 
 def _require_all(module: nn.Module, cuts: Mapping[Tensor, Cut]) -> None:
