@@ -149,7 +149,7 @@ def apply(module: nn.Module, plan: dict[str, str], ranks: int = 2) -> None:
 
 
 def test_a_tied_parameter_has_all_or_a_part_of_its_gradient_under_each_name() -> None:
-    """With the sequence split, what follows it there is a part, and what follows behind it is whole: no sum is right."""
+    """With the sequence split, a part of it under one name and all of it under the other: no sum would be right."""
     module = net()
     module.last[0].weight = module.norm.weight
     assert not assign(module, PLAN, 2).cuts[module.norm.weight].partial

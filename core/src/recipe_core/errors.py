@@ -57,6 +57,12 @@ class GoldenError(RecipeError):
     exit_code = 1
 
 
+class ReplicaError(RecipeError):
+    """Ranks hold different values where they should hold copies. A finding, as a departure from a golden curve is."""
+
+    exit_code = 1
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the name in ``known`` that is nearest to ``word``, or nothing."""
     import difflib

@@ -134,6 +134,17 @@ class Parallel:
         """The reverse of :meth:`with_others`, of a state that was filled: what this process's own tensors take."""
         return state
 
+    def stages(self, name: str) -> tuple[tuple[int, ...], int]:
+        """The stages of a pipeline that hold the parameter or buffer ``name`` (or what the optimizer keeps of it), and
+        how many there are."""
+        return (0,), 1
+
+    @contextmanager
+    def gathered(self) -> Iterator[dict[str, Tensor]]:
+        """The weights that every data-parallel rank computes with, by name, where it keeps but a part of them between
+        steps; empty where what is computed with is what is kept. A collective."""
+        yield {}
+
     def loss(self, loss: Loss) -> Loss:
         """What this process takes for the loss of its output: ``loss``, unless others compute it."""
         return loss

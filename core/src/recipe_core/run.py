@@ -15,7 +15,7 @@ import torch
 
 from recipe_core import engine as engines
 from recipe_core import folder as folders
-from recipe_core import optim
+from recipe_core import optim, replicas
 from recipe_core.background import Saver
 from recipe_core.begin import begin
 from recipe_core.checkpoint import Checkpoints
@@ -77,10 +77,13 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
         report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
         if golden is not None:
             report.say(golden.announcement(progress.step))
+        if note := replicas.announcement(job.train.check_replicas_every, engine.world_size):
+            report.say(note)
         flops = facts.flops_per_sample if facts else None
         parts = Parts(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
             advance=report.advance, save=_forget if rehearsal else partial(_save, saver, model, optimizer, progress),
+            check=_nothing if rehearsal else partial(_compare, engine, model, optimizer, progress),
             stop_signal=lambda: stop.signal, golden=golden,
             owes_evaluation=_owes_evaluation(job, checkpoints, progress.step),
             evaluated=partial(checkpoints.evaluated, progress.step),
@@ -163,6 +166,14 @@ def _save(
     saver: Saver, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress, val_loss: float | None
 ) -> None:
     saver.save(progress.step, _state(model, optimizer, progress), val_loss)
+
+
+def _compare(engine: engines.Engine, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    replicas.check(engine, model, _state(model, optimizer, progress), progress.step)
+
+
+def _nothing() -> None:
+    """Compare nothing."""
 
 
 def _forget(val_loss: float | None) -> None:

@@ -92,6 +92,11 @@ class Train:
     """Steps between checkpoints; 0 saves only at the end."""
     save_minutes: float = 0.0
     """Minutes between checkpoints, beside ``save_every``; 0 does not look at the clock."""
+    check_replicas_every: int = 0
+    """Steps between comparisons, bit by bit, of what several ranks hold copies of (weights, optimizer states, buffers);
+    the run ends where copies differ. 0 compares only before a checkpoint."""
+    check_replicas_at_save: bool = True
+    """Compare the copies before each checkpoint is written, so that none is made of copies that have drifted apart."""
     keep: int = 2
     """Checkpoints to keep, newest first; 0 keeps all."""
     keep_best: bool = True
@@ -115,6 +120,7 @@ class Train:
         problems = [
             *too_small(self, 1, "steps", "stop_after", "global_batch", "micro_batch", "log_every", "eval_samples"),
             *too_small(self, 0, "warmup_steps", "eval_every", "save_every", "save_minutes", "keep", "weight_decay"),
+            *too_small(self, 0, "check_replicas_every"),
             *too_small(self, 0, "trust_clip", "clip", "lr", "min_lr", "golden_tolerance", "bucket_mb"),
         ]
         if not 0 <= self.warmup_ratio <= 1:

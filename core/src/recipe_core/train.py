@@ -63,6 +63,8 @@ class Parts:
     """Told the step after each one (a progress bar)."""
     save: Callable[[float | None], None]
     """Saves the state, with the validation loss of the step where there is one."""
+    check: Callable[[], None]
+    """Compares copies between ranks."""
     stop_signal: Callable[[], str | None]
     """Name of the signal that asked this process to stop."""
     golden: Golden | None = None
@@ -81,6 +83,7 @@ def train(parts: Parts, progress: Progress) -> bool:
     Raises:
         DivergedError: loss or gradient norm is not finite; nothing was saved since the last good step.
         GoldenError: a loss departs from the golden curve; nothing was saved since.
+        ReplicaError: ranks hold different copies of a parameter; nothing was saved of this step.
     """
     cfg, began = parts.run.train, progress.step
     end = cfg.steps if cfg.stop_after is None else min(cfg.steps, began + cfg.stop_after)
@@ -107,7 +110,10 @@ def train(parts: Parts, progress: Progress) -> bool:
                 stopped = values is None
                 row |= values or {}
             parts.record(row)
-        if save or stopped:
+        save = save or stopped
+        if _due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save):
+            parts.check()
+        if save:
             parts.save(row.get("val_loss"))
             saved_at = time.monotonic()
         parts.advance(progress.step)

@@ -77,7 +77,7 @@ class NeuronTeam(Traced):
         self._team = cast("Grid", run.mesh)["tp"].get_group()
         self._shares, self._partial, self._dense = dict(shares), partial, dense
         assert self._team.host is not None  # each rank is a process
-        self._mesh = DeviceMesh.from_group(self._team.host, "cpu")
+        self._mesh = DeviceMesh.from_group(self._team.host, "cpu", mesh_dim_names=("tp",))
 
     def size(self) -> int:
         """See :class:`Parallel`."""

@@ -69,6 +69,13 @@ class Pipeline(Sharded):
         """See :class:`Parallel`; a tied one has its first name in the whole model on every stage."""
         return [(self._names.get(name, name), parameter) for name, parameter in super().named_parameters()]
 
+    def stages(self, name: str) -> tuple[tuple[int, ...], int]:
+        """See :class:`Parallel`."""
+        for tie in self._tied:
+            if name == tie.name or name.startswith(f"{tie.name}."):
+                return tie.stages, self.count
+        return (self.index,), self.count
+
     def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
         """See :class:`Parallel`; here these are the tensors of other stages."""
         state = _renamed(state, self._names)

@@ -14,7 +14,6 @@ from recipe_core.initial import materialise
 from recipe_core.layout_settings import Divided
 from recipe_core.modules import matching
 from recipe_core.parallel import Batch, Micro, Parallel, Run
-from recipe_core.precision import multiplies_bf16
 from recipe_core.reducer import Reducer
 from recipe_core.tensor_parallel.plan import partial_gradients
 from recipe_core.tensor_parallel.roles import Team
@@ -30,12 +29,13 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
     ``zero1`` is FSDP that gathers the weights once a step and reduces the gradients once: between the first forward and
     the last backward every rank holds all of them, and what the optimizer works on is its part of both.
 
-    With ``bf16_mixed``, blocks are gathered in bf16, in which their matrices are multiplied: half as much to send, and
-    autocast makes no copies. Their norms' weights are then rounded too. Gradients are summed in fp32.
+    With ``bf16_mixed``, blocks are gathered in bf16 (on a CPU in fp32), in which their matrices are multiplied: half as
+    much to send, and autocast makes no copies. Their norms' weights are then rounded too. Gradients are summed in fp32.
     """
     assert run.mesh is not None  # there are several data-parallel ranks
     offload = CPUOffloadPolicy(pin_memory=run.device.type == "cuda") if config.cpu_offload else OffloadPolicy()
-    narrow = run.train.precision == "bf16_mixed" and multiplies_bf16(run.device.type)
+    # A CPU's layer norm takes no bf16 weights for fp32 values.
+    narrow = run.train.precision == "bf16_mixed" and run.device.type != "cpu"
     gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     blocks = matching(module, run.structure.blocks).values()
     for unit in [*(block for block in blocks if not _shares(module, block)), module]:
@@ -111,6 +111,20 @@ class Sharded(Parallel):
                 if self.team is not None:
                     self.team.sequence = sequence
                 self._reshard()
+
+    @contextmanager
+    def gathered(self) -> Iterator[dict[str, Tensor]]:
+        """See :class:`Parallel`; under ``zero1`` all weights are gathered, as in each step."""
+        if self.config is None or self.config.data != "zero1":
+            yield {}
+            return
+        try:
+            for module in self.module.modules():
+                if isinstance(module, FSDPModule):
+                    module.unshard()
+            yield dict(self.named_parameters())
+        finally:
+            self._reshard()
 
     def _reshard(self) -> None:
         for module in self.module.modules():

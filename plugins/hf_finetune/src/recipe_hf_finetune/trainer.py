@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from recipe_core import replicas
 from recipe_core.checkpoint import Checkpoints
 from recipe_core.curves import Row
 from recipe_core.engine import Engine
 from recipe_core.errors import DivergedError
+from recipe_core.parallel import Parallel
 from recipe_core.stop import StopFlag
 from recipe_hf_finetune.checkpoint import STATE
 from recipe_hf_finetune.train_config import FineTune
@@ -88,6 +90,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._watch.stop()
         assert self._step_loss is not None
         self._last_loss, self._step_loss = self._step_loss, None
+        if _due(self.state.global_step, self.ties.train.check_replicas_every):
+            self._check_replicas(self._state())
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Begin the row of a step; what else the Trainer would log is in our own rows.
@@ -156,7 +160,9 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self.ties.checkpoints.require_finite(self.state.global_step, self._trained())
         form: Any = self.ties.checkpoints.format
         form.writer = self._write
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = self._state()
+        if self.ties.train.check_replicas_at_save:
+            self._check_replicas(state)
         self.ties.checkpoints.save(self.state.global_step, state, self._val_loss)
 
     def _trained(self) -> dict[str, Any]:
@@ -164,6 +170,13 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         weights = {name: weight for name, weight in self.model.named_parameters() if weight in self.optimizer.state}
         states = {name: self.optimizer.state[weight] for name, weight in weights.items()}
         return {"model": weights, "optimizer": {"state": states}}
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def _check_replicas(self, state: dict[str, Any]) -> None:
+        """Compare what all ranks hold copies of; ReplicaError where it differs."""
+        replicas.check(self.ties.engine, Parallel(self.model), state, self.state.global_step)
 
     def _write(self, folder: Path) -> None:
         """What the Trainer itself writes into a checkpoint."""
