@@ -20,6 +20,7 @@ from recipe_core import engine as engines
 from recipe_core.engine import Engine
 from recipe_core.errors import CheckpointError
 from recipe_core.formats import Dcp
+from recipe_core.lazy import Lazy, flat
 from recipe_core.safe_pickle import read_pickle
 from recipe_core.settings import Train
 from recipe_core.testing import spawn
@@ -295,6 +296,36 @@ def test_pieces_that_do_not_make_a_tensor(tmp_path: Path, chunks: list[tuple[int
     (path / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(CheckpointError, match=text):
         Dcp().open(path)
+
+
+def test_metadata_that_asks_for_more_memory_than_there_is(tmp_path: Path) -> None:
+    """One changed byte in the number of an entry; the C unpickler makes room for all entries before it."""
+    path = saved(tmp_path / "x", {"w": torch.zeros(4, 3)}) / ".metadata"
+    data = b"\x80\x02]r\x00\x00\x00\x80."
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"\.metadata: damaged, .* entry 2,147,483,648 in a pickle of 9 bytes"):
+        Dcp().open(path.parent)
+
+
+def test_a_changed_byte_of_the_metadata(tmp_path: Path) -> None:
+    """It has no check sum; what it says agrees with itself and with the files, or is refused. No traceback."""
+    state = {"model": tensors(), "optimizer": {"state": {"a": {"m": torch.ones(3), "v": torch.zeros(3)}}}, "step": 7}
+    path = saved(tmp_path / "x", state)
+    clean = dict(flat(Dcp().open(path)))
+    data = (path / ".metadata").read_bytes()
+    refused = 0
+    for at in range(0, len(data), 3):
+        (path / ".metadata").write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        try:
+            found = dict(flat(Dcp().open(path)))
+        except CheckpointError:
+            refused += 1
+            continue
+        # Else a name differs, which no model has.
+        for name in found.keys() & clean.keys():
+            one, two = (leaf.read() if isinstance(leaf, Lazy) else leaf for leaf in (found[name], clean[name]))
+            assert same(one, two) if isinstance(two, Tensor) else one == two, (at, name)
+    assert refused > len(data) // 6
 
 
 # Several ranks

@@ -44,6 +44,15 @@ def read_metadata(folder: Path) -> Metadata:
     metadata = read_pickle(path, _permits)
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise CheckpointError(f"{path}: damaged, it holds no metadata of torch.distributed.checkpoint")
+    try:
+        _require_consistent(path, metadata)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from error
+    return metadata
+
+
+def _require_consistent(path: Path, metadata: Metadata) -> None:
+    """The file has no check sum: what it says must agree with itself, and with the files that it speaks of."""
     ends: dict[str, int] = {}
     for info in metadata.storage_data.values():
         ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
@@ -51,7 +60,14 @@ def read_metadata(folder: Path) -> Metadata:
         _require_file(path, name, end)
     for name, entry in metadata.state_dict_metadata.items():
         _require_whole(path, name, entry)
-    return metadata
+    known = metadata.state_dict_metadata.keys()
+    stored = {index.fqn for index in metadata.storage_data}
+    empty = {name for name in known - stored if math.prod(getattr(metadata.state_dict_metadata[name], "size", ())) == 0}
+    if unknown := sorted(stored ^ (known - empty)):
+        raise CheckpointError(f"{path}: damaged, it does not say of {unknown[0]} both where and of what kind it is")
+    for name, place in (metadata.planner_data or {}).items():
+        if name not in known or name != ".".join(map(str, place)):
+            raise CheckpointError(f"{path}: damaged, it has {name} at {'.'.join(map(str, place))}")
 
 
 def _require_file(metadata: Path, name: str, size: int) -> None:
@@ -67,6 +83,8 @@ def _require_file(metadata: Path, name: str, size: int) -> None:
 def _require_whole(metadata: Path, name: str, entry: TensorStorageMetadata | BytesStorageMetadata) -> None:
     """The pieces of a tensor add up to it: DCP would leave what is missing as it is, without a word."""
     if isinstance(entry, TensorStorageMetadata):
+        if not isinstance(entry.properties.dtype, torch.dtype):
+            raise TypeError(f"{name} has values of type {entry.properties.dtype!r}")
         there, all_of_it = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
         if there != all_of_it:
             raise CheckpointError(f"{metadata}: holds {there:,} of the {all_of_it:,} values of {name}; it is damaged")

@@ -7,13 +7,18 @@ Globals").
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from recipe_core.errors import CheckpointError
+
+_PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
+_BUFFERS = ("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER")
 
 
 class ForbiddenGlobalError(pickle.UnpicklingError):
@@ -65,14 +70,24 @@ def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
         CheckpointError: the file is missing or damaged, or names a forbidden global (nothing of it was called).
     """
     try:
-        with path.open("rb") as file:
-            return _Unpickler(file, permits).load()
+        data = path.read_bytes()
+        _require_bounded(data)
+        return _Unpickler(io.BytesIO(data), permits).load()
     except ForbiddenGlobalError as error:
         raise CheckpointError(forbidden(path, error.name)) from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(f"{path}: damaged, not readable as a pickle ({type(error).__name__}: {error})") from error
+
+
+def _require_bounded(data: bytes) -> None:
+    """Refuse a pickle that would take memory beyond its own size: one changed byte can ask for 64 GB of entries."""
+    for code, argument, _ in pickletools.genops(data):
+        if code.name in _PUTS and isinstance(argument, int) and argument > len(data):
+            raise pickle.UnpicklingError(f"entry {argument:,} in a pickle of {len(data):,} bytes")
+        if code.name in _BUFFERS:
+            raise pickle.UnpicklingError(f"{code.name}, which no checkpoint needs")
 
 
 def forbidden(path: Path, name: str) -> str:
