@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
+NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
+"""What neuronx-distributed imports besides; of transformers it takes names that release 5 has no more."""
 HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
 LIGHT_TESTS = ("cli", "config", "destination", "direct", "estimate", "hooks", "job", "registry", "stop", "variants")
@@ -93,6 +96,22 @@ def install(session: nox.Session, *what: str | Path, options: tuple[str, ...] = 
 def test(session: nox.Session, *args: str | Path) -> None:
     """Run pytest with ``args``, then with what follows ``--`` on the line of nox. No test at all is a failure."""
     session.run("pytest", *PARALLEL, *map(str, args), *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+def install_xla(session: nox.Session, *more: str) -> None:
+    """Install the workspace with PyTorch/XLA, and ``more``, whose needs come before the versions that CI tests."""
+    dropped = ("torch", *("python-dateutil", "tokenizers", "huggingface-hub", "transformers") * bool(more))
+    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    kept = [line for line in versions.splitlines() if line.partition("==")[0] not in dropped]
+    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints.write_text("\n".join([*kept, *XLA]), encoding="utf-8")
+    session.install("--no-compile", "-c", str(constraints), *XLA, *more, *map(str, FOLDERS), *TESTING)
+
+
+def find_package(name: str) -> list[str]:
+    """The folder in which the Python that runs nox finds package ``name``, if it does."""
+    found = find_spec(name)
+    return [str(Path(folder).parent) for folder in (found and found.submodule_search_locations) or ()]
 
 
 def tests_of(*folders: Path) -> list[Path]:
@@ -176,15 +195,30 @@ def peer(session: nox.Session) -> None:
 @nox.session
 def xla(session: nox.Session) -> None:
     """Recipes on PyTorch/XLA's CPU device, and native PyTorch of that release beside it."""
-    versions = re.sub(r"(?m)^torch==.*$", "\n".join(XLA), (ROOT / "constraints.txt").read_text(encoding="utf-8"))
-    constraints = Path(session.create_tmp()) / "constraints.txt"
-    constraints.write_text(versions, encoding="utf-8")
-    session.install("--no-compile", "-c", str(constraints), *XLA, *map(str, FOLDERS), *TESTING)
+    install_xla(session)
     # One after the other: the compiler takes all cores by itself.
     session.run(
         "pytest", "-m", "xla", str(ROOT / "tests"), *session.posargs,
         env={"OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU"},
     )  # fmt: skip
+
+
+@nox.session
+def neuronx(session: nox.Session) -> None:
+    """Tensor parallelism over the real neuronx-distributed, in its CPU mode: gradients and a step against dense.
+
+    AWS's index has the package; its public source, a checkout of github.com/aws-neuron/neuronx-distributed, serves too.
+    """
+    source = os.environ.get("RECIPE_NEURONX_SOURCE") or next(iter(find_package("neuronx_distributed")), "")
+    if not (Path(source) / "neuronx_distributed" / "parallel_layers").is_dir():
+        session.error(
+            f"neuronx-distributed is not here ({source or 'not importable by ' + sys.executable}); let "
+            "RECIPE_NEURONX_SOURCE name the folder src of its source"
+        )
+    install_xla(session, *NEURONX)
+    files = [str(ROOT / "tests" / f"test_neuron_{name}.py") for name in ("gradients", "teams")]
+    environment = {"OMP_NUM_THREADS": "1", "RECIPE_NEURONX_SOURCE": str(Path(source).resolve())}
+    session.run("pytest", "-m", "peer", *files, *session.posargs, env=environment)
 
 
 @nox.session

@@ -1,12 +1,16 @@
-"""What neuronx-distributed 0.18 is published to do, as far as the core asks for it, in a few lines of our own.
+"""What neuronx-distributed 0.18 does, as far as the core asks for it, in a few lines of our own.
 
-Names, arguments and habits are those of ``neuronx_distributed.parallel_layers``: layers take three dimensions,
-exchanges and the cross entropy work in place, a padding of 0 counts as none, sizes must divide, four ranks of a team
-stand eight apart. Tensors on an XLA device, which meet on Trainium only, are exchanged over the host.
+Names, arguments, defaults and habits are those of ``neuronx_distributed.parallel_layers``, as release 2.29 of AWS's SDK
+shows them in its CPU mode: layers take three dimensions, exchanges and the cross entropy work in place, a padding of 0
+counts as none, sizes must divide, four ranks of a team stand apart as on a trn1. A gradient that is not of
+``reduce_dtype`` (by default fp32) goes on as it was before the ranks summed it. Where the package would go on with
+nonsense in silence (a label beyond the vocabulary, a second start), this stops. Tensors on an XLA device are exchanged
+over the host.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -44,17 +48,23 @@ def install() -> None:
 
 
 def teams(world: int, tp: int) -> list[list[int]]:
-    """Which ranks share layers."""
-    if tp == 4 and world % 32 == 0:
-        return [list(range(node + first, node + 32, 8)) for node in range(0, world, 32) for first in range(8)]
+    """Which ranks share layers, on a trn1."""
+    if tp == 4:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        apart = local // tp
+        firsts = (node + first for node in range(0, world, local) for first in range(apart))
+        return [list(range(first, first + tp * apart, apart)) for first in firsts]
     return [list(range(first, first + tp)) for first in range(0, world, tp)]
 
 
 def initialize_model_parallel(
-    tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1
+    tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1, *, lnc_size: int = 1
 ) -> None:  # fmt: skip
     assert not _held, "initialised twice"
     assert pipeline_model_parallel_size == 1
+    tensor_model_parallel_size = min(tensor_model_parallel_size, dist.get_world_size())
+    if dist.get_world_size() % tensor_model_parallel_size:
+        raise RuntimeError("the world does not divide")
     rows = teams(dist.get_world_size(), tensor_model_parallel_size)
     columns = [list(column) for column in zip(*rows, strict=True)]
     on_xla = dist.get_backend() == "xla"
@@ -102,6 +112,8 @@ def get_data_parallel_size() -> int:
 
 def _reduce(x: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
     """Over the team, in place."""
+    if get_tensor_model_parallel_size() == 1:
+        return x
     host = x.cpu() if x.device.type == "xla" else x
     dist.all_reduce(host, operation, group=_held["tp host"])
     return x if host is x else x.copy_(host)
@@ -153,20 +165,23 @@ def gather_from_tensor_model_parallel_region(input_: Tensor) -> Any:
 
 
 class _Linear(torch.autograd.Function):
-    """A product whose backward takes three dimensions, in one piece of memory, and may sum the input's gradient."""
+    """A product whose backward takes three dimensions, in one piece of memory, and may sum the input's gradient.
+
+    It is summed in place as ``summed_in``: of a gradient of another type it sums a copy, and goes on without it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, summed: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, summed_in: torch.dtype | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.summed = summed
+        ctx.summed_in = summed_in
         return x.matmul(weight.t())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         grad_x = grad.matmul(weight)
-        if ctx.summed:
-            _reduce(grad_x)
+        if ctx.summed_in is not None:
+            _reduce(grad_x.to(ctx.summed_in))
         rows, inputs = (t.view(t.shape[0] * t.shape[1], t.shape[2]) for t in (grad, x.contiguous()))
         return grad_x, rows.t().matmul(inputs), None
 
@@ -175,6 +190,7 @@ def _marked(*shape: int, dim: int | None, dtype: torch.dtype) -> nn.Parameter:
     parameter: Any = nn.Parameter(torch.empty(shape, dtype=dtype))
     if dim is not None:
         parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
+        parameter.num_partitions, parameter.rank_ordering = get_tensor_model_parallel_size(), None
     return parameter  # type: ignore[no-any-return]
 
 
@@ -186,30 +202,35 @@ def _divided(size: int) -> int:
 class ColumnParallelLinear(nn.Module):
     def __init__(
         self, input_size: int, output_size: int, bias: bool = True, gather_output: bool = True,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32, reduce_dtype: torch.dtype | None = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
         assert not gather_output
+        self.reduce_dtype = dtype if reduce_dtype is None else reduce_dtype
         self.weight = _marked(_divided(output_size), input_size, dim=0, dtype=dtype)
         self.bias = _marked(_divided(output_size), dim=0, dtype=dtype) if bias else None
 
     def forward(self, input: Tensor) -> Tensor:
-        output: Tensor = _Linear.apply(input, self.weight, True)  # type: ignore[no-untyped-call]
+        output: Tensor = _Linear.apply(input, self.weight, self.reduce_dtype)  # type: ignore[no-untyped-call]
         return output if self.bias is None else output + self.bias
 
 
 class RowParallelLinear(nn.Module):
     def __init__(
         self, input_size: int, output_size: int, bias: bool = True, input_is_parallel: bool = False,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32, reduce_dtype: torch.dtype | None = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
         assert input_is_parallel
+        self.reduce_dtype = dtype if reduce_dtype is None else reduce_dtype
         self.weight = _marked(output_size, _divided(input_size), dim=1, dtype=dtype)
         self.bias = _marked(output_size, dim=None, dtype=dtype) if bias else None
+        if self.bias is not None:
+            self.bias.sequence_parallel_enabled = False  # type: ignore[attr-defined]
 
     def forward(self, input_: Tensor) -> Tensor:
-        output: Tensor = _Reduce.apply(_Linear.apply(input_, self.weight, False))  # type: ignore[no-untyped-call]
+        part: Tensor = _Linear.apply(input_, self.weight, None)  # type: ignore[no-untyped-call]
+        output: Tensor = _Reduce.apply(part.to(self.reduce_dtype)).to(part.dtype)  # type: ignore[no-untyped-call]
         return output if self.bias is None else output + self.bias
 
 
@@ -224,11 +245,13 @@ class ParallelEmbedding(nn.Module):
         inside = padding_idx and self.first <= padding_idx < self.last
         self.padding_idx = padding_idx - self.first if padding_idx and inside else None
         self.weight = _marked(rows, embedding_dim, dim=0, dtype=dtype)
+        self.given = torch.float32 if dtype == torch.float32 else torch.bfloat16  # there are no others
 
     def forward(self, input_: Tensor) -> Tensor:
         own = (input_ >= self.first) & (input_ < self.last)
         found = F.embedding((input_ - self.first) * own, self.weight, self.padding_idx)
-        output: Tensor = _Reduce.apply(found * own.float()[..., None])  # type: ignore[no-untyped-call]
+        masked = (found * own[..., None].to(self.given)).to(self.given)
+        output: Tensor = _Reduce.apply(masked)  # type: ignore[no-untyped-call]
         return output
 
 
@@ -262,7 +285,7 @@ def parallel_cross_entropy(vocab_parallel_logits: Tensor, target: Tensor, label_
 
 def get_grad_norm(parameters: Any) -> Tensor:
     """By the marks on the parameters: what is not divided is summed on every rank and counts once."""
-    total = torch.zeros(1)
+    total = torch.zeros(1, dtype=parameters[0].dtype)
     for parameter in parameters:
         if parameter.grad is not None:
             share = 1 if getattr(parameter, "tensor_model_parallel", False) else get_tensor_model_parallel_size()

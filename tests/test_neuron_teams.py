@@ -1,113 +1,40 @@
 """Tensor parallelism by neuronx-distributed's layers, against the model that nobody divided, on two processes.
 
-The real package runs on Trainium alone or, where it can be imported, in its CPU mode. Else a stand-in that behaves as
-the package is published to takes its place (``nxd_stand_in.py``).
+By the real package in its CPU mode, where its source is at hand (``nxd_real.py``), and everywhere by a stand-in that
+behaves as it does (``nxd_stand_in.py``).
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from datetime import timedelta
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import nxd_real
+import nxd_stand_in
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from neuron_on_host import RECIPES, batch_of, built, job_of, over_nxd
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recipe_core import engine as engines
-from recipe_core import stack
 from recipe_core.curves import METRICS, Row, read_rows
 from recipe_core.dcp_metadata import read_metadata
-from recipe_core.engine.native import NativeEngine
 from recipe_core.formats import Dcp
-from recipe_core.job import Job, resolve
 from recipe_core.lazy import lazy
-from recipe_core.parallel import Batch, Parallel, Run
-from recipe_core.registry import load
+from recipe_core.parallel import Batch, Parallel
 from recipe_core.run import run
 from recipe_core.testing import spawn
 from recipe_core.xla import nxd
-from recipe_core.xla.collectives import OverHost
-from recipe_core.xla.groups import Group
-
-STILL = ("model.dropout=0", "model.attention_dropout=0")
-RECIPES = {
-    "megatron_gpt": ("model.positions=32", "data.sequence=32"),
-    "bert_dp": ("model.vocabulary=1001",),  # which 2 does not divide: the second rank fills up
-}
-
-
-class Host(OverHost):
-    """Exchanges of a run whose device is the host itself."""
-
-    def sync(self) -> None:
-        pass
-
-
-class HostEngine(NativeEngine):
-    """The CPU in the place of an XLA device, with neuronx-distributed's grid of processes."""
-
-    collectives = Host()
-
-    def mesh(self, axes: dict[str, int]) -> Any:
-        return nxd.grid(axes, self.rank, timedelta(seconds=60), on_xla=False) if "tp" in axes else super().mesh(axes)
-
-    def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
-        if isinstance(group, Group):
-            return self.collectives.mean(tensor.detach().to(self._mean_type(tensor.dtype)), group)
-        return super().mean(tensor, group)
-
-
-@contextmanager
-def over_nxd(real: bool) -> Iterator[None]:
-    """In a rank: layouts that divide go through neuronx-distributed, or what stands in for it, on the CPU."""
-    if real:
-        os.environ["NXD_CPU_MODE"] = "1"
-    else:
-        stand_in().install()
-    from recipe_core.layouts.neuron_teams import teamed
-
-    teams = {"side_effect": lambda module, config, run: teamed(module, run)}
-    divided = mock.patch("recipe_core.layouts.divided.divided", **teams)
-    started = mock.patch.object(engines, "start", side_effect=lambda *_, **__: HostEngine("cpu", 60.0))
-    with divided, started:
-        yield
-
-
-def stand_in() -> Any:
-    spec = importlib.util.spec_from_file_location("nxd_stand_in", Path(__file__).with_name("nxd_stand_in.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
-    return resolve(load(), f"{recipe}:tiny", [*RECIPES[recipe], *STILL, *words], processes)
-
-
-def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
-    """The model under its layout, as a run makes it."""
-    from recipe_core.run import _context, _model
-
-    context = _context(job, engine, None)
-    model, loss = _model(job, context)
-    return model, loss, context
-
-
-def batch_of(job: Job, context: Run) -> Batch:
-    samples = job.data.build(job.data.config, context)
-    return {name: t if t.is_floating_point() else t.long() for name, t in samples.read("train", 0, 4).items()}
 
 
 def compared(recipe: str, real: bool) -> dict[str, Any]:
@@ -138,9 +65,8 @@ def compared(recipe: str, real: bool) -> dict[str, Any]:
         result["values"] = max(abs(float(values[0][name] - values[1][name])) for name in values[1])
         result["gradients"] = apart({n: p.grad for n, p in named.items()}, {n: p.grad for n, p in expected.items()})
         norms = [float(m.norm()) for m in (model, dense)]
-        if not real:  # the package's own asks for a device of XLA
-            grads = importlib.import_module("neuronx_distributed.parallel_layers.grads")
-            norms.append(float(grads.get_grad_norm(list(named.values()))))
+        grads = importlib.import_module("neuronx_distributed.parallel_layers.grads")
+        norms.append(float(grads.get_grad_norm(list(named.values()))))
         result["norms"] = max(norms) / min(norms) - 1
         for m in (model, dense):
             m.clip(0.01)
@@ -325,7 +251,7 @@ def on_xla(recipe: str, folder: str) -> None:
     from recipe_core.engine import xla  # which asks by itself what PJRT's device is: a CPU
 
     assert xla
-    stand_in().install()
+    nxd_stand_in.install()
     met = dict(os.environ)
     saved = str(Path(folder, "native", "checkpoints/step-2"))
     words = ["layout=tp", "train.engine=xla", *EVERY]
@@ -365,20 +291,10 @@ def test_on_xla_devices(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(set(compiled)) == 1, compiled
 
 
-def _missing() -> str:
-    if problems := [problem.partition(";")[0] for problem in stack.nxd_problems()]:
-        return problems[0]
-    try:
-        importlib.import_module("neuronx_distributed.parallel_layers.layers")
-    except ImportError as error:
-        return f"neuronx-distributed cannot be imported: {error}"
-    return ""
-
-
 @pytest.mark.peer
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_step_of_the_real_package(recipe: str) -> None:
     """In its CPU mode, over gloo."""
-    if reason := _missing():
+    if reason := nxd_real.missing():
         pytest.skip(reason)
-    require_close(spawn(compared, 2, recipe, True))
+    require_close(spawn(compared, 2, recipe, True, timeout=300))

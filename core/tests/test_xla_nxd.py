@@ -100,3 +100,30 @@ def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "neuronx_distributed", None)
     with pytest.raises(ConfigError, match=r"layout.tp: neuronx-distributed, .* cannot be imported \(.*; install it"):
         nxd.column(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "size"),
+    [("trn1.32xlarge", None, 1), ("trn2.48xlarge", None, 2), ("trn2.48xlarge", "1", 1), ("", None, 1)],
+)
+def test_the_package_knows_how_cores_are_joined(
+    monkeypatch: pytest.MonkeyPatch, machine: str, setting: str | None, size: int
+) -> None:
+    """By its default of one it would take a team of 64 on a trn2, whose cores are joined by two, for half of a ring."""
+    told: dict[str, int] = {}
+    state = SimpleNamespace(
+        model_parallel_is_initialized=lambda: False,
+        initialize_model_parallel=lambda **words: told.update(words),
+        get_data_parallel_rank=lambda: 0,
+        get_tensor_model_parallel_rank=lambda: 0,
+    )
+    monkeypatch.setattr(nxd, "_module", lambda name: state)
+    monkeypatch.setattr(stack, "instance", lambda: machine)
+    monkeypatch.setattr(nxd.dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(nxd.dist, "all_gather_object", lambda places, own: places.__setitem__(0, own))
+    monkeypatch.setattr(nxd.Grid, "of_places", lambda *args: None)
+    monkeypatch.delenv("NEURON_LOGICAL_NC_CONFIG", raising=False)
+    if setting:
+        monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", setting)
+    nxd.grid({"dp": 1, "tp": 1}, 0, timedelta(seconds=1), on_xla=False)
+    assert told == {"tensor_model_parallel_size": 1, "lnc_size": size}

@@ -6,6 +6,7 @@ told apart by what the installers left behind: nothing is imported.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,6 +105,12 @@ def instance() -> str:
         return _PRODUCT.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):  # a container or another system, which hide it
         return ""
+
+
+def logical_core_size() -> int:
+    """How many physical NeuronCores make one that a process sees: from trn2 on two, unless it is told otherwise."""
+    default = "2" if instance().startswith(("trn2", "trn3")) else "1"
+    return int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default))
 
 
 def worker_problems(stack: Neuron | None, processes: int) -> Iterator[str]:

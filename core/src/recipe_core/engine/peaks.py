@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import NamedTuple
 
-from recipe_core.stack import instance
+from recipe_core.stack import instance, logical_core_size
 
 
 class Peak(NamedTuple):
@@ -73,6 +72,4 @@ def trainium_peak(instance: str, cores: int) -> Peak | None:
 
 def trainium_instance_peak() -> Peak | None:
     """Peak of one logical NeuronCore of this machine; None where it is no EC2 instance with Trainium."""
-    kind = instance()
-    default = "1" if kind.startswith("trn1") else "2"  # trn2 joins two physical cores into one unless told otherwise
-    return trainium_peak(kind, int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default)))
+    return trainium_peak(instance(), logical_core_size())

@@ -7,7 +7,7 @@ Its published interface is used and nothing behind it: ``parallel_state``, ``lay
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipe_core.errors import ConfigError
-from recipe_core.stack import NXD_WAY_OUT
+from recipe_core.stack import NXD_WAY_OUT, logical_core_size
 from recipe_core.xla.groups import Grid
 
 
@@ -44,7 +44,7 @@ def grid(axes: Mapping[str, int], rank: int, timeout: timedelta, *, on_xla: bool
     if state.model_parallel_is_initialized():  # by an earlier run of this process, whose groups are gone
         state.destroy_model_parallel()
     with _world_on_xla() if on_xla else nullcontext():
-        state.initialize_model_parallel(tensor_model_parallel_size=axes["tp"])
+        state.initialize_model_parallel(tensor_model_parallel_size=axes["tp"], lnc_size=logical_core_size())
     own = {"dp": state.get_data_parallel_rank(), "tp": state.get_tensor_model_parallel_rank()}
     places: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(places, tuple(int(own[axis]) for axis in axes))
@@ -62,9 +62,9 @@ def column(dense: nn.Linear) -> nn.Module:
     with torch.device("meta"):  # values and place are those of the parameters that it is given
         layer = _module("layers").ColumnParallelLinear(
             dense.in_features, dense.out_features, bias=dense.bias is not None, gather_output=False,
-            dtype=dense.weight.dtype,
+            dtype=dense.weight.dtype, reduce_dtype=dense.weight.dtype,
         )  # fmt: skip
-    return _linear(layer, dense)
+    return _linear(layer, dense, _column_forward)
 
 
 def row(dense: nn.Linear) -> nn.Module:
@@ -72,9 +72,9 @@ def row(dense: nn.Linear) -> nn.Module:
     with torch.device("meta"):
         layer = _module("layers").RowParallelLinear(
             dense.in_features, dense.out_features, bias=dense.bias is not None, input_is_parallel=True,
-            dtype=dense.weight.dtype,
+            dtype=dense.weight.dtype, reduce_dtype=torch.float32,  # of the sum over ranks, which is rounded once
         )  # fmt: skip
-    return _linear(layer, dense)
+    return _linear(layer, dense, _forward)
 
 
 def embedding(dense: nn.Embedding, words: int) -> nn.Module:
@@ -170,9 +170,9 @@ def _world_on_xla() -> Iterator[None]:
         _update_default_pg(host)
 
 
-def _linear(layer: nn.Module, dense: nn.Linear) -> nn.Module:
+def _linear(layer: nn.Module, dense: nn.Linear, forward: Callable[..., Tensor]) -> nn.Module:
     _adopt(layer, dense)
-    layer.forward = partial(_multiplied, layer, layer.forward)
+    layer.forward = partial(forward, layer, layer.forward)
     return layer
 
 
@@ -192,12 +192,28 @@ def _adopt(layer: nn.Module, dense: nn.Module) -> None:
         setattr(layer, name, parameter)
 
 
-def _multiplied(layer: nn.Module, forward: Any, x: Tensor) -> Tensor:
-    """What a linear layer of the package gives, which takes three dimensions and knows of CUDA's autocast alone."""
-    device, dtype = x.device.type, layer.weight.dtype
-    assert isinstance(dtype, torch.dtype)
+def _column_forward(layer: Any, forward: Any, x: Tensor) -> Tensor:
+    """As :func:`_forward`; the backward pass sums the input's gradient over the ranks as wide as it is.
+
+    In any other ``reduce_dtype`` the package sums a copy and goes on with what nobody summed.
+    """
+    layer.reduce_dtype = _computing_dtype(layer, x)
+    return _forward(layer, forward, x)
+
+
+def _computing_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
+    """What ``layer`` multiplies in: autocast's type, else that of its weights."""
+    device = x.device.type
     if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+        return torch.get_autocast_dtype(device)
+    dtype = layer.weight.dtype
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _forward(layer: nn.Module, forward: Any, x: Tensor) -> Tensor:
+    """The output of a linear layer of the package, which takes three dimensions and knows of CUDA's autocast alone."""
+    device, dtype = x.device.type, _computing_dtype(layer, x)
     given = x.to(dtype) if x.ndim == 3 else x.to(dtype).reshape(1, -1, x.shape[-1])
     with torch.autocast(device, enabled=False), _as_wide(layer, dtype):
         output: Tensor = forward(given)

@@ -1,0 +1,80 @@
+"""A rank of a test, on the CPU, whose layers neuronx-distributed divides: the real one, or what stands in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import nxd_real
+import nxd_stand_in
+from torch import Tensor
+
+from recipe_core import engine as engines
+from recipe_core.engine.native import NativeEngine
+from recipe_core.job import Job, resolve
+from recipe_core.parallel import Batch, Parallel, Run
+from recipe_core.registry import load
+from recipe_core.xla import nxd
+from recipe_core.xla.collectives import OverHost
+from recipe_core.xla.groups import Group
+
+STILL = ("model.dropout=0", "model.attention_dropout=0")
+RECIPES = {
+    "megatron_gpt": ("model.positions=32", "data.sequence=32"),
+    "bert_dp": ("model.vocabulary=1001",),  # which 2 does not divide: the second rank fills up
+}
+
+
+class Host(OverHost):
+    """Exchanges of a run whose device is the host itself."""
+
+    def sync(self) -> None:
+        pass
+
+
+class HostEngine(NativeEngine):
+    """The CPU in the place of an XLA device, with neuronx-distributed's grid of processes."""
+
+    collectives = Host()
+
+    def mesh(self, axes: dict[str, int]) -> Any:
+        return nxd.grid(axes, self.rank, timedelta(seconds=60), on_xla=False) if "tp" in axes else super().mesh(axes)
+
+    def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
+        if isinstance(group, Group):
+            return self.collectives.mean(tensor.detach().to(self._mean_type(tensor.dtype)), group)
+        return super().mean(tensor, group)
+
+
+@contextmanager
+def over_nxd(real: bool) -> Iterator[None]:
+    """In a rank: layouts that divide go through neuronx-distributed, or what stands in for it, on the CPU."""
+    (nxd_real if real else nxd_stand_in).install()
+    from recipe_core.layouts.neuron_teams import teamed
+
+    teams = {"side_effect": lambda module, config, run: teamed(module, run)}
+    divided = mock.patch("recipe_core.layouts.divided.divided", **teams)
+    started = mock.patch.object(engines, "start", side_effect=lambda *_, **__: HostEngine("cpu", 60.0))
+    with divided, started:
+        yield
+
+
+def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
+    return resolve(load(), f"{recipe}:tiny", [*RECIPES[recipe], *STILL, *words], processes)
+
+
+def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
+    """The model under its layout, as a run makes it."""
+    from recipe_core.run import _context, _model
+
+    context = _context(job, engine, None)
+    model, loss = _model(job, context)
+    return model, loss, context
+
+
+def batch_of(job: Job, context: Run) -> Batch:
+    samples = job.data.build(job.data.config, context)
+    return {name: t if t.is_floating_point() else t.long() for name, t in samples.read("train", 0, 4).items()}
