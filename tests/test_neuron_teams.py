@@ -105,8 +105,7 @@ def layers_compared() -> dict[str, float]:
         whole.sum().backward()
         assert given[0].grad is not None
         found[f"{own.dtype} bias"] = apart_by(layer.bias.grad, dense.bias.grad.chunk(2)[rank])  # type: ignore[union-attr,operator,arg-type]
-        if wide:
-            found["input"] = apart_by(given[0].grad, given[1].grad)
+        found[f"{own.dtype} input"] = apart_by(given[0].grad, given[1].grad) / (1 if wide else 1e5)
     assert layer.weight.grad.dtype == torch.float32  # type: ignore[union-attr]
 
     table, ids = nn.Embedding(7, 4, padding_idx=0), torch.tensor([[0, 3, 6], [3, 0, 1]])
