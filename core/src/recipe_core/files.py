@@ -5,21 +5,47 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from recipe_core.errors import DiskError
+from recipe_core.errors import ConfigError, DiskError
+
+_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/|://")
+"""``s3://bucket/x``, and ``s3:/bucket/x``, which ``pathlib`` makes of it."""
+
+
+def remote(place: str | Path) -> str | None:
+    """The problem with ``place`` where it names something that is not on a disk of this machine; else None."""
+    if not _REMOTE.search(str(place)):
+        return None
+    shown = re.sub(r":/(?=[^/])", "://", str(place), count=1)
+    if "file:/" in shown:
+        return f"expected a path, got {shown!r}; write it without file://"
+    return (
+        f"expected a path on this machine, got {shown!r}: remote places are neither read nor written. Mount it, or "
+        "name a local path and copy before the run (input) or after it (output)"
+    )
+
+
+def require_local(place: str | Path, name: str) -> None:
+    """Raise ConfigError, beginning with ``name``, where ``place`` is :func:`remote`."""
+    if problem := remote(place):
+        raise ConfigError(f"{name}: {problem}")
 
 
 def home() -> Path:
     """The user's cache for prepared data and indices: ``$RECIPE_CACHE``, or the platform's cache folder."""
     import platformdirs
 
-    return Path(os.environ.get("RECIPE_CACHE") or platformdirs.user_cache_dir("recipe"))
+    place = os.environ.get("RECIPE_CACHE") or platformdirs.user_cache_dir("recipe")
+    require_local(place, "RECIPE_CACHE")
+    return Path(place)
 
 
 def aside(path: Path, ending: str = "part") -> Path:
@@ -59,6 +85,20 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def exchange(one: Path, two: Path) -> bool:
+    """Swap two names of one disk in a single step; False, with nothing done, where system or disk cannot."""
+    import ctypes
+
+    names, swap = (os.fsencode(one), os.fsencode(two)), 2  # RENAME_EXCHANGE and RENAME_SWAP
+    try:
+        if sys.platform == "darwin":
+            return bool(ctypes.CDLL(None).renamex_np(*names, swap) == 0)
+        here = -100  # AT_FDCWD
+        return bool(ctypes.CDLL(None).renameat2(here, names[0], here, names[1], swap) == 0)
+    except (AttributeError, OSError, TypeError):  # a C library without it, or none
+        return False
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Give a temporary path beside ``path``; move it there when the block ends well, else remove it.
@@ -80,6 +120,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _atomic(path: Path) -> Iterator[Path]:
+    require_local(path, "output")
     part = aside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

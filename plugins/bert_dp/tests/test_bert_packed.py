@@ -228,3 +228,17 @@ def test_full_disk(shards: Path, tmp_path: Path, limit: int) -> None:
     assert not (tmp_path / "packed").exists()
     prepare(settings)
     assert BertFiles().verify(tmp_path / "packed") == []
+
+
+def test_shards_are_not_packed_into_themselves(shards: Path) -> None:
+    before = {path: path.read_bytes() for path in shards.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"output: .* holds what this preparation reads \("):
+        prepare(PreparePacked(inputs=(str(shards),), output=str(shards), overwrite=True))
+    assert {path: path.read_bytes() for path in shards.rglob("*") if path.is_file()} == before
+
+
+def test_every_file_of_a_packed_set_is_listed_and_may_be_replaced(packed: Path, shards: Path) -> None:
+    names = {str(p.relative_to(packed)) for p in packed.rglob("*") if p.is_file()}
+    assert {*json.loads((packed / "manifest.json").read_text())["files"]} == names - {"manifest.json"}
+    prepare(PreparePacked(inputs=(str(shards),), output=str(packed), overwrite=True, seed=7))
+    assert json.loads((packed / "manifest.json").read_text())["settings"]["seed"] == 7

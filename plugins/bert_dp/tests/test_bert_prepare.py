@@ -299,3 +299,36 @@ def test_space_is_asked_for_beforehand(settings: Make, tmp_path: Path, monkeypat
     with pytest.raises(DiskError, match=rf"^{tmp_path}/out: the shards needs .* MB and 0\.1 MB are free"):
         prepare(settings(gzip=False))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["text", "vocabulary", "folder", "pattern", "link"])
+def test_overwriting_never_takes_an_input(settings: Make, tmp_path: Path, text: Path, name: str) -> None:
+    """One that lies in the output: the earlier set stays whole, and so does the input."""
+    folder = tmp_path / "above" / "data"
+    prepare(settings(output=str(folder)))
+    changes: dict[str, Any] = {"inputs": (str(text),)}
+    if name == "vocabulary":
+        changes["vocabulary"] = str(folder / "vocab.txt")
+    elif name == "link":
+        (tmp_path / "link.txt").symlink_to(folder / "vocab.txt")
+        changes["inputs"] = (str(text), str(tmp_path / "link.txt"))
+    else:
+        shutil.copy(text, folder / "mine.jsonl")
+        inputs = {
+            "text": folder / "mine.jsonl",
+            "folder": tmp_path / "above",
+            "pattern": tmp_path / "*" / "*" / "*.jsonl",
+        }
+        changes["inputs"] = (str(inputs[name]),)
+    if name == "folder":  # of which the shards are no text
+        for path in folder.rglob("*.hdf5"):
+            path.rename(path.with_name(f".{path.name}"))
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=r"output: .*data holds what this preparation reads \("):
+        prepare(settings(output=str(folder), overwrite=True, **changes))
+    assert contents(tmp_path) == before
+
+
+def test_every_file_is_listed(shards: Path) -> None:
+    names = {str(p.relative_to(shards)) for p in shards.rglob("*") if p.is_file()}
+    assert {*json.loads((shards / "manifest.json").read_text())["files"]} == names - {"manifest.json"}

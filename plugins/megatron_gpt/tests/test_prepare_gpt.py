@@ -344,3 +344,25 @@ def test_a_list_of_what_can_be_prepared(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "gpt_indexed" in out
     assert "settings: inputs, format, documents" in out
+
+
+@pytest.mark.parametrize(
+    "words", [("inputs=.",), ("inputs=out/tokenizer.json", "format=text"), ("inputs=text.jsonl", "tokenizer=out")]
+)
+def test_overwriting_never_takes_what_it_reads(site: Path, typed: Typed, words: tuple[str, ...]) -> None:
+    assert typed(*LINE, "output=out")[0] == 0
+    for path in Path("out").glob("tokens.*"):
+        path.rename(path.with_name(f".{path.name}"))  # no text, which would be refused before
+    before = files("out")
+    code, _, err = typed(*LINE, *words, "output=out", "overwrite=true")
+    assert code == 2
+    assert "output: out holds what this preparation reads (" in err
+    assert files("out") == before
+
+
+def test_a_file_beside_the_tokens_is_named_and_stays(site: Path, typed: Typed) -> None:
+    assert typed(*LINE, "output=out")[0] == 0
+    Path("out/thesis.tex").write_text("mine")
+    before = files("out")
+    code, _, err = typed(*LINE, "output=out", "overwrite=true")
+    assert (code, "does not list (thesis.tex)" in err, files("out")) == (2, True, before)

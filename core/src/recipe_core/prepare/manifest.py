@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from recipe_core.errors import DataError
@@ -20,12 +22,9 @@ def file_facts(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": digest(folder / name)} for name in names}
 
 
-def sealed_text(manifest: Mapping[str, Any], folder: Path, others: Collection[str]) -> str:
-    """A manifest as it is written: with every file of ``folder`` but ``others``, and a digest of itself."""
-    files = manifest.get("files", {})
-    rest = [name for name in unlisted(folder, files, NAME) if name not in others]
-    whole = {**manifest, "files": {**files, **file_facts(folder, rest)}}
-    return json.dumps(sealed(whole), indent=2, ensure_ascii=False) + "\n"
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """A manifest as it is written, with a digest of itself."""
+    return json.dumps(sealed(manifest), indent=2, ensure_ascii=False) + "\n"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -69,3 +68,63 @@ def file_problems(folder: Path, manifest: Mapping[str, Any], beside: Sequence[st
         *(f"{folder / name}: {problem}" for name, problem in found if problem),
         *(f"{folder / name}: is not in the manifest; move it out of the folder" for name in strays),
     ]
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether ``folder`` is a data set of ``recipe prepare``: a real folder with a manifest of ours in it.
+
+    Others write files named ``manifest.json`` too.
+    """
+    try:
+        manifest = {} if folder.is_symlink() else read_manifest(folder)
+    except DataError:
+        return False
+    files = manifest.get("files", {}).values()
+    ours = all(isinstance(facts, dict) and {"bytes", "sha256"} <= facts.keys() for facts in files)
+    return bool(files) and ours and isinstance(manifest.get("kind"), str)
+
+
+def foreign(folder: Path) -> list[str]:
+    """Paths in a data set that its manifest does not list: files, links and folders that somebody else put there.
+
+    Raises:
+        OSError: a folder in it cannot be read.
+    """
+    listed = _listed(folder)
+    parents = {str(parent) for name in listed for parent in PurePosixPath(name).parents}
+    found = []
+    for path in walk(folder):
+        name = path.relative_to(folder).as_posix()
+        real_folder = path.is_dir() and not path.is_symlink()
+        if name not in parents if real_folder else name not in listed or path.is_symlink():
+            found.append(name)
+    return sorted(found)
+
+
+def remove_set(folder: Path) -> None:
+    """Delete what the manifest in ``folder`` lists, then the folder. What it does not list stays, and so the folder."""
+    found, listed = list(walk(folder)), _listed(folder)
+    ours = [p for p in found if not p.is_symlink() and p.is_file() and p.relative_to(folder).as_posix() in listed]
+    for path in sorted(ours, key=lambda path: path == folder / NAME):  # the manifest last: it says what is ours
+        path.unlink()
+    for path in (*(p for p in reversed(found) if p.is_dir() and not p.is_symlink()), folder):
+        with suppress(OSError):  # not empty
+            path.rmdir()
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Everything below ``folder``, each folder before what is in it; no link is followed.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for where, folders, files in os.walk(folder, onerror=fail):
+        yield from (Path(where, name) for name in (*folders, *files))
+
+
+def _listed(folder: Path) -> set[str]:
+    return {NAME, *read_manifest(folder).get("files", {})}

@@ -54,7 +54,8 @@ class PrepareHdf5(TextInput):
     output: str = ""
     """Folder to make."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set."""
+    """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
+    the new one is complete."""
     workers: int = 0
     """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     seed: int = 1234
@@ -122,7 +123,8 @@ class PreparePacked:
     output: str = ""
     """Folder to make."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set."""
+    """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
+    the new one is complete."""
     workers: int = 0
     """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     seed: int = 1234

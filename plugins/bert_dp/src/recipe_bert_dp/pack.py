@@ -79,8 +79,10 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
     facts = input_facts(paths)
     key = {"kind": "bert_packed", **plain, "inputs": facts}
+    vocabulary = [found for found in [shards.vocabulary_beside(paths)] if found]
     groups = [g for kind in ("training", "test") for g in _groups(kind, shapes, settings.samples_per_shard)]
-    with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+    final = Path(settings.output).expanduser()
+    with Output(final, key, reads=[*paths, *vocabulary], overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         with output.writing():
             for folder in {WORK, *(group.kind for group in groups)}:
@@ -104,11 +106,10 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
                 # Habana's scripts look for it beside the folder with the shards
                 found = _metadata(kind, groups, plans, capacity, shape.sequence)
                 write_text(output.folder / f"{kind}_metadata.json", json.dumps(found, indent=2, sort_keys=True) + "\n")
-            if vocabulary := shards.vocabulary_beside(paths):
-                shutil.copyfile(vocabulary, output.folder / "vocab.txt")
+            for path in vocabulary:
+                shutil.copyfile(path, output.folder / "vocab.txt")
             shutil.rmtree(output.folder / WORK, ignore_errors=True)
-        output.finish(manifest)
-    return manifest
+        return output.finish(manifest)
 
 
 def _shape(path: Path) -> Shape:

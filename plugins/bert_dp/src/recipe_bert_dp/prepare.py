@@ -45,7 +45,8 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
     facts = input_facts(inputs)
     key = {"kind": "bert_hdf5", **plain, "vocabulary": sha256(vocabulary.path), "inputs": facts}
-    with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+    final = Path(settings.output).expanduser()
+    with Output(final, key, reads=[*inputs, vocabulary.path], overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         work = output.folder / WORK
         workers = fitting(settings.workers, sum(path.stat().st_size for path in inputs))
@@ -64,8 +65,7 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
         with output.writing():
             shutil.copyfile(vocabulary.path, output.folder / "vocab.txt")
             shutil.rmtree(work, ignore_errors=True)
-        output.finish(manifest)
-    return manifest
+        return output.finish(manifest)
 
 
 def _deal(split: Split, settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, work: Path) -> dict[str, Any]:

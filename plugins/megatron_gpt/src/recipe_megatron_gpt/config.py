@@ -89,7 +89,8 @@ class GptPrepare(TextInput):
     output: str = ""
     """Folder to make."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set."""
+    """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
+    the new one is complete."""
     tokenizer: str = ""
     """A tokenizer.json; GPT-2's vocab.json and merges.txt (one of them, or their folder); BERT's vocab.txt; or
     ``train``, to train a byte-level BPE on the input."""

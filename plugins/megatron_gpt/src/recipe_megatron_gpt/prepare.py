@@ -63,7 +63,8 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
         "inputs": facts,
         "tokenizer": _hash(found.content if found else TRAIN),
     }
-    with Output(Path(settings.output).expanduser(), key, overwrite=settings.overwrite) as output:
+    reads = [source.path for source in sources] + [Path(settings.tokenizer).expanduser()] * (found is not None)
+    with Output(Path(settings.output).expanduser(), key, reads=reads, overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         tokenizer = found or known(_trained_tokenizer(settings, sources, output), eod)
         with output.writing():
@@ -83,8 +84,7 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
             "files": files,
             "versions": {name: version(name) for name in ("recipe-megatron-gpt", "tokenizers")},
         }
-        output.finish(manifest)
-    return manifest
+        return output.finish(manifest)
 
 
 def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
