@@ -245,3 +245,43 @@ def test_comparing_loads_neither_torch_nor_numpy(make: Made) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_of_the_user_is_not_replaced_by_a_golden_curve(make: Made, typed: Typed) -> None:
+    make("run", {1: 2.0, 2: 1.0})
+    golden, metrics = Path("golden.jsonl"), Path("run/metrics.jsonl")
+    golden.write_text("mine")
+    before = metrics.read_bytes()
+    for path in (golden, metrics):  # the run's own rows have more than a step and a loss
+        code, _, err = typed("run", "--no-png", "--write-golden", str(path))
+        assert (code, err) == (
+            2, f"recipe compare: {path} exists and is no file for train.golden; name another, or remove it yourself\n"
+        )  # fmt: skip
+    assert (golden.read_text(), metrics.read_bytes()) == ("mine", before)
+    golden.unlink()
+    for _ in range(2):  # its own it may
+        assert typed("run", "--no-png", "--write-golden", "golden.jsonl")[0] == 0
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_a_picture_of_the_user_is_not_replaced(make: Made, typed: Typed, ending: str) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    make("run", {1: 2.0, 2: 1.0})
+    theirs, ours = Path(f"theirs.{ending}"), Path(f"ours.{ending}")
+    figure.Figure().savefig(theirs)
+    before = theirs.read_bytes()
+    code, _, err = typed("run", "--png", str(theirs))
+    assert code == 2
+    assert f"{theirs} exists and is no picture of `recipe compare`" in err
+    assert theirs.read_bytes() == before
+    for _ in range(2):  # its own it may
+        assert typed("run", "--png", str(ours))[0] == 0
+
+
+def test_without_a_name_no_picture_is_drawn_over_one_of_the_user(make: Made, typed: Typed) -> None:
+    pytest.importorskip("matplotlib")
+    make("run", {1: 2.0, 2: 1.0})
+    Path("compare.png").write_text("mine")
+    code, _, err = typed("run")
+    assert (code, err) == (0, "compare.png was not drawn: another file has this name; say --png FILE\n")
+    assert Path("compare.png").read_text() == "mine"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.destination import new_folder, shared_folder
-from recipe_core.errors import DiskError, LaunchError
+from recipe_core.destination import new_folder, require_run_folder, shared_folder
+from recipe_core.errors import ConfigError, DiskError, LaunchError
 from recipe_core.launch import Worker, worker
 
 
@@ -88,3 +88,25 @@ def test_an_unnamed_torchrun_of_several_machines_needs_a_folder(
     rank = ranked(monkeypatch, **TORCHRUN, **name, LOCAL_WORLD_SIZE="2")
     with pytest.raises(LaunchError, match="add --out DIR"):
         shared_folder("gpt", rank)
+
+
+JOB = "recipe: a\nmodel: {use: m}\ndata: {use: d}\nlayout: {use: l}\ncheckpoint: {use: c}\ntrain: {}\n"
+
+
+@pytest.mark.parametrize("text", ["apiVersion: batch/v1\nkind: Job\n", "recipe: a\n", f"# mine\n{JOB}", "a: [", ""])
+def test_a_job_yaml_of_something_else_makes_no_run_folder(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"is not a run folder \(.*job.yaml is none that a run wrote\); give another"):
+        require_run_folder(tmp_path)
+
+
+def test_what_a_run_may_begin_in(tmp_path: Path) -> None:
+    require_run_folder(tmp_path / "new")
+    for name in ("logs", "trial"):
+        (tmp_path / name).mkdir()
+    require_run_folder(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match=r"is not a run folder \(no job.yaml in it\)"):
+        require_run_folder(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    require_run_folder(tmp_path)

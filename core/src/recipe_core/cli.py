@@ -20,6 +20,7 @@ from recipe_core.cli_compare import add_compare_command
 from recipe_core.cli_convert import add_convert_command
 from recipe_core.cli_data import add_data_commands
 from recipe_core.cli_doctor import add_doctor_command
+from recipe_core.cli_paths import LocalPath
 from recipe_core.errors import ConfigError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ _processes = click.option(
     help="Processes on this machine (default: the recipe's, mostly 1).",
 )
 _out = click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
+    "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
 )
 
 
@@ -199,7 +200,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     srun starts it.
     """
     from recipe_core import launch, launch_variables
-    from recipe_core.destination import new_folder, shared_folder
+    from recipe_core.destination import begun, new_folder, require_run_folder, shared_folder
 
     launch.die_with_parent()
     worker = launch.worker()
@@ -211,6 +212,8 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
         if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
             return 2
         raise
+    if out is not None and worker is None and not begun(out):
+        require_run_folder(out)  # before the ranks' logs are written into it
     processes = processes or job.recipe.processes
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
@@ -231,7 +234,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
 @_processes
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="DIR",
     help="Where a trial run keeps what it needs (default: a temporary folder); one that all machines see.",
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recipe_core.cli_paths import LocalPath
+
 if TYPE_CHECKING:
     from recipe_core.compare import Comparison
 
@@ -19,7 +21,7 @@ def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None
     """Add the command to ``group``; ``debug`` decorates it."""
 
     @group.command()
-    @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+    @click.argument("runs", nargs=-1, required=True, type=LocalPath(path_type=Path), metavar="RUN...")
     @click.option(
         "--tolerance",
         type=click.FloatRange(min=0),
@@ -29,7 +31,7 @@ def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None
     @click.option("--metric", default="loss", metavar="KEY", help="What to compare (default: loss).")
     @click.option(
         "--png",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help=f"Where to draw the curves (default: {PICTURE}, where matplotlib is installed; with --json, nowhere).",
     )
@@ -37,7 +39,7 @@ def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None
     @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
     @click.option(
         "--write-golden",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(path_type=Path, dir_okay=False),
         metavar="FILE",
         help="Store the losses of the first run, for train.golden=FILE.",
     )
@@ -76,6 +78,9 @@ def _draw(found: Comparison, png: Path | None, *, quiet: bool) -> None:
     path = png or PICTURE
     if png is None and not picture.available():
         click.echo(f"{path} was not drawn: pip install 'recipe-core[plots]' brings matplotlib", err=True)
+        return
+    if png is None and picture.is_taken(path):
+        click.echo(f"{path} was not drawn: another file has this name; say --png FILE", err=True)
         return
     picture.draw(found, path)
     click.echo(f"\ncurves: {path}", err=quiet)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recipe_core.cli_paths import LocalPath
 from recipe_core.config import from_words
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def _paths(command: Callable[..., Any]) -> Callable[..., Any]:
     """SRC, DST and the settings of the format."""
     for add in (
         click.argument("words", nargs=-1, metavar="[SETTING=VALUE]..."),
-        click.argument("target", type=click.Path(path_type=Path), metavar="DST"),
-        click.argument("source", type=click.Path(path_type=Path), metavar="SRC"),
+        click.argument("target", type=LocalPath(path_type=Path), metavar="DST"),
+        click.argument("source", type=LocalPath(path_type=Path), metavar="SRC"),
     ):
         command = add(command)
     return command

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
+from recipe_core.cli_paths import LocalPath
 from recipe_core.errors import DataError, PluginError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,10 +51,10 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
             click.echo(_prepare(datasets, words))
 
     @group.command()
-    @click.argument("path", type=click.Path(path_type=Path))
+    @click.argument("path", type=LocalPath(path_type=Path))
     @click.option(
         "--tokenizer",
-        type=click.Path(path_type=Path),
+        type=LocalPath(path_type=Path),
         metavar="FILE",
         help="A tokenizer.json or vocab.txt to show an example by (default: the one beside the files).",
     )
@@ -68,7 +69,7 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         click.echo("\n\n".join(_shown(path, files.inspect(path, tokenizer)) for files in found))
 
     @group.command()
-    @click.argument("path", type=click.Path(path_type=Path))
+    @click.argument("path", type=LocalPath(path_type=Path))
     @debug
     def verify(path: Path) -> int:
         """Check the files of a prepared data set, or of checkpoints.

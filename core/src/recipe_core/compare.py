@@ -15,7 +15,7 @@ from typing import Any
 
 from recipe_core.config import flat
 from recipe_core.curves import METRICS, Curve
-from recipe_core.errors import DataError, did_you_mean
+from recipe_core.errors import ConfigError, DataError, did_you_mean
 from recipe_core.files import write_text
 from recipe_core.golden import away, within
 
@@ -168,6 +168,7 @@ def write_golden(curve: Curve, path: Path) -> int:
     """Store the losses of ``curve`` as a file for ``train.golden``; return how many steps it has.
 
     Raises:
+        ConfigError: there is a file that is no such curve.
         DataError: there is no loss, or one that is not finite.
         DiskError: the file cannot be written.
     """
@@ -177,8 +178,19 @@ def write_golden(curve: Curve, path: Path) -> int:
     for step, loss in losses.items():
         if not math.isfinite(loss):
             raise DataError(f"{curve.path}: the loss of step {step} is not finite; it is no curve to hold a run to")
+    if path.exists() and not _is_golden(path):
+        raise ConfigError(f"{path} exists and is no file for train.golden; name another, or remove it yourself")
     write_text(path, "".join(json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in losses.items()))
     return len(losses)
+
+
+def _is_golden(path: Path) -> bool:
+    """Whether :func:`write_golden` wrote the file: every line is a step and its loss, and nothing else."""
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return False
+    return bool(rows) and all(isinstance(row, dict) and row.keys() == {"step", "loss"} for row in rows)
 
 
 def _settings(curve: Curve) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from recipe_core import direct
 from recipe_core.errors import ConfigError, did_you_mean
+from recipe_core.files import remote
 from recipe_core.reading import read
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def fill(kind: type[T], given: Mapping[str, Any], where: str, problems: list[str
     settings = direct.build(kind, data, plain)
     if settings is None:
         settings = _judged(kind, data, where, found)
+    found += _remote_settings(kind, data, where)
     problems += found
     return None if found else settings
 
@@ -82,6 +84,28 @@ def _judged(kind: type[T], data: Any, where: str, problems: list[str]) -> T | No
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # a __post_init__ that hoped for more
         problems.append(f"{where}: {kind.__name__} takes no such settings ({type(error).__name__}: {error})")
     return settings
+
+
+def _remote_settings(kind: type, data: Any, where: str) -> Iterator[str]:
+    """A message for each text with ``://`` in it, as remote addresses have: settings name places on this machine.
+
+    A setting that means another address says so: ``field(metadata={"remote": True})``.
+    """
+    allowed = {field.name for field in dataclasses.fields(kind) if field.metadata.get("remote")}
+    for name, value in data.items() if isinstance(data, Mapping) else ():
+        if name not in allowed:
+            yield from _remote_places(value, f"{where}.{name}")
+
+
+def _remote_places(value: Any, where: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _remote_places(item, f"{where}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _remote_places(item, where)
+    elif isinstance(value, str) and "://" in value:
+        yield f"{where}: {remote(value)}"
 
 
 def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:

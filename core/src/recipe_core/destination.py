@@ -8,10 +8,55 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from recipe_core.errors import DiskError, LaunchError
+from recipe_core.curves import METRICS, read_lines
+from recipe_core.errors import ConfigError, DiskError, LaunchError
+from recipe_core.files import require_local
 from recipe_core.launch import Worker
 
 RUNS = Path("runs")
+LOCK = ".lock"
+TRIAL = "trial"
+"""Folder in a run folder where `recipe precompile` works."""
+_BEFORE_A_RUN = {"logs", LOCK, TRIAL}
+"""What a folder may hold whose run has not begun."""
+_SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
+
+
+def require_run_folder(out: Path) -> None:
+    """Raise ConfigError where ``out`` is remote, or holds other things than a run: nothing may be written into it."""
+    require_local(out, "--out")
+    if not out.exists():
+        return
+    if not (out / "job.yaml").exists():
+        if not out.is_dir() or any(path.name not in _BEFORE_A_RUN for path in out.iterdir()):
+            raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
+    elif not _is_our_job(out / "job.yaml"):
+        raise ConfigError(
+            f"{out} exists and is not a run folder ({out / 'job.yaml'} is none that a run wrote); give another --out"
+        )
+
+
+def begun(out: Path) -> bool:
+    """Whether the run of ``out`` has anything to keep. One that failed before its first step has not: whoever corrects
+    the setting that it failed by gives the same folder again."""
+    folder = out / "checkpoints"
+    if folder.is_dir() and any(folder.iterdir()):
+        return True
+    lines = read_lines(out / METRICS)
+    return bool(lines.damaged) or any(row.get("step") for row in lines.rows)
+
+
+def _is_our_job(path: Path) -> bool:
+    """Whether a run wrote the file: all sections are in it, and no comment. Others call their files job.yaml too."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False
+    commented = any(line.lstrip().startswith("#") for line in text.splitlines())
+    return isinstance(found, Mapping) and found.keys() >= _SECTIONS and not commented
 
 
 def new_folder(name: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from recipe_core.config import flat
-from recipe_core.curves import METRICS, read_lines
+from recipe_core.destination import LOCK, begun, require_run_folder
 from recipe_core.engine import Engine
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import lock_now, write_text
@@ -19,10 +19,6 @@ from recipe_core.job import Job
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
 """What must stay as it was when a run continues: it decides what the weights mean and which samples come next."""
-
-_LOCK = ".lock"
-_OURS = {"logs", _LOCK}
-"""What a folder may hold whose run has not begun."""
 
 
 @contextmanager
@@ -50,8 +46,8 @@ def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
 def _claim(out: Path, job: Job, held: ExitStack) -> None:
     require_own(out, job)
     path = out / "job.yaml"
-    if not path.exists() and out.exists() and (not out.is_dir() or any(p.name not in _OURS for p in out.iterdir())):
-        raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
+    if not path.exists() or not begun(out):
+        require_run_folder(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -59,7 +55,7 @@ def _claim(out: Path, job: Job, held: ExitStack) -> None:
     if not os.access(out, os.W_OK):
         raise DiskError(f"{out}: no permission to write; give another --out")
     try:  # two runs would spoil each other's metrics and remove each other's checkpoints
-        lock = lock_now(out / _LOCK)
+        lock = lock_now(out / LOCK)
     except OSError as error:
         raise DiskError(f"{out}: cannot be written ({error.strerror}); give another --out") from error
     if lock is None:
@@ -75,22 +71,12 @@ def require_own(out: Path, job: Job) -> None:
         ConfigError: it holds such a run, or its job.yaml cannot be read.
     """
     path = out / "job.yaml"
-    if path.exists() and _begun(out):
+    if path.exists() and begun(out):
         changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
         if changed:
             raise ConfigError(
                 f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
             )
-
-
-def _begun(out: Path) -> bool:
-    """Whether the run of ``out`` has anything to keep. One that failed before its first step has not: whoever corrects
-    the setting that it failed by gives the same folder again."""
-    folder = out / "checkpoints"
-    if folder.is_dir() and any(folder.iterdir()):
-        return True
-    lines = read_lines(out / METRICS)
-    return bool(lines.damaged) or any(row["step"] for row in lines.rows)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from recipe_core import config
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.facts import Facts
+from recipe_core.files import require_local
 from recipe_core.registry import PARTS, PartKind, Registry
 from recipe_core.settings import Train
 from recipe_core.specs import Division, Model, ModelFacts, Part, Recipe, Structure, Use, load
@@ -176,7 +177,7 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
         name, variant = split_name(target)
         return registry.get("recipe", name), variant, {}
     where = "job" if isinstance(target, Mapping) else str(target)
-    data = dict(target if isinstance(target, Mapping) else _read_file(Path(target)))
+    data = dict(target if isinstance(target, Mapping) else _read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
@@ -189,9 +190,11 @@ def _is_path(target: str) -> bool:
     return target.endswith((".yaml", ".yml")) or os.sep in target
 
 
-def _read_file(path: Path) -> Mapping[str, Any]:
+def _read_file(target: str | Path) -> Mapping[str, Any]:
     import yaml
 
+    require_local(target, "FILE")
+    path = Path(target)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -9,6 +9,10 @@ from recipe_core.compare import Comparison
 from recipe_core.errors import ConfigError
 from recipe_core.files import atomic_file
 
+_MAKER = "recipe compare"
+_MARKS = {"png": "Software", "svg": "Creator", "svgz": "Creator", "pdf": "Creator", "ps": "Creator", "eps": "Creator"}
+"""By what entry a picture says who made it; in other formats it does not, and is not replaced."""
+
 
 def available() -> bool:
     """Whether matplotlib is installed; it is not loaded."""
@@ -23,7 +27,7 @@ def draw(found: Comparison, path: Path) -> None:
     The ending of ``path`` says the format: png, svg, pdf and what else matplotlib writes.
 
     Raises:
-        ConfigError: matplotlib is not installed, or does not write such files.
+        ConfigError: matplotlib is not installed, or does not write such files; or ``path`` exists and is not ours.
         DiskError: ``path`` cannot be written.
     """
     try:
@@ -38,8 +42,18 @@ def draw(found: Comparison, path: Path) -> None:
     kind = path.suffix.removeprefix(".")
     if kind not in known:
         raise ConfigError(f"{path}: expected a name that ends in .png, or in one of .{', .'.join(sorted(known))}")
+    if is_taken(path):
+        raise ConfigError(
+            f"{path} exists and is no picture of `recipe compare`; name another with --png, or say --no-png"
+        )
+    marks = {key: {name: _MAKER} for key, name in _MARKS.items()}
     with atomic_file(path) as part:
-        figure.savefig(part, format=kind)
+        figure.savefig(part, format=kind, metadata=marks.get(kind))
+
+
+def is_taken(path: Path) -> bool:
+    """Whether ``path`` exists, and is no picture that says that :func:`draw` made it."""
+    return path.exists() and not (path.is_file() and _MAKER.encode() in path.read_bytes())
 
 
 def _fill(axes: Any, found: Comparison) -> None:
