@@ -112,14 +112,35 @@ def test_a_step_that_exists_is_replaced(tmp_path: Path) -> None:
 def test_what_a_killed_save_left_goes(tmp_path: Path) -> None:
     found, _ = checkpoints(tmp_path)
     path = found.save(1, state(1))
-    (path.parent / ".step-2.0123.part").mkdir()
-    (path.parent / ".step-2.0123.part" / "half").touch()
-    path.rename(path.parent / ".step-1.0123.old")  # killed between the two renames that replace a step
+    (path.parent / ".step-2.0123456789ab.part").mkdir()
+    (path.parent / ".step-2.0123456789ab.part" / "half").touch()
+    path.rename(path.parent / ".step-1.0123456789ab.old")  # killed between the two renames that replace a step
     assert found.newest() == path
     assert loaded(found, path) == 1
-    (path.parent / ".step-1.4567.old").mkdir()  # killed before it was removed
+    (path.parent / ".step-1.456789abcdef.old").mkdir()  # killed before it was removed
     found.save(2, state(2))
     assert listing(tmp_path) == ["step-1", "step-2"]
+
+
+def test_what_the_user_has_put_among_the_checkpoints_stays(tmp_path: Path) -> None:
+    found, warnings = checkpoints(tmp_path, keep=1)
+    folder = tmp_path / "checkpoints"
+    for name in ("step-0", "step-3", ".step-9.part", "step-best"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "mine").write_text(name)
+    (folder / "step-1").symlink_to(tmp_path)
+    (found.save(2, state(2)) / "notes.txt").write_text("mine")
+    path = found.save(3, state(3))
+    assert loaded(found, path) == 3
+    (aside,) = (name for name in listing(tmp_path) if name.endswith(".kept"))
+    assert re.fullmatch(r"step-3\.[0-9a-f]{12}\.kept", aside)
+    found.save(4, state(4))
+    assert listing(tmp_path) == sorted([".step-9.part", "step-0", "step-1", "step-2", aside, "step-4", "step-best"])
+    mine = [folder / name / "mine" for name in ("step-0", aside, ".step-9.part", "step-best")]
+    assert [file.read_text() for file in mine] == ["step-0", "step-3", ".step-9.part", "step-best"]
+    assert (folder / "step-2" / "notes.txt").read_text() == "mine"
+    told = sorted(re.findall(r"step-\d(?=: (?:stays|is called))", " ".join(warnings)))
+    assert told == ["step-0", "step-1", "step-2", "step-3"]  # each once
 
 
 class Broken(Dcp):

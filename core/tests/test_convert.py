@@ -169,6 +169,17 @@ def test_a_target_that_is_there(plugins: Registry, tmp_path: Path) -> None:
         convert(plugins, request(plugins, tmp_path, tmp_path, "single"))
 
 
+def test_a_target_inside_of_the_source(plugins: Registry, tmp_path: Path) -> None:
+    run = trained(plugins, tmp_path / "run")
+    (source,) = (run / "checkpoints").iterdir()
+    before = sorted(source.rglob("*"))
+    (tmp_path / "link").symlink_to(source)
+    for target in (source / "single", tmp_path / "link" / "deep" / "single"):
+        with pytest.raises(ConfigError, match=r"single is inside of the checkpoint .*step-\d+; name a"):
+            convert(plugins, request(plugins, run, target, "single"))
+    assert sorted(source.rglob("*")) == before
+
+
 def test_damaged_ones_are_passed_over(plugins: Registry, tmp_path: Path) -> None:
     first = trained(plugins, tmp_path / "run", "train.save_every=2")
     with (first / "checkpoints" / "step-4" / "__0_0.distcp").open("r+b") as file:

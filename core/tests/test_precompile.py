@@ -12,6 +12,7 @@ import pytest
 from recipe_core import cli_precompile, stack
 from recipe_core.cli import main
 from recipe_core.compiled import GraphCounter, cache
+from recipe_core.destination import require_run_folder
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.job import Job, resolve
 from recipe_core.testing import spawn, toy
@@ -29,8 +30,8 @@ def rehearse_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
     said, place = StringIO(), Path(folder)
     job = resolve(toy.registry(), "toy", cli_precompile.trial_words(LINE), 1)
     with redirect_stdout(said):
-        cli_precompile.precompile(job, LINE, place / "trial", 1)
-    kept = (place / "trial" / "checkpoints").exists() and any((place / "trial" / "checkpoints").iterdir())
+        cli_precompile.precompile(job, LINE, place / "run", 1)
+    kept = any((place / "run").glob("**/step-*"))
     import torch
 
     torch._dynamo.reset()  # as in a new process, with the same cache
@@ -56,6 +57,16 @@ def test_a_trial_forgets_what_a_run_begins_with_and_is_held_to() -> None:
     job = resolve(toy.registry(), "toy", words, 1)
     assert (job.train.golden, job.train.init_from, job.train.resume) == (None, None, "none")
     assert (job.train.steps, job.train.stop_after, job.train.save_every) == (50, 2, 0)
+
+
+def test_a_trial_in_a_run_folder_touches_nothing_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("job.yaml", "metrics.jsonl"):
+        (tmp_path / name).write_text("of a run")
+    places: list[Path] = []
+    monkeypatch.setattr("recipe_core.rehearsal.rehearse", lambda job, folder: places.append(folder))
+    cli_precompile.precompile(job_of(*LINE), LINE, tmp_path, 1)
+    assert places == [tmp_path / "trial"]
+    require_run_folder(tmp_path / "trial")  # a run may begin there, and in the one above
 
 
 def job_of(*words: str) -> Job:

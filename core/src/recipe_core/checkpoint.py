@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +23,9 @@ from recipe_core.trend import Trend
 T = TypeVar("T")
 SHOWN = 5
 """So many tensors that are not finite are named; the others are counted."""
+_LEFT = re.compile(r"\.step-\d+\.[0-9a-f]{12}\.(part|old)")
+"""How :func:`recipe_core.files.aside` calls what a save that was killed leaves."""
+_NOT_OURS = f"no {manifests.NAME} in it lists all that it holds, so that it is not this run's to delete"
 
 
 class Format(Protocol):
@@ -93,6 +98,7 @@ class Checkpoints:
         self.warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr, flush=True))
         self._damaged: set[str] = set()
         self._spared = ""  # what stays although it is beyond ``keep``, since the loss has risen
+        self._left_alone: set[str] = set()
 
     def save(self, step: int, state: dict[str, Any], val_loss: float | None = None) -> Path:
         """Write ``state`` as ``step-N`` (in place of one of that step), then remove what is beyond ``keep``.
@@ -273,6 +279,8 @@ class Checkpoints:
             for folder in (part, *(p for p in part.rglob("*") if p.is_dir())):
                 sync(folder)
             old = aside(final, "old")
+            if os.path.lexists(final) and not _is_ours(final):
+                self._keep_aside(final)
             if final.exists():
                 final.replace(old)  # a folder that is not empty cannot be replaced; _tidy knows what this name means
             part.replace(final)
@@ -289,7 +297,8 @@ class Checkpoints:
 
         Checkpoints of a run whose loss has exploded do not push out the last good one.
         Steps above the one just saved are damaged ones, or of a run that went on from here before: nothing to decide
-        about now; they do not count, lest they push out the checkpoint that was just written.
+        about now; they do not count, lest they push out the checkpoint that was just written. Folders with anything in
+        them that no manifest of ours lists stay.
         """
         if not self.keep:
             return
@@ -299,7 +308,11 @@ class Checkpoints:
         sound = self._sound(whole)
         for name in set(sound) - set(whole[: self.keep]):
             self._tell_spared(name)
-        for name in set(older) - set(whole[: self.keep]) - best - set(sound):
+        for name in set(older) - set(whole[: self.keep]) - best - set(sound) - self._left_alone:
+            if not _is_ours(self.folder / name):
+                self._left_alone.add(name)
+                self.warn(f"{self.folder / name}: stays, though train.keep={self.keep}: {_NOT_OURS}")
+                continue
             hidden = aside(self.folder / name)
             (self.folder / name).replace(hidden)  # so that it is never seen half removed
             remove(hidden)
@@ -314,6 +327,13 @@ class Checkpoints:
             self._spared = name
             self.warn(f"the loss has risen far above its level since {name}; {self.folder / name} stays")
 
+    def _keep_aside(self, path: Path) -> None:
+        """Give another name to what stands where a checkpoint is to be, and is not one of ours."""
+        other = aside(path, "kept")
+        other = other.with_name(other.name[1:])  # for the user to see
+        path.replace(other)
+        self.warn(f"{path}: is called {other.name} from now on: {_NOT_OURS}")
+
     def _best(self, names: list[str]) -> str | None:
         """Of these checkpoints, that of the lowest validation loss; None where none was saved at an evaluation."""
         losses = {}
@@ -327,9 +347,10 @@ class Checkpoints:
 
     def _tidy(self) -> None:
         """Remove what a killed save left; put back a checkpoint that it was about to replace."""
-        for part in self.folder.glob(".step-*.part"):
+        left = [path for path in self.folder.glob(".step-*") if _LEFT.fullmatch(path.name)]
+        for part in (path for path in left if path.suffix == ".part"):
             remove(part)
-        for old in self.folder.glob(".step-*.old"):
+        for old in (path for path in left if path.suffix == ".old"):
             final = self.folder / old.name[1:].split(".")[0]
             if final.exists():
                 remove(old)
@@ -396,6 +417,14 @@ class Checkpoints:
             rank, (kind, text) = failures[0]
             raise kind(text if rank == 0 else f"rank {rank}: {text}")
         return [cast("T", value) for value, _ in outcomes]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether ``path`` is a checkpoint of this step, whole or damaged, with nothing in it that we have not written."""
+    try:
+        return not path.is_symlink() and set(manifests.names(path)) <= set(_read_manifest(path).files)
+    except (CheckpointError, OSError):
+        return False
 
 
 def _read_manifest(path: Path) -> Manifest:

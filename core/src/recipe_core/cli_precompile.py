@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recipe_core import launch, launch_variables, stack
+from recipe_core.destination import TRIAL
 from recipe_core.errors import ConfigError, LaunchError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int)
     Args:
         job: of :func:`trial_words`.
         words: of the run, as they were typed.
-        out: folder for the trial run, which all ranks see.
+        out: folder in which the trial run gets a folder of its own, which all ranks see; it may be that of a run.
         processes: ranks to start here; 1 where this process is a rank.
     """
     if job.recipe.run != "recipe_core.run:run":
@@ -56,13 +57,13 @@ def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int)
     if kind == "native":
         os.environ.setdefault("TORCH_NEURONX_COMPILE_ONLY", "1")
     with tempfile.TemporaryDirectory(prefix="recipe-precompile-") as temporary:
-        folder = out or Path(temporary) / "trial"
+        place = out or Path(temporary)
         if processes > 1:
-            command = [sys.executable, "-m", "recipe_core", "precompile", *words, "--out", str(folder)]
+            command = [sys.executable, "-m", "recipe_core", "precompile", *words, "--out", str(place)]
             return launch.supervise(command, processes, Path(temporary) / "logs")
         from recipe_core.specs import load
 
-        load("recipe_core.rehearsal:rehearse", "recipe precompile")(job, folder)
+        load("recipe_core.rehearsal:rehearse", "recipe precompile")(job, place / TRIAL)
     return 0
 
 

@@ -44,6 +44,8 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         raise ConfigError(f"{request.target} is there already; give the name of a new folder")
     target: CheckpointFormat = request.to.spec  # type: ignore[assignment]
     source = find(registry, request.source, request.format)
+    if source.path.is_dir() and source.path.resolve() in request.target.resolve().parents:
+        raise ConfigError(f"{request.target} is inside of the checkpoint {source.path}; name a folder elsewhere")
     found = source.open(weights=request.drop_optimizer)
     origin = origin_of(registry, source, found, request.recipe)
     if origin.model is not None:
