@@ -107,6 +107,8 @@ def composition(recipe: Recipe) -> str:
     for name, sections in recipe.variants.items():
         extends = f" extends `{sections['extends']}`;" if "extends" in sections else ""
         changed = [f"{s}:{written(v)}" for s, v in sections.items() if isinstance(v, Mapping)]
+        if "processes" in sections:
+            changed.append(f"processes: {sections['processes']}")
         lines.append(f"- variant `{recipe.name}:{name}`:{extends} {'; '.join(changed)}")
     return "\n".join(lines)
 

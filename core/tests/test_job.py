@@ -85,6 +85,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tiny": {"model": {"layers": 1}, "train": {"steps": 2}},
     "smallest": {"extends": "tiny", "train": {"steps": 1}},
     "sharded": {"layout": "team", "train": {"lr": 1}},
+    "many": {"extends": "sharded", "processes": 8},
+    "more": {"extends": "many", "processes": 16},
+    "same": {"extends": "many"},
+    "none": {"processes": 0},
+    "words": {"processes": "8"},
     "circle": {"extends": "back"},
     "back": {"extends": "circle"},
     "lost": {"extends": "tyni"},
@@ -286,6 +291,22 @@ class Pair:
             name="pair", summary="for a team", model=Use("gpt"), data=Use("tokens"), layout=Use("team"), processes=2,
             train=TRAIN,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("gpt", 1), ("gpt:tiny", 1), ("gpt:many", 8), ("gpt:more", 16), ("gpt:same", 8)]
+)
+def test_a_variant_says_how_many_processes_it_is_made_for(name: str, count: int) -> None:
+    job = resolve(REGISTRY, name, ["train.global_batch=64"], 0)
+    assert job.processes == count
+    assert resolve(REGISTRY, job.as_dict()).processes == count
+    assert resolve(REGISTRY, name, ["train.global_batch=64"], 2).processes == count  # which the line may change
+
+
+@pytest.mark.parametrize("name", ["none", "words"])
+def test_a_number_of_processes_that_is_none(name: str) -> None:
+    with pytest.raises(PluginError, match=f"gpt:{name}: processes: expected a whole number of at least 1, got "):
+        resolve(REGISTRY, f"gpt:{name}")
 
 
 def test_a_recipe_says_how_many_processes_it_starts_by_itself() -> None:

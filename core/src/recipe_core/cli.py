@@ -21,7 +21,7 @@ from recipe_core.cli_convert import add_convert_command
 from recipe_core.cli_data import add_data_commands
 from recipe_core.cli_doctor import add_doctor_command
 from recipe_core.cli_paths import LocalPath
-from recipe_core.errors import ConfigError, RecipeError, did_you_mean
+from recipe_core.errors import ConfigError, LaunchError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -178,13 +178,13 @@ def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> No
     folder = out or RUNS
     try:
         job = _checked_job(words, processes or 0, out)
-        _try_to_begin(job, processes or job.recipe.processes, out)
+        _try_to_begin(job, processes or job.processes, out)
     except RecipeError:
         with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
             unsound = _job(words)
-            click.echo(needs(unsound, processes or unsound.recipe.processes, folder, sound=False) + "\n")
+            click.echo(needs(unsound, processes or unsound.processes, folder, sound=False) + "\n")
         raise
-    click.echo(needs(job, processes or job.recipe.processes, folder))
+    click.echo(needs(job, processes or job.processes, folder))
 
 
 @cli.command()
@@ -212,9 +212,11 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
         if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
             return 2
         raise
+    if worker is None:
+        processes = processes or _fitting(job)
     if out is not None and worker is None and not begun(out):
         require_run_folder(out)  # before the ranks' logs are written into it
-    processes = processes or job.recipe.processes
+    processes = processes or job.processes
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
     world_size = worker.world_size if worker else processes
@@ -251,11 +253,32 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
     launch.die_with_parent()
     worker = launch.worker()
     job = _job(cli_precompile.trial_words(words), worker.world_size if worker else processes or 0)
-    count = processes or job.recipe.processes
+    count = processes or (_fitting(job) if worker is None else job.processes)
     world_size = worker.world_size if worker else count
     launch_variables.prepare(job.train, world_size, tp="tp" in job.axes(world_size))
     folder = out or (shared_folder(job.name, worker) if worker else None)
     return cli_precompile.precompile(job, words, folder, 1 if worker else count)
+
+
+def _fitting(job: Job) -> int:
+    """The processes that ``job`` is made for, where this machine has room for them.
+
+    Raises:
+        LaunchError: it has not, so that whoever wants fewer, or starts them on several machines, has to say so.
+    """
+    from recipe_core import machine, stack
+
+    count = job.processes
+    if count <= job.recipe.processes:
+        return count
+    cores = stack.WORKERS.get(stack.instance()) if stack.at_hand(job.train.device, job.train.engine) else None
+    here = (cores[-1], "NeuronCores") if cores else machine.places(job.train.device)
+    if here is not None and here[0] < count:
+        raise LaunchError(
+            f"{job.name} is made for {count} processes, and this machine has {here[0]} {here[1]}; start it on as many "
+            "machines as it takes, by torchrun or srun, or say how many processes to start here: --processes N"
+        )
+    return count
 
 
 def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:

@@ -32,6 +32,8 @@ class Job:
     layout: Part
     checkpoint: Part
     train: Train
+    processes: int
+    """So many are started where nobody says how many: those that the variant is made for, or the recipe's."""
     facts: Facts = field(compare=False, repr=False)
 
     @property
@@ -106,8 +108,8 @@ def resolve(
         registry: where the names are looked up.
         target: name of a recipe, ``name:variant``, path of a YAML file, or what such a file holds.
         overrides: words ``section.setting=value``, or sections with settings.
-        world_size: number of processes, 0 for as many as the recipe starts by itself; where it is given, everything
-            that :meth:`Job.problems` finds is checked too.
+        world_size: number of processes, 0 for :attr:`Job.processes`; where it is given, everything that
+            :meth:`Job.problems` finds is checked too.
         out: the run folder, for the check of its disk.
 
     Raises:
@@ -118,7 +120,8 @@ def resolve(
     recipe, variant, file = _target(registry, target)
     merged = _base(recipe)
     extra = overrides if isinstance(overrides, Mapping) else config.overrides(overrides, found)
-    for layer in (*_variant_layers(recipe, variant), file, extra):
+    layers, made_for = _variant_layers(recipe, variant)
+    for layer in (*layers, file, extra):
         merged = config.merge(merged, _sections(layer, found))
     parts: dict[PartKind, Part] = {}
     for kind in PARTS:
@@ -128,14 +131,14 @@ def resolve(
     train: Train | None = config.fill(type(recipe.train), merged["train"], "train", found)
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None:
-        processes = world_size or recipe.processes
+        processes = world_size or made_for
         train = train and train.for_run(processes, _train_samples(facts))
         found += _problems(parts, train, facts, processes, out)
     if found or train is None:
         raise ConfigError.of(dict.fromkeys(found))
-    job = Job(recipe=recipe, variant=variant, train=train, facts=facts, **parts)
+    job = Job(recipe=recipe, variant=variant, train=train, processes=made_for, facts=facts, **parts)
     if world_size is not None and recipe.problems:
-        problems = load(recipe.problems, f"recipe {recipe.name!r}")(job, world_size or recipe.processes)
+        problems = load(recipe.problems, f"recipe {recipe.name!r}")(job, world_size or made_for)
         if found := list(problems):
             raise ConfigError.of(dict.fromkeys(found))
     return job
@@ -215,8 +218,9 @@ def _base(recipe: Recipe) -> dict[str, Any]:
     return sections
 
 
-def _variant_layers(recipe: Recipe, variant: str | None) -> list[Mapping[str, Any]]:
-    """The variant and those that it extends, the farthest first."""
+def _variant_layers(recipe: Recipe, variant: str | None) -> tuple[list[Mapping[str, Any]], int]:
+    """The variant and those that it extends, the farthest first; and how many processes they are made for."""
+    processes: list[int] = []
     layers: list[Mapping[str, Any]] = []
     seen: list[str] = []
     while variant is not None:
@@ -230,8 +234,16 @@ def _variant_layers(recipe: Recipe, variant: str | None) -> list[Mapping[str, An
         seen.append(variant)
         layer = dict(recipe.variants[variant])
         variant = layer.pop("extends", None)
+        if "processes" in layer:
+            processes.append(_processes(layer.pop("processes"), f"{recipe.name}:{seen[-1]}"))
         layers.insert(0, layer)
-    return layers
+    return layers, [*processes, recipe.processes][0]
+
+
+def _processes(number: object, owner: str) -> int:
+    if type(number) is not int or number < 1:
+        raise PluginError(f"{owner}: processes: expected a whole number of at least 1, got {number!r}")
+    return number
 
 
 def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -30,20 +31,40 @@ def memory(device: str) -> Memory | None:
     return None
 
 
+def places(device: str) -> tuple[int, str] | None:
+    """How many processes ``train.device`` has room for here, each on a device or a core of its own, and what these are.
+
+    None where only the device's own library could tell.
+    """
+    if device in ("auto", "cuda"):
+        gpus = _gpus()
+        if gpus or device == "cuda":
+            return len(gpus), "GPUs"
+    if device in ("auto", "cpu"):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores, "processor cores"
+    return None
+
+
 def _nvidia() -> Memory | None:
     """The smallest of the GPUs that the driver shows."""
+    mebibytes = _gpus()
+    return Memory(min(mebibytes) << 20, "one GPU", shared=False) if mebibytes else None
+
+
+def _gpus() -> list[int]:
+    """The memory of each GPU that the driver shows, in MiB."""
     command = shutil.which("nvidia-smi")
     if command is None:
-        return None
+        return []
     import subprocess
 
     query = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-        mebibytes = [int(line) for line in done.stdout.split()]
+        return [int(line) for line in done.stdout.split()]
     except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a part of one without a figure
-        return None
-    return Memory(min(mebibytes) << 20, "one GPU", shared=False) if mebibytes else None
+        return []
 
 
 def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Memory | None:

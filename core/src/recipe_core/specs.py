@@ -307,8 +307,8 @@ class Recipe:
     train: Train = field(default_factory=Train)
     """Its class is that of the section's settings: a subclass of :class:`Train` adds some that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another. ``tiny`` must exist:
-    it goes through the real command in seconds, on a laptop's CPU."""
+    """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another, ``processes: N`` says how
+    many it is made for. ``tiny`` must exist: it goes through the real command in seconds, on a laptop's CPU."""
     processes: int = 1
     """Processes that ``recipe run`` starts where nobody says how many."""
     run: str = "recipe_core.run:run"
