@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
 from recipe_core import ModelFacts, Train
 from recipe_core.holdings import Holdings, holdings
 from recipe_core.layout_settings import Divided, Fsdp, Pp, Tp, Zero1
+from recipe_core.settings import Precision
+from recipe_core.specs import Division
 
 MODEL = ModelFacts(
     parameters=1000,
@@ -58,3 +65,20 @@ def test_a_stage_holds_its_blocks_and_perhaps_all_that_is_beside_them() -> None:
     assert held.weights == 2 * 200 + 200
     assert held.activations == 500 * 2  # half of the blocks, of two micro batches at once
     assert held.passed == 4 * 2 * 10
+
+
+@pytest.mark.parametrize(("recomputed", "plain", "mixed"), [(False, 500, 60), (True, 100, 20)])
+def test_fp32_values_of_bf16_mixed_count_as_two_and_only_sequence_parallelism_cuts_them(
+    recomputed: bool, plain: int, mixed: int
+) -> None:
+    model = replace(MODEL, mixed_activation_values=60, mixed_recomputed_values=20)
+
+    def kept(precision: Precision, **division: Any) -> int:
+        train = Train(global_batch=1, micro_batch=1, precision=precision, activation_checkpointing=recomputed)
+        return holdings(model, train, Division(**division), 1).activations
+
+    assert {precision: kept(precision) for precision in get_args(Precision)} == {
+        "fp32": plain, "bf16": plain, "bf16_mixed": plain + mixed,
+    }  # fmt: skip
+    assert kept("bf16_mixed", tensor=2) == kept("bf16", tensor=2) + mixed
+    assert kept("bf16_mixed", tensor=2, sequence=True) == kept("bf16", tensor=2, sequence=True) + mixed // 2

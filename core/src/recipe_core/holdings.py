@@ -21,6 +21,7 @@ class Holdings:
     optimizer: int
     """Parameters whose optimizer states it keeps."""
     activations: int
+    """Under ``bf16_mixed`` an fp32 value counts as two."""
     logits: int
     passed: int
     """What a stage of a pipeline receives: one place for each micro batch of a step."""
@@ -68,9 +69,12 @@ def _cut(count: int, model: ModelFacts, division: Division) -> int:
 def _activations(model: ModelFacts, train: Train, division: Division, micro_batches: int) -> int:
     """The first stage of a pipeline keeps as many micro batches as there are stages, of its blocks."""
     if train.activation_checkpointing:
-        whole, cut = model.recomputed_activation_values, model.divided_recomputed_values
+        whole, cut, mixed = (
+            model.recomputed_activation_values, model.divided_recomputed_values, model.mixed_recomputed_values,
+        )  # fmt: skip
     else:
-        whole, cut = model.activation_values, model.divided_activation_values
+        whole, cut, mixed = model.activation_values, model.divided_activation_values, model.mixed_activation_values
+    whole += mixed * (train.precision == "bf16_mixed")
     each = cut / division.tensor + (whole - cut) / (division.tensor if division.sequence else 1)
     at_once = min(division.pipeline, micro_batches) / division.pipeline
     return round(each * at_once * train.micro_batch)

@@ -104,6 +104,12 @@ class ModelFacts:
     """The same of ``recomputed_activation_values``."""
     stream_values: int = 0
     """Values that pass from one block to the next."""
+    mixed_activation_values: int = 0
+    """What ``bf16_mixed`` keeps beyond 16 bits for each of ``activation_values``, in 16-bit values: those that stay in
+    fp32 (the residual stream, and what norms take of it) count once more, and so does each copy that autocast makes
+    where several layers take the same. Tensor parallelism cuts none of them, sequence parallelism all."""
+    mixed_recomputed_values: int = 0
+    """The same beyond ``recomputed_activation_values``."""
 
 
 @dataclass(frozen=True, kw_only=True)

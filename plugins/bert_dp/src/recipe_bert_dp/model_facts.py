@@ -16,6 +16,8 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
     sizes, predictions = config.sizes, math.ceil(sequence * PREDICTED)
     inside = _block_activations(sizes.hidden, sizes.intermediate, config.dropout > 0) * sequence
     ends = _end_activations(sizes, config.dropout > 0, sequence, predictions)
+    mixed = _mixed_activations(sizes.hidden, config.dropout > 0) * sequence
+    mixed_ends = (2 + (config.dropout > 0)) * sequence * sizes.hidden  # a norm's input, its mask, the encoder's output
     cut = _divided_activations(sizes) * sequence
     return ModelFacts(
         parameters=_parameters(sizes),
@@ -32,6 +34,8 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
         divided_activation_values=sizes.layers * cut,
         divided_recomputed_values=cut,
         stream_values=sequence * sizes.hidden,
+        mixed_activation_values=sizes.layers * mixed + mixed_ends,
+        mixed_recomputed_values=sizes.layers * sequence * sizes.hidden + mixed + mixed_ends,
     )
 
 
@@ -74,6 +78,15 @@ def _block_activations(h: int, i: int, dropout: bool) -> int:
     keeps nothing that grows with the square of the sequence.
     """
     return (3 + 2 + 3 + 2 * dropout) * h + 2 * i
+
+
+def _mixed_activations(h: int, dropout: bool) -> int:
+    """What a block keeps per token under autocast beyond 16 bits for each of the above.
+
+    The inputs of two norms, the residual stream, are fp32; so are masks of dropout on a CPU (a byte each elsewhere).
+    Query, key and value each take a copy of their own of the fp32 stream, two more than the one above.
+    """
+    return (2 + 2 + 2 * dropout) * h
 
 
 def _divided_activations(sizes: Sizes) -> int:

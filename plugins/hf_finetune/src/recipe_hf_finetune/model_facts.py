@@ -102,6 +102,9 @@ def bert(sizes: Sizes, sequence: int) -> ModelFacts:
     block = 4 * (h * h + h) + 2 * h * i + i + h + 4 * h
     embeddings = (sizes.vocabulary + sizes.positions + sizes.segments) * h + 2 * h
     products = 2 * sequence * (4 * h * h + 2 * h * i) + 4 * sequence * sequence * h
+    # Under autocast the inputs of norms are fp32, and query, key and value take copies of their own; of the encoder's
+    # output, which counts among the ends, only the first token is kept.
+    mixed, mixed_ends = sequence * 4 * h, sequence * sizes.dropout * h
     inside = sequence * ((8 + 2 * sizes.dropout) * h + 2 * i)
     ends = sequence * (2 + sizes.dropout) * h
     return ModelFacts(
@@ -114,4 +117,6 @@ def bert(sizes: Sizes, sequence: int) -> ModelFacts:
         blocks=sizes.layers,
         block_parameters=block,
         stream_values=sequence * h,
+        mixed_activation_values=sizes.layers * mixed + mixed_ends,
+        mixed_recomputed_values=sizes.layers * sequence * h + mixed + mixed_ends,
     )

@@ -12,6 +12,8 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
     cut = _divided_activations(config) * sequence
     ends = (2 + (config.dropout > 0)) * sequence * config.hidden  # the final norm's input and output, a dropout mask
     inside = _block_activations(config) * sequence
+    wide = 2 * h * sequence  # what a block's norms take is the residual stream, which autocast leaves in fp32
+    wide_ends = (1 + (config.dropout > 0)) * h * sequence  # the final norm's input, the mask of the embeddings
     return ModelFacts(
         parameters=_parameters(config),
         flops_per_sample=_flops(config, sequence),
@@ -27,6 +29,8 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
         divided_activation_values=config.layers * cut,
         divided_recomputed_values=cut,
         stream_values=sequence * h,
+        mixed_activation_values=config.layers * wide + wide_ends,
+        mixed_recomputed_values=config.layers * sequence * h + wide + wide_ends,
     )
 
 
