@@ -32,6 +32,11 @@ class TextInput:
     max_document: int = 64_000_000
     """Longest document, line or wiki page, in characters; it bounds the memory."""
 
+    @property
+    def keeps_empty(self) -> bool:
+        """True where a JSON line whose text is empty or white space is a document, too."""
+        return False
+
     def __post_init__(self) -> None:
         problems = []
         if not self.inputs:
@@ -90,7 +95,7 @@ class Counts:
     skipped: int = 0
     """JSON lines without a text, and documents that were too long (``on_error=skip``)."""
     empty: int = 0
-    """Documents and pages without any text."""
+    """Documents and pages whose text is empty or white space, whether they are kept or left out."""
     redirects: int = 0
     other_namespaces: int = 0
     """Pages that are no articles: talk, user, template, category pages and so on."""

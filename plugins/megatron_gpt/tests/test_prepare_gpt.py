@@ -188,7 +188,8 @@ def test_truncation_that_a_tokenizer_asks_for_is_not_done(site: Path, typed: Typ
 
 def test_a_large_vocabulary_takes_wider_tokens(site: Path, typed: Typed) -> None:
     plain = json.loads(Path("tokenizer.json").read_text())
-    plain["model"]["vocab"] |= {f"unused{number}": number for number in range(400, 65_500)}
+    beyond = len(plain["model"]["vocab"])
+    plain["model"]["vocab"] |= {f"unused{number}": number for number in range(beyond, 65_500)}
     Path("large.json").write_text(json.dumps(plain))
     assert typed(*LINE, "output=narrow")[0] == 0
     assert typed("inputs=text.jsonl", "tokenizer=large.json", "engine=tokenizers", "output=wide")[0] == 0
@@ -291,7 +292,49 @@ def test_broken_lines_are_left_out_and_counted_on_demand(site: Path, typed: Type
     Path("b.jsonl").write_text('{"text": "a"}\n{"text": \n{"text": "b"}\n{"text": ""}\n')
     assert typed("inputs=b.jsonl", "tokenizer=tokenizer.json", "output=out", "on_error=skip")[0] == 0
     counts = json.loads(Path("out/manifest.json").read_text())["counts"]
-    assert (counts["documents"], counts["skipped"], counts["empty"]) == (2, 1, 1)
+    assert (counts["documents"], counts["skipped"], counts["empty"]) == (3, 1, 1)
+
+
+BLANKS = ["", "a", "", " \n", "", "b", "", ""]
+
+
+@pytest.mark.parametrize("eod", [True, False])
+def test_empty_documents_stay_as_megatron_keeps_them(site: Path, typed: Typed, eod: bool) -> None:
+    """An empty one is a document without any sequence, and without an end; one of white space is text."""
+    Path("b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in BLANKS))
+    line = ("inputs=b.jsonl", "tokenizer=tokenizer.json", "engine=tokenizers", f"append_eod={str(eod).lower()}")
+    assert typed(*line, "output=out")[0] == 0
+    tokenizer = Tokenizer.from_file("tokenizer.json")
+    end = [tokenizer.token_to_id(END)] * eod
+    assert sequences("out") == [[*tokenizer.encode(text).ids, *end] for text in BLANKS if text]
+    assert IndexedFile.open(Path("out/tokens")).documents.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 3]
+    counts = json.loads(Path("out/manifest.json").read_text())["counts"]
+    assert (counts["documents"], counts["sequences"], counts["empty"]) == (8, 3, 6)
+    assert main(["verify", "out"]) == 0
+    assert main(["inspect", "out"]) == 0
+    assert typed(*line, "output=dropped", "empty_documents=drop")[0] == 0
+    assert sequences("dropped") == [[*tokenizer.encode(text).ids, *end] for text in ("a", "b")]
+    assert IndexedFile.open(Path("dropped/tokens")).documents.tolist() == [0, 1, 2]
+    assert main(["verify", "dropped"]) == 0
+
+
+def test_plain_text_without_text_is_no_document(site: Path, typed: Typed) -> None:
+    Path("texts").mkdir()
+    for name, text in (("a.txt", "One.\n\n \n\nTwo."), ("b.txt", ""), ("c.txt", " \n")):
+        Path("texts", name).write_text(text)
+    line = ("inputs=texts", "documents=blank_line", "tokenizer=tokenizer.json", "output=out")
+    assert typed(*line)[0] == 0
+    assert IndexedFile.open(Path("out/tokens")).documents.tolist() == [0, 1, 2]
+
+
+def test_the_token_type_follows_the_number_of_tokens_as_in_megatron(site: Path, typed: Typed) -> None:
+    """Ids may leave gaps: Megatron counts tokens; where an id would not fit, tokens are wide all the same."""
+    plain = json.loads(Path("tokenizer.json").read_text())
+    for name, number, dtype in (("fits", 65_535, np.uint16), ("not", 65_536, np.int32)):
+        plain["model"]["vocab"]["unused"] = number
+        Path(f"{name}.json").write_text(json.dumps(plain))
+        assert typed("inputs=text.jsonl", f"tokenizer={name}.json", "engine=tokenizers", f"output={name}")[0] == 0
+        assert IndexedFile.open(Path(name, "tokens")).tokens.dtype == dtype
 
 
 def test_no_space_is_told_before(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ def path(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> P
 def expected(path: Path, eod: str | None) -> KnownTokenizer:
     tokenizer = Tokenizer.from_file(str(path))
     end = None if eod is None else tokenizer.token_to_id(eod)
-    return KnownTokenizer(tokenizer.to_str(), tokenizer.get_vocab_size(), end)
+    size = tokenizer.get_vocab_size()
+    return KnownTokenizer(tokenizer.to_str(), size, size, end)
 
 
 @pytest.mark.parametrize("eod", [END, None])

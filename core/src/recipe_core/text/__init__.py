@@ -11,12 +11,12 @@ __all__ = ["Counts", "Record", "Source", "TextInput", "clean", "find", "records"
 
 
 def clean(record: Record) -> str | None:
-    """The text of a document: as it was read, or the prose of a wiki page; None where there is none.
+    """The text of a document, as it was read; of a wiki page its prose, or None where it has none.
 
     The costly stage for wiki pages; it can run in another process than ``records``.
     """
     if record.title is None:
-        return record.text or None
+        return record.text
     from recipe_core.text.wikitext import prose
 
     return prose(record.text, record.namespaces) or None

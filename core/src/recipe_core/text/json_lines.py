@@ -24,16 +24,16 @@ _WIDEST = 4
 
 
 def json_lines(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
-    """The records of a file; blank lines say nothing.
+    """The records of a file; blank lines are no records, and lines with a blank text only where the settings keep them.
 
     Raises:
         DataError: a line has no text (unless ``on_error=skip``), or it cannot be decoded (with ``errors=strict``).
     """
     texts = _from_bytes if stream.is_utf8 and find_spec("orjson") else _from_text
     for number, text in texts(stream, settings, counts):
-        if not text or text.isspace():
-            counts.empty += 1
-        else:
+        blank = not text or text.isspace()
+        counts.empty += blank
+        if not blank or settings.keeps_empty:
             yield Record(text, str(stream.path), number, done + stream.consumed)
 
 

@@ -98,8 +98,11 @@ class GptPrepare(TextInput):
     """Entries of the vocabulary that ``tokenizer=train`` makes."""
     train_characters: int = 200_000_000
     """Characters of the input, spread over all of it, that ``tokenizer=train`` reads; it bounds the memory."""
+    empty_documents: Literal["keep", "drop"] = "keep"
+    """JSON lines whose text is empty or white space. ``keep``, as Megatron-LM does: white space is tokenized, an empty
+    text is a document without tokens. ``drop``: both are left out, as plain text and wiki pages without text are."""
     append_eod: bool = True
-    """End each document with the token ``eod``."""
+    """End each document that has any token with the token ``eod``."""
     eod: str = "<|endoftext|>"
     """The token that ends a document; the vocabulary must have it."""
     add_special_tokens: bool = False
@@ -110,6 +113,11 @@ class GptPrepare(TextInput):
     """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     engine: Literal["auto", "tokenizers", "gigatoken"] = "auto"
     """``auto``: gigatoken, if it is installed and gives the same ids, else tokenizers."""
+
+    @property
+    def keeps_empty(self) -> bool:
+        """True where a JSON line whose text is empty or white space is a document, too."""
+        return self.empty_documents == "keep"
 
     def __post_init__(self) -> None:
         problems = []

@@ -5,22 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from recipe_core.errors import DataError
 from recipe_megatron_gpt.encoders import content_of, load_tokenizer
+from recipe_megatron_gpt.indexed import best_dtype
 from recipe_megatron_gpt.recalled import key_of, recall, remember
 from recipe_megatron_gpt.vocabulary import end_of_document, files_of, read_vocabulary, size
+
+_NARROW = 1 << 16
+"""Ids that uint16 has."""
 
 
 @dataclass(frozen=True)
 class KnownTokenizer:
-    """A tokenizer, and two of its numbers."""
+    """A tokenizer, and its numbers."""
 
     content: str
     """Of its tokenizer.json."""
     size: int
     """Ids are below this."""
+    entries: int
+    """Tokens of the vocabulary; fewer than :attr:`size` where ids are left out."""
     end: int | None
     """The id that ends a document, if one is to."""
+
+    @property
+    def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.int32]:
+        """The token type that Megatron takes: by the number of tokens, and wide where an id would not fit it."""
+        return best_dtype(self.entries if self.size <= _NARROW else self.size)
 
 
 def known(content: str, eod: str | None) -> KnownTokenizer:
@@ -30,7 +43,8 @@ def known(content: str, eod: str | None) -> KnownTokenizer:
         ConfigError: it has no such token.
     """
     tokenizer = load_tokenizer(content)
-    return KnownTokenizer(content, size(tokenizer), None if eod is None else end_of_document(tokenizer, eod))
+    end = None if eod is None else end_of_document(tokenizer, eod)
+    return KnownTokenizer(content, size(tokenizer), tokenizer.get_vocab_size(), end)
 
 
 def given(path: Path, eod: str | None) -> KnownTokenizer:
@@ -46,7 +60,7 @@ def given(path: Path, eod: str | None) -> KnownTokenizer:
     except OSError as error:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
     if entry := recall(key):
-        return KnownTokenizer(entry.data.decode(), entry.facts["size"], entry.facts["end"])
+        return KnownTokenizer(entry.data.decode(), **entry.facts)
     found = known(content_of(read_vocabulary(path)), eod)
-    remember(key, {"size": found.size, "end": found.end}, found.content.encode())
+    remember(key, {"size": found.size, "entries": found.entries, "end": found.end}, found.content.encode())
     return found

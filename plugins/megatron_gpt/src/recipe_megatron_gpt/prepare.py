@@ -21,7 +21,6 @@ from recipe_core.text import Counts, Record, Source, clean, find, records
 from recipe_megatron_gpt.config import TRAIN, GptPrepare
 from recipe_megatron_gpt.corpus import TOKENIZER, train_tokenizer
 from recipe_megatron_gpt.encoders import Way, choose
-from recipe_megatron_gpt.indexed import best_dtype
 from recipe_megatron_gpt.known_tokenizer import KnownTokenizer, given, known
 from recipe_megatron_gpt.token_store import NAME, TokenStore
 from recipe_megatron_gpt.tokenise import Tokenise
@@ -130,7 +129,7 @@ def _write_tokens(
     settings: GptPrepare, sources: Sequence[Source], output: Output, tokenizer: KnownTokenizer
 ) -> tuple[TokenStore, dict[str, int]]:
     """Write the two token files, or what an earlier run has left to be written; returns what was counted."""
-    dtype = best_dtype(tokenizer.size)
+    dtype = tokenizer.dtype
     store = TokenStore(output, dtype)
     complete = [entry["complete"] for entry in output.done if "complete" in entry]
     if complete:
@@ -172,7 +171,7 @@ def _first(rest: Iterator[Record]) -> Iterator[Record]:
     """Records with some :data:`_SAMPLE` characters."""
     length = 0
     for record in rest:
-        length += len(record.text)
+        length += len(record.text) + 1  # so that no number of empty texts is endless
         yield record
         if length >= _SAMPLE:
             return
@@ -183,7 +182,7 @@ def _chunks(found: Iterable[Record]) -> Iterator[list[Record]]:
     length = 0
     for record in found:
         chunk.append(record)
-        length += len(record.text)
+        length += len(record.text) + 1
         if length >= CHUNK:
             yield chunk
             chunk, length = [], 0

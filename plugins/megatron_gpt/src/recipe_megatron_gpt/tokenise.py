@@ -26,7 +26,7 @@ class Encoded:
     read: int
     """Documents that were read for it."""
     without_text: int
-    """How many of them had no text once they were clean; they are left out."""
+    """Wiki pages without any prose; they are left out."""
     consumed: int
     """Bytes of the inputs that were read up to here."""
 
@@ -59,7 +59,7 @@ class Tokenise:
         for record in chunk:
             working_on(record)
             text = clean(record)
-            if not text:
+            if text is None:
                 continue
             found = [ids for ids in encode(list(sentences(text)) if self.split_sentences else [text]) if ids]
             if found:
