@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from recipe_core.errors import ConfigError
 from recipe_index.plain_text import PIECES
-from recipe_megatron_gpt import encoders, recalled
+from recipe_megatron_gpt import characters, encoders, parts, recalled
 from recipe_megatron_gpt.corpus import train_tokenizer
 from recipe_megatron_gpt.encoders import choose, encoder, splits_at_words
 from recipe_megatron_gpt.vocabulary import size
@@ -66,6 +66,12 @@ TOKENIZERS = {
 DIFFICULT = st.text(st.sampled_from("aZ09 \n\t\r.,'s-()!\"?/:;_é\u0301\u00a0\u2003\x1c²東ǅ٣"), max_size=40)
 
 
+@pytest.fixture
+def no_character_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trying all characters with a stand-in for gigatoken would only take long."""
+    monkeypatch.setattr(characters, "_tried", lambda *_: iter(()))
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path))
@@ -89,6 +95,7 @@ def test_looking_words_up_changes_no_id(name: str) -> None:
     @example("\n \n  a")
     @example("don't DON'T 's 'S x's\n's")
     @example(f"a{token}b {token} {token}{token},c")
+    @example(f"  {token} a\u00a0 {token}\n {token}")
     def check(text: str) -> None:
         assert encode([text]) == [ids(tokenizer, text)]
 
@@ -102,6 +109,47 @@ def test_cuts_put_together_are_the_text() -> None:
         assert "".join(PIECES.findall(text)) == text
     expected = ["Two", " words", ",", " 3", " (more", ")\nhere", "."]
     assert PIECES.findall("".join(expected)) == expected
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("way", ["plain", "pieces"])
+def test_long_texts_have_the_ids_of_the_whole(name: str, way: Any) -> None:
+    """Every place for a cut is tried: parts of one character and more."""
+    tokenizer = TOKENIZERS[name]
+    token = "[SEP]" if name == "bert" else "<|endoftext|>"
+    signs = "aZ0 \n\r\t.,'!/(-_é東。\uff0cー한가\u0301\u00a0\u3000"
+    many = st.lists(st.sampled_from([*signs, "\n", " ", "\n\n", "'s", token]))
+    encode = encoder(way, tokenizer.to_str(), "i", False)
+
+    @settings(max_examples=300, derandomize=True, deadline=None)
+    @given(many.map("".join) | DIFFICULT)
+    @example("a \nb")
+    @example("!\n/a\n/b")
+    @example("東京\uff0c東京。\n東京 x")
+    @example(f"a {token} b\n{token}\nc.{token}")
+    @example(f"a  {token}")
+    @example(f"\n {token}")
+    def check(text: str) -> None:
+        assert "".join(parts.parts(text)) == text
+        assert encode([text, "", text]) == [ids(tokenizer, text), b"", ids(tokenizer, text)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "LONG", 1)
+        check()
+        assert [*parts.parts("Two words, one\nline。東京\uff0c東")] == [
+            "Two", " words", ",", " one", "\n", "line", "。東京", "\uff0c東",
+        ]  # fmt: skip
+
+
+def test_a_text_is_not_cut_where_a_token_may_lie_across() -> None:
+    assert not parts.can_be_cut(["<s>", "one\ntwo"])
+    assert parts.can_be_cut(["<s>", "\n", " x"])
+    content = REFUSED["a pattern that nobody has looked at"].to_str()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "LONG", 1)
+        assert encoder("plain", content, "i", False)(["many texts and"]) == [
+            ids(Tokenizer.from_str(content), "many texts and")
+        ]
 
 
 REFUSED = {
@@ -178,6 +226,7 @@ class Giga:
         return np.array(found[::-1] if self.wrong == "differs" and "many" in text else found, dtype=np.uint32)
 
 
+@pytest.mark.usefixtures("no_character_differs")
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
@@ -205,6 +254,7 @@ def test_gigatoken_is_used_when_it_gives_the_same_ids(
     assert str(caught.value) == f"engine: gigatoken {problem}; set engine=tokenizers"
 
 
+@pytest.mark.usefixtures("no_character_differs")
 def test_what_was_compared_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gigatoken", SimpleNamespace(Tokenizer=Giga))
     content = TOKENIZERS["gpt2"].to_str()

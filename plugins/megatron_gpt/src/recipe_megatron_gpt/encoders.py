@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core.errors import ConfigError
+from recipe_megatron_gpt.characters import Characters, Ids, differing
+from recipe_megatron_gpt.parts import can_be_cut, ends_white_space, is_long, parts, together
 from recipe_megatron_gpt.ranks import by_ranks
 from recipe_megatron_gpt.recalled import key_of, recall, remember
 
@@ -43,10 +45,27 @@ def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -
     # One text at a time needs no threads, and handing it to one takes longer than many a text.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if way == "gigatoken":
-        return _gigatoken(tokenizer, typecode)
-    if way == "pieces":
-        return _pieces(tokenizer, typecode)
-    return _plain(tokenizer, typecode, add_special_tokens)
+        encode = _gigatoken(tokenizer, typecode)
+    elif way == "pieces":
+        encode = _pieces(tokenizer, typecode)
+    else:
+        encode = _plain(tokenizer, typecode, add_special_tokens)
+    return _bounded(encode, cache(lambda: not add_special_tokens and _can_be_cut(load_tokenizer(tokenizer))))
+
+
+def _bounded(encode: Encode, cuts: Callable[[], bool]) -> Encode:
+    """``encode`` for texts of any length: some :data:`parts.LONG` characters at a time, if ``cuts()``."""
+
+    def one(text: str) -> bytes:
+        return b"".join(encode([part])[0] for part in parts(text))
+
+    def bounded(texts: list[str]) -> list[bytes]:
+        found: list[bytes] = []
+        for some in together(texts):
+            found += [one(some[0])] if is_long(some[0]) and cuts() else encode(some)
+        return found
+
+    return bounded
 
 
 def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[str]) -> tuple[Way, str]:
@@ -77,8 +96,8 @@ def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[st
 
 def _differing(way: Way, tokenizer: str, texts: list[str]) -> str:
     """How many texts have other ids by ``way`` than by tokenizers, if any has."""
-    added = [token.content for token in load_tokenizer(tokenizer).get_added_tokens_decoder().values()]
-    samples = [*_TRICKY, *(f"end{token}{token} {token} begin" for token in added[:50]), *texts]
+    added = _added(load_tokenizer(tokenizer))[:50]
+    samples = [*_TRICKY, *(f"end{token}{token} {token}  {token} begin" for token in added), *texts]
     found, expected = (encoder(one, tokenizer, "i", False)(samples) for one in (way, "plain"))
     differing = sum(mine != ids for mine, ids in zip(found, expected, strict=True))
     return f"gives other ids than tokenizers for {differing} of {len(samples)} texts" if differing else ""
@@ -108,12 +127,40 @@ def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, texts: list[str
 
 
 def _gigatoken(tokenizer: str, typecode: str) -> Encode:
-    giga = load_gigatoken(tokenizer)
+    giga, unlike = load_gigatoken(tokenizer), _unlike(tokenizer)
 
-    def encode(texts: list[str]) -> list[bytes]:
-        return [giga.encode(text).astype(typecode).tobytes() for text in texts]
+    @cache
+    def library() -> Encode:
+        known = splits_at_words(load_tokenizer(tokenizer))
+        return _pieces(tokenizer, typecode) if known else _plain(tokenizer, typecode, False)
 
-    return encode
+    def one(text: str) -> bytes:
+        if unlike.in_text(text):
+            return library()([text])[0]
+        found: bytes = giga.encode(text).astype(typecode).tobytes()
+        return found
+
+    return lambda texts: list(map(one, texts))
+
+
+def _unlike(tokenizer: str) -> Characters:
+    """The characters that gigatoken would split differently.
+
+    Raises:
+        ValueError: that cannot be told of this tokenizer.
+    """
+
+    def by_library(content: str) -> Ids:
+        return _ids_of(_read(content), False)
+
+    def by_gigatoken(content: str) -> Ids:
+        giga = _read_gigatoken(content)
+        return lambda texts: [giga.encode(text).tolist() for text in texts]
+
+    found = differing(tokenizer, by_library, by_gigatoken)
+    if found is None:
+        raise ValueError("nothing tells for which characters its ids would be those of tokenizers")
+    return found
 
 
 def _pieces(tokenizer: str, typecode: str) -> Encode:
@@ -122,8 +169,11 @@ def _pieces(tokenizer: str, typecode: str) -> Encode:
     from recipe_index.text import Pieces
 
     pieces, width = Pieces(_ids_of(load_tokenizer(tokenizer), False)), np.dtype(typecode).itemsize
+    plain, is_unlike = _plain(tokenizer, typecode, False), ends_white_space(_added(load_tokenizer(tokenizer)))
 
     def encode(texts: list[str]) -> list[bytes]:
+        if any(map(is_unlike, texts)):
+            return plain(texts)
         ids, lengths = pieces.encode(texts)
         data, ends = ids.astype(typecode).tobytes(), np.cumsum(lengths) * width
         return [data[end - width * length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
@@ -142,7 +192,7 @@ def _plain(tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
     return encode
 
 
-def _ids_of(tokenizer: Tokenizer, add_special_tokens: bool) -> Callable[[list[str]], list[list[int]]]:
+def _ids_of(tokenizer: Tokenizer, add_special_tokens: bool) -> Ids:
     def ids_of(texts: list[str]) -> list[list[int]]:
         found = tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in found]
@@ -164,18 +214,35 @@ def content_of(tokenizer: Tokenizer) -> str:
 
 def load_tokenizer(content: str) -> Tokenizer:
     """The tokenizer in the content of a tokenizer.json."""
-    from tokenizers import Tokenizer
-
     if content not in _loaded:
         _loaded.clear()
-        _loaded[content] = Tokenizer.from_str(content)
+        _loaded[content] = _read(content)
     return _loaded[content]
+
+
+def _read(content: str) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(content)
 
 
 @lru_cache(maxsize=1)
 def load_gigatoken(content: str) -> Any:
     """The same, of gigatoken."""
+    return _read_gigatoken(content)
+
+
+def _read_gigatoken(content: str) -> Any:
     return by_ranks(content) or import_module("gigatoken").Tokenizer.from_json(content)
+
+
+def _can_be_cut(tokenizer: Tokenizer) -> bool:
+    return splits_at_words(tokenizer) and can_be_cut(_added(tokenizer))
+
+
+def _added(tokenizer: Tokenizer) -> list[str]:
+    """The tokens that are looked for in a text before it is split."""
+    return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
 
 _LETTERS = (

@@ -105,6 +105,8 @@ _BYTES = {chr(number): number for number in _PRINTABLE} | {
     chr(256 + n): number for n, number in enumerate(number for number in range(256) if number not in _PRINTABLE)
 }
 """The byte that a character of a token stands for, as GPT-2 writes them: itself where it is printable in Latin-1."""
+CHARACTERS = {number: character for character, number in _BYTES.items()}
+"""The character that stands for a byte."""
 
 
 def _bytes(token: str) -> bytes:
