@@ -23,6 +23,9 @@ Ids = Callable[[list[str]], list[list[int]]]
 _NEIGHBOURS = b"zZ!9"
 """What a character is tried beside: what a splitter may join it with."""
 _BLOCK = 256
+"""Characters in a text that is compared as a whole."""
+_TOGETHER = 64
+"""Such texts at a time, for the threads of a library; all of them would take half a gigabyte."""
 _CODES = 0x110000
 _SURROGATES = range(0xD800, 0xE000)
 _UNTRIED = ((0x40000, 0xE0000), (0xE1000, _CODES))
@@ -101,11 +104,13 @@ def _tried(one: Ids, other: Ids) -> Iterator[int]:
     """The numbers of the characters that differ: first by blocks, then those of each block that does."""
     numbers = [number for number in range(_CODES) if number not in _SURROGATES and not _is_untried(number)]
     blocks = [numbers[at : at + _BLOCK] for at in range(0, len(numbers), _BLOCK)]
-    texts = ["".join(map(_tried_text, block)) for block in blocks]
-    for block, mine, theirs in zip(blocks, one(texts), other(texts), strict=True):
-        if mine != theirs:
-            single = list(map(_tried_text, block))
-            yield from (n for n, a, b in zip(block, one(single), other(single), strict=True) if a != b)
+    for at in range(0, len(blocks), _TOGETHER):
+        some = blocks[at : at + _TOGETHER]
+        texts = ["".join(map(_tried_text, block)) for block in some]
+        for block, mine, theirs in zip(some, one(texts), other(texts), strict=True):
+            if mine != theirs:
+                single = list(map(_tried_text, block))
+                yield from (n for n, a, b in zip(block, one(single), other(single), strict=True) if a != b)
 
 
 def _is_untried(number: int) -> bool:

@@ -23,6 +23,7 @@ Way = Literal["gigatoken", "pieces", "plain"]
 Encode = Callable[[list[str]], list[bytes]]
 """The token ids of each text, as they stand in a .bin file."""
 
+_THREADS = "TOKENIZERS_PARALLELISM"
 _TRICKY = (
     "It's 1234567 o'clock, \"isn't\" IT'S they'll (a) [b] {c}-d_e/f\\g",
     "\tTABS\t \tand   spaces  \n\n  lines\r\n \n.end... \u00a0\u2003\u200b\ufeff\u0085\u2028 \u2028 \u00a0x",
@@ -43,7 +44,7 @@ def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -
         typecode: of the ids in the bytes, as NumPy names it: ``H`` for uint16, ``i`` for int32.
     """
     # One text at a time needs no threads, and handing it to one takes longer than many a text.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ[_THREADS] = "false"
     if way == "gigatoken":
         encode = _gigatoken(tokenizer, typecode)
     elif way == "pieces":
@@ -151,7 +152,16 @@ def _unlike(tokenizer: str) -> Characters:
     """
 
     def by_library(content: str) -> Ids:
-        return _ids_of(_read(content), False)
+        ids_of = _ids_of(_read(content), False)
+
+        def in_threads(texts: list[str]) -> list[list[int]]:
+            os.environ[_THREADS] = "true"
+            try:
+                return ids_of(texts)
+            finally:
+                os.environ[_THREADS] = "false"
+
+        return in_threads
 
     def by_gigatoken(content: str) -> Ids:
         giga = _read_gigatoken(content)

@@ -141,7 +141,7 @@ def _write_tokens(
         progress.start_at(store.state.consumed)
         rest = islice(records(settings, counts), store.state.read, None)
         first = list(_first(rest))
-        samples = [clean(record) or "" for record in first]
+        samples = [(clean(record) or "")[:_SAMPLE] for record in first]
         way, note = choose(settings.engine, tokenizer.content, settings.add_special_tokens, samples)
         if note:
             print(f"recipe prepare: {note}", file=sys.stderr)
