@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recipe_core.errors import ConfigError, DataError
-from recipe_core.prepare import WorkerDiedError, ordered_map
+from recipe_core.prepare import WorkerDiedError, fitting, ordered_map, pool
 from recipe_core.prepare.pool import AHEAD
 
 MODULE = """
@@ -128,3 +128,34 @@ def test_an_error_of_the_items_ends_the_workers() -> None:
 
     with pytest.raises(DataError, match="damaged at byte 7"):
         list(ordered_map(time.sleep, items(), 2, str))
+
+
+def test_no_more_workers_are_started_than_there_are_items() -> None:
+    found = ordered_map(operator.neg, [1, 2], 64, str)
+    assert next(found) == -1
+    assert len(multiprocessing.active_children()) == 2
+    assert list(found) == [-2]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("workers", "size", "items", "used", "note"),
+    [
+        (0, 100, None, 4, ""),
+        (0, 2.9, None, 2, ""),
+        (0, 0, 0, 1, ""),
+        (0, 100, 3, 3, ""),
+        (3, 0, None, 3, ""),
+        (64, 0, None, 4, "workers=64 is lowered to 4: 4 cores can be used here"),
+        (64, 100, 2, 2, "workers=64 is lowered to 2: there is no work for more than 2"),
+        (2, 100, 0, 1, "workers=2 is lowered to 1: there is no work for more than 1"),
+    ],
+)
+def test_workers_are_no_more_than_help(
+    workers: int, size: float, items: int | None, used: int, note: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    pool._tell.cache_clear()
+    assert [fitting(workers, size, items) for _ in range(2)] == [used, used]
+    assert capsys.readouterr().err == (f"recipe prepare: {note}\n" if note else "")

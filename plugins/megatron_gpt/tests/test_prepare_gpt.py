@@ -88,6 +88,14 @@ def test_the_bytes_do_not_depend_on_the_workers(site: Path, typed: Typed, monkey
     assert files("one") == files("two")
 
 
+def test_workers_that_cannot_help_are_not_started(site: Path, typed: Typed) -> None:
+    assert typed(*LINE, "output=one", "workers=1")[0] == 0
+    code, _, err = typed(*LINE, "output=many", "workers=64")
+    assert code == 0
+    assert "recipe prepare: workers=64 is lowered to 1: there is no work for more than 1\n" in err
+    assert files("one") == files("many")
+
+
 INTERRUPTED = """
 import os, sys
 from recipe_core.cli import main

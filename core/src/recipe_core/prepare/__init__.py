@@ -9,7 +9,7 @@ from typing import Protocol
 from recipe_core.prepare.inputs import hashed, input_facts, sha256
 from recipe_core.prepare.manifest import file_facts, file_problems, read_manifest
 from recipe_core.prepare.output import Output, writing
-from recipe_core.prepare.pool import WorkerDiedError, ordered_map, working_on
+from recipe_core.prepare.pool import WorkerDiedError, fitting, ordered_map, working_on
 from recipe_core.prepare.progress import Progress
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "WorkerDiedError",
     "file_facts",
     "file_problems",
+    "fitting",
     "hashed",
     "input_facts",
     "ordered_map",

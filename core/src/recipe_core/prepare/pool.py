@@ -6,11 +6,14 @@ Most preparations are small and need no other process, so what starts them is im
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from recipe_core.errors import DataError, RecipeError
@@ -42,6 +45,30 @@ def working_on(part: object) -> None:
     _note.value = str(part).encode(errors="replace")[: _NOTE_BYTES - 1]
 
 
+def fitting(workers: int, size: float, items: int | None = None) -> int:
+    """Processes to use for work that keeps a core busy; a setting that asks for more is told once.
+
+    Args:
+        workers: the setting; 0 leaves it open.
+        size: how many processes the work is worth: what one costs to start, it must save.
+        items: pieces that the work comes in, where that is known.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not workers:
+        return max(1, min(cores, int(size), items or cores))
+    used = max(1, min(workers, cores, workers if items is None else items))
+    if used < workers:
+        why = f"{cores} cores can be used here" if used == cores else f"there is no work for more than {used}"
+        _tell(f"recipe prepare: workers={workers} is lowered to {used}: {why}")
+    return used
+
+
+@cache
+def _tell(message: str) -> None:
+    """Say it once, though several stages of a preparation may come to it."""
+    print(message, file=sys.stderr)
+
+
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, describe: Callable[[Item], str]
 ) -> Iterator[Result]:
@@ -49,7 +76,7 @@ def ordered_map(
 
     With fewer than two workers everything happens in this process. Function, items and results must be picklable; the
     function may hold what it needs once per worker (it is sent once). Items are taken as they are needed: at most
-    :data:`AHEAD` per worker are held at a time.
+    :data:`AHEAD` per worker are held at a time. So are workers: no more are started than there are items.
 
     Raises:
         WorkerDiedError: a worker died; the message says on which item (``describe(item)``, or what the function told
@@ -121,39 +148,45 @@ class _Pool:
         from multiprocessing import sharedctypes
 
         # Forking is no way: the libraries that tokenise start threads, and a forked child hangs on their locks.
-        context = multiprocessing.get_context("spawn")
+        self.context = multiprocessing.get_context("spawn")
+        self.shared = sharedctypes.RawArray
+        self.function = function
+        self.limit = workers
         self.describe = describe
         self.workers: list[_Worker] = []
-        try:
-            for _ in range(workers):
-                ours, theirs = context.Pipe()
-                note = sharedctypes.RawArray(ctypes.c_char, _NOTE_BYTES)
-                process = context.Process(target=_serve, args=(function, theirs, note), daemon=True)
-                process.start()
-                theirs.close()
-                self.workers.append(_Worker(process, ours, note))
-        except BaseException:
-            self.close()
-            raise
 
     def run(self, items: Iterator[Any]) -> Iterator[Any]:
         """Hand the items out and yield their results in order."""
         queue: deque[_Job[Any]] = deque()
         exhausted = False
         while queue or not exhausted:
-            for worker in self.workers:
-                if exhausted or worker.job is not None or len(queue) >= AHEAD * len(self.workers):
-                    continue
+            while not exhausted and len(queue) < AHEAD * self.limit and self._has_room():
                 try:
                     queue.append(_Job(next(items)))
                 except StopIteration:
                     exhausted = True
-                    continue
-                self._send(worker, queue[-1])
+                else:
+                    self._send(self._idle(), queue[-1])
             if queue and queue[0].done:
                 yield queue.popleft().result  # and see to idle workers before the next one
             else:
                 self._receive()
+
+    def _has_room(self) -> bool:
+        return len(self.workers) < self.limit or any(worker.job is None for worker in self.workers)
+
+    def _idle(self) -> _Worker:
+        """A worker that waits for an item, or a new one."""
+        for worker in self.workers:
+            if worker.job is None:
+                return worker
+        ours, theirs = self.context.Pipe()
+        note = self.shared(ctypes.c_char, _NOTE_BYTES)
+        process = self.context.Process(target=_serve, args=(self.function, theirs, note), daemon=True)
+        process.start()
+        theirs.close()
+        self.workers.append(_Worker(process, ours, note))
+        return self.workers[-1]
 
     def _send(self, worker: _Worker, job: _Job[Any]) -> None:
         worker.job = job

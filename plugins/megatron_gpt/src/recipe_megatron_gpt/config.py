@@ -110,7 +110,8 @@ class GptPrepare(TextInput):
     split_sentences: bool = False
     """Make each sentence a sequence of its own; otherwise each document is one."""
     workers: int = 0
-    """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
+    """Processes; 0 takes one per core, and fewer where the input is small. More than there are cores, or chunks of the
+    input, are not started. The files do not depend on it."""
     engine: Literal["auto", "tokenizers", "gigatoken"] = "auto"
     """``auto``: gigatoken, if it is installed and gives the same ids, else tokenizers."""
 

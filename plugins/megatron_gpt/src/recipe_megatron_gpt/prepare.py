@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
@@ -16,7 +15,7 @@ import numpy as np
 from recipe_core.config import plain
 from recipe_core.errors import DataError
 from recipe_core.files import require_space, write_text
-from recipe_core.prepare import Output, Progress, file_facts, hashed, input_facts, ordered_map
+from recipe_core.prepare import Output, Progress, file_facts, fitting, hashed, input_facts, ordered_map
 from recipe_core.text import Counts, Record, Source, clean, find, records
 from recipe_megatron_gpt.config import TRAIN, GptPrepare
 from recipe_megatron_gpt.corpus import TOKENIZER, train_tokenizer
@@ -204,12 +203,11 @@ def _has_dumps(sources: Sequence[Source]) -> bool:
 
 def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
     """Processes to use: where the setting leaves it open, as many as bring more than their start costs."""
-    if settings.workers:
-        return settings.workers
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     fast = way != "plain" and not settings.split_sentences
     worth = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
-    return max(1, min(cores, int(worth)))
+    packed = any(source.packing for source in sources)  # what they hold shows only as it is read
+    chunks = None if packed else 1 + sum(source.size for source in sources) // CHUNK
+    return fitting(settings.workers, worth, chunks)
 
 
 def _expected_bytes(sources: Sequence[Source], width: int) -> int:
