@@ -30,7 +30,7 @@ class TextInput:
     """A JSON line without a text, or a document that is longer than ``max_document``: an error, or left out and
     counted. A damaged file is always an error."""
     max_document: int = 64_000_000
-    """Longest document, line or wiki page, in characters; it bounds the memory."""
+    """Longest document, line or wiki page, in characters. A process needs some ten bytes of memory for each."""
 
     @property
     def keeps_empty(self) -> bool:

@@ -105,3 +105,23 @@ def test_one_weighted_file_equals_the_blend_of_one(tmp_path: Path, run_of: Calla
     run = run_of(steps=100, global_batch=10, micro_batch=1, seed=SEED, eval_samples=50, eval_every=1)
     ours = build(GptIndexed(files=(f"1:{path}",), sequence=SEQUENCE, order="megatron", split=(90, 10)), run)
     assert_equal(ours, theirs([path], [1.0], "90,10", (1000, 50)), (1000, 50))
+
+
+EMPTY = {"before": range(5), "between": range(150, 170), "after": [400] * 7, "everywhere": range(0, 401, 3)}
+"""Before which of 400 documents, and after the last, an empty one stands."""
+
+
+@pytest.mark.parametrize("where", EMPTY)
+def test_empty_documents_change_no_sample(tmp_path: Path, run_of: Callable[..., Run], where: str) -> None:
+    """As preprocess_data writes them: documents without any sequence."""
+    random = np.random.default_rng(8)
+    with IndexedWriter(tmp_path / "tokens", "uint16") as writer:
+        for number in range(401):
+            for _ in range(list(EMPTY[where]).count(number)):
+                writer.add_document([])
+            if number < 400:
+                writer.add_document([random.integers(0, 65000, random.integers(1, 90))])
+    path = str(tmp_path / "tokens")
+    run = run_of(steps=100, global_batch=10, micro_batch=1, seed=SEED, eval_samples=50, eval_every=1)
+    ours = build(GptIndexed(files=(path,), sequence=SEQUENCE, order="megatron", split=(90, 9, 1)), run)
+    assert_equal(ours, theirs([path], None, "90,9,1", (1000, 50)), (1000, 50))

@@ -2,17 +2,17 @@
 
 Tokenizers split a text into words by what characters are: letters, digits, white space. Each library has that from the
 Unicode tables of its own age, so characters that one of them does not know yet part words in one and not in the other.
-Which characters these are is found out by trying all of them, once for each way to split and each pair of versions.
+Which characters these are is found out by trying them, once for each way to split and each pair of versions.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recipe_megatron_gpt.ranks import CHARACTERS
 from recipe_megatron_gpt.recalled import key_of, recall, remember
@@ -23,57 +23,77 @@ Ids = Callable[[list[str]], list[list[int]]]
 _NEIGHBOURS = b"zZ!9"
 """What a character is tried beside: what a splitter may join it with."""
 _BLOCK = 256
-"""Characters in a text that is compared as a whole."""
+"""Characters that are tried when a text has one of them."""
 _TOGETHER = 64
-"""Such texts at a time, for the threads of a library; all of them would take half a gigabyte."""
+"""Blocks that are tried at a time, for the threads of a library; all 4,352 would take gigabytes."""
 _CODES = 0x110000
-_SURROGATES = range(0xD800, 0xE000)
-_UNTRIED = ((0x40000, 0xE0000), (0xE1000, _CODES))
-"""Planes without any character in a text: unassigned, or for private use. Trying them would take most of the time."""
 _TABLE_FREE = {"Metaspace", "Prepend", "Replace"}
 """Parts of a tokenizer that look for given characters only."""
 
 
-class Characters:
-    """A set of characters that is searched for in many texts."""
+class Differing:
+    """The characters that two libraries split differently.
 
-    def __init__(self, numbers: NDArray[np.uint32]) -> None:
-        self._is_in = np.zeros(_CODES, dtype=np.bool_)
-        self._is_in[numbers] = True
-        for start, stop in _UNTRIED if numbers.size else ():
-            self._is_in[start:stop] = True
-        self._empty = not numbers.size
+    Args:
+        probe: what :func:`differing` tries characters with; empty where no character can differ.
+        one, other: the libraries: make a tokenizer of the content of a tokenizer.json.
+    """
+
+    def __init__(self, probe: str, one: Callable[[str], Ids], other: Callable[[str], Ids]) -> None:
+        self._key = key_of("characters", probe)
+        self._libraries = cache(lambda: (one(probe), other(probe)))
+        self._alike = np.full(_CODES, not probe)
+        """For each character, True once it was tried and found to be the same for both."""
+        self._tried: set[int] = set()
+        self._found: set[int] = set()
+        self._kept = 0
+        """Blocks that the cache knows."""
 
     def in_text(self, text: str) -> bool:
         """True where ``text``, which has no halves of surrogate pairs, holds one of them."""
-        if self._empty or text.isascii():
+        if text.isascii():
             return False
-        return bool(self._is_in[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)].any())
+        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+        if self._alike[codes].all():
+            return False
+        unlike = codes[~self._alike[codes]]
+        blocks = set(np.unique(unlike // _BLOCK).tolist())
+        if blocks <= self._tried:
+            return True
+        self._try(blocks)
+        return not self._alike[unlike].all()
+
+    def _try(self, blocks: set[int]) -> None:
+        """Find out about ``blocks`` what neither this process nor, by the cache, an earlier one has."""
+        if kept := recall(self._key):
+            self._learn(kept.facts["tried"], kept.facts["found"])
+            self._kept = max(self._kept, len(kept.facts["tried"]))
+        if missing := sorted(blocks - self._tried):
+            self._learn(missing, list(_tried(missing, *self._libraries())))
+            # Not each time: there are thousands of blocks. A next run tries the few last ones again.
+            if len(self._tried) * 8 > self._kept * 9:
+                remember(self._key, {"tried": sorted(self._tried), "found": sorted(self._found)})
+                self._kept = len(self._tried)
+
+    def _learn(self, tried: list[int], found: list[int]) -> None:
+        for block in tried:
+            self._alike[block * _BLOCK : (block + 1) * _BLOCK] = True
+        self._alike[found] = False
+        self._tried.update(tried)
+        self._found.update(found)
 
 
-def differing(content: str, one: Callable[[str], Ids], other: Callable[[str], Ids]) -> Characters | None:
-    """The characters that two libraries split differently, as kept in the cache or found out now.
-
-    Args:
-        content: of a tokenizer.json.
-        one, other: the libraries: make a tokenizer of the content of a tokenizer.json.
+def differing(content: str, one: Callable[[str], Ids], other: Callable[[str], Ids]) -> Differing | None:
+    """The characters for which two libraries split texts differently, by a tokenizer.json with this content.
 
     Returns:
         None where that cannot be found out: the tokenizer is no byte-level one and knows kinds of characters.
     """
     tokenizer = json.loads(content)
     kinds = {kind for name in ("normalizer", "pre_tokenizer") for kind in _kinds(tokenizer[name])}
-    if "ByteLevel" not in kinds:
-        return Characters(np.zeros(0, dtype=np.uint32)) if kinds <= _TABLE_FREE else None
-    probe = _probe(tokenizer)
-    key = key_of("characters", probe)
-    kept = recall(key)
-    if kept is None:
-        numbers = np.array(list(_tried(one(probe), other(probe))), dtype=np.uint32)
-        remember(key, {}, numbers.tobytes())
-    else:
-        numbers = np.frombuffer(kept.data, dtype=np.uint32)
-    return Characters(numbers)
+    if "ByteLevel" in kinds:
+        return Differing(_probe(tokenizer), one, other)
+    return Differing("", one, other) if kinds <= _TABLE_FREE else None
 
 
 def _kinds(part: dict[str, Any] | None) -> Iterator[str]:
@@ -100,21 +120,15 @@ def _probe(tokenizer: dict[str, Any]) -> str:
     return json.dumps({**tokenizer, "model": model, "added_tokens": [], "post_processor": None})
 
 
-def _tried(one: Ids, other: Ids) -> Iterator[int]:
-    """The numbers of the characters that differ: first by blocks, then those of each block that does."""
-    numbers = [number for number in range(_CODES) if number not in _SURROGATES and not _is_untried(number)]
-    blocks = [numbers[at : at + _BLOCK] for at in range(0, len(numbers), _BLOCK)]
+def _tried(blocks: list[int], one: Ids, other: Ids) -> Iterator[int]:
+    """The characters of ``blocks`` that differ: first each block as a whole, then one by one in each that does."""
     for at in range(0, len(blocks), _TOGETHER):
-        some = blocks[at : at + _TOGETHER]
-        texts = ["".join(map(_tried_text, block)) for block in some]
-        for block, mine, theirs in zip(some, one(texts), other(texts), strict=True):
+        some = [range(block * _BLOCK, (block + 1) * _BLOCK) for block in blocks[at : at + _TOGETHER]]
+        texts = ["".join(map(_tried_text, numbers)) for numbers in some]
+        for numbers, mine, theirs in zip(some, one(texts), other(texts), strict=True):
             if mine != theirs:
-                single = list(map(_tried_text, block))
-                yield from (n for n, a, b in zip(block, one(single), other(single), strict=True) if a != b)
-
-
-def _is_untried(number: int) -> bool:
-    return any(start <= number < stop for start, stop in _UNTRIED)
+                single = list(map(_tried_text, numbers))
+                yield from (n for n, a, b in zip(numbers, one(single), other(single), strict=True) if a != b)
 
 
 def _tried_text(number: int) -> str:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core.errors import ConfigError
-from recipe_megatron_gpt.characters import Characters, Ids, differing
+from recipe_megatron_gpt.characters import Differing, Ids, differing
 from recipe_megatron_gpt.parts import can_be_cut, ends_white_space, is_long, parts, together
 from recipe_megatron_gpt.ranks import by_ranks
 from recipe_megatron_gpt.recalled import key_of, recall, remember
@@ -144,7 +144,7 @@ def _gigatoken(tokenizer: str, typecode: str) -> Encode:
     return lambda texts: list(map(one, texts))
 
 
-def _unlike(tokenizer: str) -> Characters:
+def _unlike(tokenizer: str) -> Differing:
     """The characters that gigatoken would split differently.
 
     Raises:
