@@ -115,7 +115,7 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
     found = set()
     for tensors in groups.values():
         ends = torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors.values()])  # NaN is passed on
-        found |= {name for name, fine in zip(tensors, ends.isfinite().all(1).tolist(), strict=True) if not fine}
+        found |= {name for name, fine in zip(tensors, ends.isfinite().all(1).cpu().tolist(), strict=True) if not fine}
     return [name for name in leaves if name in found]
 
 
