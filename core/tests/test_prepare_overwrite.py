@@ -13,6 +13,7 @@ import pytest
 from recipe_core.errors import ConfigError
 from recipe_core.files import exchange
 from recipe_core.prepare import Output, file_problems, output, read_manifest
+from recipe_core.prepare.manifest import manifest_text
 
 
 def made(final: Path, text: str, reads: Iterable[Path] = (), *, overwrite: bool = False) -> None:
@@ -183,8 +184,9 @@ def test_a_data_set_that_the_user_has_put_aside_stays(earlier: Path) -> None:
 
 def test_a_file_beyond_the_folder_that_a_manifest_lists_stays(earlier: Path) -> None:
     (earlier.parent / "mine").write_text("mine")
-    path = earlier / "manifest.json"
-    path.write_text(path.read_text().replace('"deep/first"', '"../mine"'))
+    manifest = read_manifest(earlier)
+    manifest["files"]["../mine"] = manifest["files"].pop("deep/first")
+    (earlier / "manifest.json").write_text(manifest_text(manifest))
     with pytest.raises(ConfigError, match=r"does not list \(deep/first\)"):
         made(earlier, "second", overwrite=True)
     (earlier / "deep" / "first").unlink()

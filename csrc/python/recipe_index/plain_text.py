@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-PIECES = re.compile(
-    r"""\ ?[A-Za-z0-9]+(?=[\ \n,.;:!?)"(\-]|\Z)  # most pieces: a word
-    |.(?:.*?(?:(?<=[A-Za-z0-9])(?=[\n,.;:!?)"(\-])|(?<=\S)(?=\ )|(?=\ \S)|\Z))  # anything, up to the next cut""",
-    re.DOTALL | re.VERBOSE,
-)
+from recipe_index.text import PIECES
 
 
 class Pieces:

@@ -5,6 +5,15 @@ Compiled; :mod:`recipe_index.plain_text` has the same in Python, and says what i
 
 from __future__ import annotations
 
+import re
+
 from recipe_index._text import Pieces
 
-__all__ = ["Pieces"]
+__all__ = ["PIECES", "Pieces"]
+
+PIECES = re.compile(
+    r"""\ ?[A-Za-z0-9]+(?=[\ \n,.;:!?)"(\-]|\Z)  # most pieces: a word
+    |.(?:.*?(?:(?<=[A-Za-z0-9])(?=[\n,.;:!?)"(\-])|(?<=\S)(?=\ )|(?=\ \S)|\Z))  # anything, up to the next cut""",
+    re.DOTALL | re.VERBOSE,
+)
+"""Where texts are cut: the pieces that :class:`Pieces` looks for, as a pattern for one piece."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from recipe_core.errors import ConfigError
-from recipe_index.plain_text import PIECES
+from recipe_index.text import PIECES
 from recipe_megatron_gpt import characters, encoders, parts, recalled
 from recipe_megatron_gpt.corpus import train_tokenizer
 from recipe_megatron_gpt.encoders import choose, encoder, splits_at_words

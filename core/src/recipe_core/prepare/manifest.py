@@ -15,6 +15,8 @@ from recipe_core.files import digest
 from recipe_core.sealed import file_problem, sealed, unlisted, unsealed
 
 NAME = "manifest.json"
+LOCK, JOURNAL = "lock", "journal.jsonl"
+"""Files of a preparation under way. They may outlive it where the power failed just after the set got its name."""
 
 
 def file_facts(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -62,7 +64,7 @@ def file_problems(folder: Path, manifest: Mapping[str, Any], beside: Sequence[st
     strays = [
         name
         for name in unlisted(folder, manifest["files"], NAME)
-        if not any(fnmatchcase(name, pattern) for pattern in beside)
+        if name not in (LOCK, JOURNAL) and not any(fnmatchcase(name, pattern) for pattern in beside)
     ]
     return [
         *(f"{folder / name}: {problem}" for name, problem in found if problem),

@@ -14,11 +14,19 @@ from typing import IO, Any
 
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import exchange, is_full, lock_now, remove, require_local, sync, write_text
-from recipe_core.prepare.manifest import NAME, file_facts, foreign, is_prepared, manifest_text, remove_set, walk
+from recipe_core.prepare.manifest import (
+    JOURNAL,
+    LOCK,
+    NAME,
+    file_facts,
+    foreign,
+    is_prepared,
+    manifest_text,
+    remove_set,
+    walk,
+)
 from recipe_core.prepare.pool import WorkerDiedError
 
-_LOCK = "lock"
-_JOURNAL = "journal.jsonl"
 _REPLACES = {"replaces": "an earlier set"}
 """Entry of the journal of a set that is about to take another's place."""
 
@@ -101,7 +109,7 @@ class Output:
             others = foreign(self.folder)
         else:
             others = [path.name for path in self.folder.iterdir()]
-        if others := [name for name in others if name not in (_LOCK, _JOURNAL)]:
+        if others := [name for name in others if name not in (LOCK, JOURNAL)]:
             raise ConfigError(
                 f"output: {self.shown} is made in the folder {self.folder}, which is there already and not ours "
                 f"({_some(others)}); move it away, or name another output"
@@ -156,7 +164,7 @@ class Output:
     def _take(self) -> IO[bytes]:
         """Make the side folder and lock it: two runs that write it at once would give neither's data set."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = lock_now(self.folder / _LOCK)
+        lock = lock_now(self.folder / LOCK)
         if lock is None:
             raise ConfigError(
                 f"output: another process makes {self.shown} at the moment; wait for it, or name another folder"
@@ -165,7 +173,7 @@ class Output:
 
     def _clear(self) -> None:
         for path in self.folder.iterdir():
-            if path.name != _LOCK:
+            if path.name != LOCK:
                 remove(path)
 
     def _read(self) -> list[dict[str, Any]]:
@@ -174,7 +182,7 @@ class Output:
         if not entries or entries[0] != {"key": self.key}:
             return []
         # What follows a torn line must not be appended to it.
-        write_text(self.folder / _JOURNAL, "".join(json.dumps(entry) + "\n" for entry in entries))
+        write_text(self.folder / JOURNAL, "".join(json.dumps(entry) + "\n" for entry in entries))
         return entries
 
     @property
@@ -184,7 +192,7 @@ class Output:
 
     def note(self, entry: dict[str, Any]) -> None:
         """Record, for good, that a part is complete; its files must be on the disk before (``files.sync``)."""
-        journal = self.folder / _JOURNAL
+        journal = self.folder / JOURNAL
         with journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         sync(journal)
@@ -200,7 +208,7 @@ class Output:
 
     def _finish(self, manifest: dict[str, Any]) -> dict[str, Any]:
         listed = manifest.get("files", {})
-        ours = {*listed, NAME, _LOCK, _JOURNAL}
+        ours = {*listed, NAME, LOCK, JOURNAL}
         files = (path.relative_to(self.folder).as_posix() for path in walk(self.folder) if path.is_file())
         manifest["files"] = {**listed, **file_facts(self.folder, sorted({*files} - ours))}
         write_text(self.folder / NAME, manifest_text(manifest))
@@ -231,15 +239,15 @@ class Output:
             if self._old.exists():
                 left = _some(foreign(self._old))
                 print(f"{self._old}: kept, for it holds what `recipe prepare` did not write ({left})", file=sys.stderr)
-        (self.final / _LOCK).unlink(missing_ok=True)
+        (self.final / LOCK).unlink(missing_ok=True)
         # Last, so that whatever happens before, the next run finds what this one has done.
-        (self.final / _JOURNAL).unlink()
+        (self.final / JOURNAL).unlink()
         sync(self.final.parent)
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
     """The whole lines of the journal in ``folder``; empty where there is none of ours."""
-    path = folder / _JOURNAL
+    path = folder / JOURNAL
     entries = []
     for line in (path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "").splitlines():
         try:

@@ -275,7 +275,7 @@ _PATTERNS = frozenset(
 
 def splits_at_words(tokenizer: Tokenizer) -> bool:
     """Whether a tokenizer is known never to make a token across the cuts of :class:`recipe_index.text.Pieces`."""
-    from recipe_index.plain_text import PIECES
+    from recipe_index.text import PIECES
 
     normalizer, splitter = _parameters(tokenizer.normalizer), _parameters(tokenizer.pre_tokenizer)
     for token in tokenizer.get_added_tokens_decoder().values():
