@@ -26,7 +26,10 @@ _BLOCK = 256
 """Characters that are tried when a text has one of them."""
 _TOGETHER = 64
 """Blocks that are tried at a time, for the threads of a library; all 4,352 would take gigabytes."""
+_USUAL = 512
+"""Blocks that have characters of the texts of one data set, or fewer."""
 _CODES = 0x110000
+_ASCII = 0x80
 _TABLE_FREE = {"Metaspace", "Prepend", "Replace"}
 """Parts of a tokenizer that look for given characters only."""
 
@@ -54,9 +57,11 @@ class Differing:
         if text.isascii():
             return False
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        if self._alike[codes].all():
+        codes = codes[codes >= _ASCII]
+        alike = self._alike[codes]
+        if alike.all():
             return False
-        unlike = codes[~self._alike[codes]]
+        unlike = codes[~alike]
         blocks = set(np.unique(unlike // _BLOCK).tolist())
         if blocks <= self._tried:
             return True
@@ -70,8 +75,8 @@ class Differing:
             self._kept = max(self._kept, len(kept.facts["tried"]))
         if missing := sorted(blocks - self._tried):
             self._learn(missing, list(_tried(missing, *self._libraries())))
-            # Not each time: there are thousands of blocks. A next run tries the few last ones again.
-            if len(self._tried) * 8 > self._kept * 9:
+            # A text of all characters has thousands of blocks: not each of them is worth writing a file.
+            if len(self._tried) < _USUAL or len(self._tried) * 8 > self._kept * 9:
                 remember(self._key, {"tried": sorted(self._tried), "found": sorted(self._found)})
                 self._kept = len(self._tried)
 
