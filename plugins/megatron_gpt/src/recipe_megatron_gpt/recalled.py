@@ -17,7 +17,7 @@ from typing import Any
 from recipe_core.errors import DiskError
 from recipe_core.files import atomic_file, home, write_text
 
-_VERSION = 3
+_VERSION = 4
 """Raise it when a change in this package changes what would be found out."""
 _LIBRARIES = ("tokenizers", "gigatoken")
 
