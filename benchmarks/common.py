@@ -94,7 +94,7 @@ def _peak(dtype: torch.dtype, shapes: Iterable[Shape]) -> float:
     """The best FLOP/s of any product of these shapes."""
     import torch
 
-    from recipe_core.precision import multiplies_bf16
+    from recipe_core.engine.precision import multiplies_bf16
 
     best = 0.0
     for rows, inner, columns in shapes:

@@ -35,7 +35,14 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "megatron, tp 2, pp 2, to dcp": ("megatron", "back", ()),
 }
 PEER = "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as f; import sys; f(*sys.argv[1:])"
-IMPORTS = "import recipe_core.convert, recipe_core.formats, recipe_core.sharding, recipe_megatron_gpt.model"
+IMPORTS = "import " + ", ".join(
+    [
+        "recipe_core.checkpoint.convert.convert",
+        "recipe_core.checkpoint.formats.dcp",
+        "recipe_core.checkpoint.ranks.join",
+        "recipe_megatron_gpt.model.gpt",
+    ]
+)
 
 
 def make(folder: Path, model: dict[str, Any]) -> None:
@@ -43,10 +50,10 @@ def make(folder: Path, model: dict[str, Any]) -> None:
     import torch
     import yaml
 
-    from recipe_core.formats import Dcp
-    from recipe_core.lazy import Lazy
-    from recipe_megatron_gpt.config import Gpt
-    from recipe_megatron_gpt.model import build
+    from recipe_core.checkpoint.formats.dcp import Dcp
+    from recipe_core.checkpoint.lazy import Lazy
+    from recipe_megatron_gpt.model.gpt import build
+    from recipe_megatron_gpt.settings import Gpt
 
     with torch.device("meta"):
         module, _ = build(Gpt(**model))
@@ -106,7 +113,7 @@ def main() -> None:
         for case, (source, target, words) in CASES.items():
             to = "dcp" if target == "back" else target
             paths = (str(folder / source), str(folder / target))
-            found[case] = measured("-m", "recipe_core", "convert", *paths, "--to", to, *words)
+            found[case] = measured("-m", "recipe_core.cli", "convert", *paths, "--to", to, *words)
             if source != "dcp":
                 shutil.rmtree(folder / source)
             if target == "hf":

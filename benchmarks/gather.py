@@ -34,11 +34,11 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from recipe_core.parallel import Run
-from recipe_core.settings import Train
-from recipe_megatron_gpt.config import GptIndexed
-from recipe_megatron_gpt.data import build
-from recipe_megatron_gpt.indexed import IndexedWriter
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Run
+from recipe_megatron_gpt.data.indexed import IndexedWriter
+from recipe_megatron_gpt.data.samples import build
+from recipe_megatron_gpt.settings import GptIndexed
 
 SEQUENCE, BATCH, SEED = 2048, 8, 1234
 Reader = Callable[[int], dict[str, Any]]

@@ -23,14 +23,14 @@ import common
 import torch
 from torch import Tensor
 
-from recipe_core import run as running
-from recipe_core.curves import METRICS, read_rows
 from recipe_core.engine.native import _peak_resident
-from recipe_core.job import Job, resolve
-from recipe_core.optim.shards import local
-from recipe_core.parallel import Parallel
-from recipe_core.registry import load
+from recipe_core.hooks.registry import load
+from recipe_core.layouts.parallel import Parallel
+from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn
+from recipe_core.train import run as running
+from recipe_core.train.metrics.curves import METRICS, read_rows
+from recipe_core.train.optim.shards import local
 
 WORDS = [
     "model.layers=8", "model.hidden=640", "model.heads=10", "model.positions=64", "model.vocabulary=8192",

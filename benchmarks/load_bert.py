@@ -31,13 +31,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from recipe_bert_dp.config import BertHdf5, PrepareHdf5
-from recipe_bert_dp.data import build
-from recipe_bert_dp.prepare import prepare
-from recipe_bert_dp.shards import PLAIN
+from recipe_bert_dp.data.samples import build
+from recipe_bert_dp.data.shards import PLAIN
+from recipe_bert_dp.prepare.hdf5 import prepare
+from recipe_bert_dp.settings import BertHdf5, PrepareHdf5
 from recipe_core.engine.memory import keep_freed_memory
-from recipe_core.parallel import Run
-from recipe_core.settings import Train
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Run
 
 PHASES = {"phase 1": (128, 20, 16, 2), "phase 2": (512, 80, 2, 5)}
 """Tokens and predictions of a row, rows of a micro batch, and how often each document is used."""

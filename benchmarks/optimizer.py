@@ -28,8 +28,8 @@ import common
 import torch
 from torch import nn
 
-from recipe_core.optim import build
-from recipe_core.settings import Train
+from recipe_core.hooks.train import Train
+from recipe_core.train.optim import build
 
 HIDDEN, LAYERS, VOCABULARY = 768, 12, 30_522
 BF16: dict[str, Any] = {"precision": "bf16"}

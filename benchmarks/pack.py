@@ -20,8 +20,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from recipe_bert_dp.config import PrepareHdf5
-from recipe_bert_dp.prepare import prepare
+from recipe_bert_dp.prepare.hdf5 import prepare
+from recipe_bert_dp.settings import PrepareHdf5
 from recipe_index import bert
 
 CAPACITY, MILLION = 512, 1_000_000

@@ -35,9 +35,9 @@ import common
 import h5py
 import numpy as np
 
-from recipe_bert_dp.config import PrepareHdf5
-from recipe_bert_dp.prepare import prepare
-from recipe_core.text import sentences
+from recipe_bert_dp.prepare.hdf5 import prepare
+from recipe_bert_dp.settings import PrepareHdf5
+from recipe_core.data.text import sentences
 
 SEQUENCE, PREDICTIONS, DUPES, SHARDS = 128, 20, 5, 3
 

@@ -42,8 +42,8 @@ from typing import Any
 
 import preprocess_data
 
-from recipe_megatron_gpt.config import GptPrepare
-from recipe_megatron_gpt.prepare import prepare
+from recipe_megatron_gpt.prepare.indexed import prepare
+from recipe_megatron_gpt.settings import GptPrepare
 
 RESULTS = Path(__file__).parent / "results" / "prepare_gpt.json"
 LARGE = 100_000_000
@@ -61,7 +61,7 @@ def command(side: str, source: Path, tokenizer: Path, out: Path) -> list[str]:
     if side == "megatron":
         return [sys.executable, preprocess_data.__file__, str(source), str(tokenizer), str(out)]
     words = [f"inputs={source}", f"tokenizer={tokenizer}", f"output={out}", f"engine={side}"]
-    return [sys.executable, "-m", "recipe_core", "prepare", "gpt_indexed", *words]
+    return [sys.executable, "-m", "recipe_core.cli", "prepare", "gpt_indexed", *words]
 
 
 def call(side: str, source: Path, tokenizer: Path, out: Path) -> None:

@@ -25,13 +25,13 @@ from typing import Any
 import common
 import torch
 
-from recipe_core.background import Saver
-from recipe_core.checkpoint import Checkpoints
+from recipe_core.checkpoint.background import Saver
+from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.lazy import flat
+from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.memory import keep_freed_memory
-from recipe_core.formats import Dcp
-from recipe_core.lazy import flat
-from recipe_megatron_gpt.config import Gpt
-from recipe_megatron_gpt.model import build
+from recipe_megatron_gpt.model.gpt import build
+from recipe_megatron_gpt.settings import Gpt
 
 MODEL = Gpt(layers=12, hidden=768, heads=12, positions=1024, vocabulary=50304)
 

@@ -88,13 +88,13 @@ def script(precision: str, layers: int, batch: dict[str, torch.Tensor]) -> Step:
 
 def recipe(precision: str, layers: int, batch: dict[str, torch.Tensor]) -> Step:
     """A step of `recipe run bert_dp`."""
-    from recipe_bert_dp.model import build
-    from recipe_bert_dp.model_config import BertPretraining
+    from recipe_bert_dp.model.bert import build
+    from recipe_bert_dp.settings import BertPretraining
     from recipe_core.engine.memory import keep_freed_memory
-    from recipe_core.optim import build as optimizer_of
-    from recipe_core.parallel import Parallel
-    from recipe_core.precision import autocast, cast
-    from recipe_core.settings import Train
+    from recipe_core.engine.precision import autocast, cast
+    from recipe_core.hooks.train import Train
+    from recipe_core.layouts.parallel import Parallel
+    from recipe_core.train.optim import build as optimizer_of
 
     keep_freed_memory()
     module, loss_of = build(BertPretraining(layers=layers))
@@ -153,8 +153,8 @@ def in_new_process(contestant: str, case: str, options: argparse.Namespace, prof
 
 def floor(case: str, options: argparse.Namespace) -> dict[str, Any]:
     """Matrix products of a step at the best speed of one, as no implementation could be faster."""
-    from recipe_bert_dp.model_config import BertPretraining
-    from recipe_bert_dp.model_facts import facts
+    from recipe_bert_dp.model.facts import facts
+    from recipe_bert_dp.settings import BertPretraining
 
     flops = facts(BertPretraining(layers=options.layers), SEQUENCE).flops_per_sample * options.micro_batch
     tokens = options.micro_batch * SEQUENCE

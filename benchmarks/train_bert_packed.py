@@ -40,9 +40,9 @@ Batches = list[dict[str, torch.Tensor]]
 
 def prepared(folder: Path, name: str, text: Path, vocabulary: Path) -> dict[str, Path]:
     """The data set ``name``, plain and packed."""
-    from recipe_bert_dp.config import PrepareHdf5, PreparePacked
-    from recipe_bert_dp.pack import prepare as pack
-    from recipe_bert_dp.prepare import prepare
+    from recipe_bert_dp.prepare.hdf5 import prepare
+    from recipe_bert_dp.prepare.pack import prepare as pack
+    from recipe_bert_dp.settings import PrepareHdf5, PreparePacked
 
     found = {kind: folder / f"{name}-{kind}" for kind in KINDS}
     source = text if name == "articles" else paragraphs(text, folder / "paragraphs.jsonl")
@@ -71,7 +71,7 @@ def paragraphs(text: Path, target: Path) -> Path:
 
 def rows_of(folder: Path, count: int) -> tuple[Batches, float]:
     """``count`` rows in micro batches, and the fill of the whole set."""
-    from recipe_bert_dp import shards
+    from recipe_bert_dp.data import shards
 
     found = []
     for path in shards.find([folder / "training"]):
@@ -139,11 +139,11 @@ def summary(
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """All texts, with one model."""
-    from recipe_bert_dp.model import build
-    from recipe_bert_dp.model_config import BertPretraining
+    from recipe_bert_dp.model.bert import build
+    from recipe_bert_dp.settings import BertPretraining
     from recipe_core.engine.memory import keep_freed_memory
-    from recipe_core.parallel import Parallel
-    from recipe_core.precision import autocast
+    from recipe_core.engine.precision import autocast
+    from recipe_core.layouts.parallel import Parallel
 
     keep_freed_memory()
     torch.manual_seed(1)

@@ -86,11 +86,11 @@ def transformers(dropout: float, precision: str, steps: int) -> tuple[list[float
 
 def recipe(dropout: float, precision: str, steps: int) -> tuple[list[float], float]:
     """The same of our model, with the core's optimizer, clipping and precision."""
-    from recipe_core import optim
-    from recipe_core.parallel import Parallel
-    from recipe_core.precision import autocast, cast
-    from recipe_core.settings import Train
-    from recipe_megatron_gpt.model import build
+    from recipe_core.engine.precision import autocast, cast
+    from recipe_core.hooks.train import Train
+    from recipe_core.layouts.parallel import Parallel
+    from recipe_core.train import optim
+    from recipe_megatron_gpt.model.gpt import build
 
     module, loss = build(config(dropout))
     model = Parallel(cast(module, precision))  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ CONTESTANTS: dict[str, Callable[[float, str, int], tuple[list[float], float]]] =
 
 def config(dropout: float = 0.0) -> Any:
     """GPT-2 124M with its vocabulary padded to a multiple of 128."""
-    from recipe_megatron_gpt.config import Gpt
+    from recipe_megatron_gpt.settings import Gpt
 
     return Gpt(
         layers=12,
@@ -160,7 +160,7 @@ def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str
 
 def floor(case: str) -> dict[str, Any]:
     """What the model's matrix products need at this machine's best speed."""
-    from recipe_megatron_gpt.model_facts import facts
+    from recipe_megatron_gpt.model.facts import facts
 
     flops = facts(config(), SEQUENCE).flops_per_sample * MICRO_BATCH
     products = [(TOKENS, 768, 2304), (TOKENS, 768, 3072), (TOKENS, 3072, 768)]

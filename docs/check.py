@@ -16,10 +16,10 @@ import click
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from recipe_core.cli import Line, cli
+from recipe_core.cli.main import Line, cli
 from recipe_core.errors import RecipeError
-from recipe_core.job import resolve
-from recipe_core.registry import load
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from recipe_core.registry import Registry, load
-from recipe_core.settings import Train
-from recipe_core.specs import Dataset, Recipe
+from recipe_core.hooks.registry import Registry, load
+from recipe_core.hooks.specs import Dataset, Recipe
+from recipe_core.hooks.train import Train
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 HEAD = """\

@@ -12,14 +12,14 @@ import nxd_real
 import nxd_stand_in
 from torch import Tensor
 
-from recipe_core import engine as engines
+from recipe_core.engine import protocol as engines
 from recipe_core.engine.native import NativeEngine
-from recipe_core.job import Job, resolve
-from recipe_core.parallel import Batch, Parallel, Run
-from recipe_core.registry import load
-from recipe_core.xla import nxd
+from recipe_core.hooks.registry import load
+from recipe_core.layouts.parallel import Batch, Parallel, Run
+from recipe_core.settings.job import Job, resolve
+from recipe_core.xla import neuronx
 from recipe_core.xla.collectives import OverHost
-from recipe_core.xla.groups import Group
+from recipe_core.xla.mesh import Group
 
 STILL = ("model.dropout=0", "model.attention_dropout=0")
 RECIPES = {
@@ -41,7 +41,9 @@ class HostEngine(NativeEngine):
     collectives = Host()
 
     def mesh(self, axes: dict[str, int]) -> Any:
-        return nxd.grid(axes, self.rank, timedelta(seconds=60), on_xla=False) if "tp" in axes else super().mesh(axes)
+        return (
+            neuronx.grid(axes, self.rank, timedelta(seconds=60), on_xla=False) if "tp" in axes else super().mesh(axes)
+        )
 
     def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
         if isinstance(group, Group):
@@ -53,7 +55,7 @@ class HostEngine(NativeEngine):
 def over_nxd(real: bool) -> Iterator[None]:
     """In a rank: layouts that divide go through neuronx-distributed, or what stands in for it, on the CPU."""
     (nxd_real if real else nxd_stand_in).install()
-    from recipe_core.layouts.neuron_teams import teamed
+    from recipe_core.xla.layouts.tensor_parallel import teamed
 
     teams = {"side_effect": lambda module, config, run: teamed(module, run)}
     divided = mock.patch("recipe_core.layouts.divided.divided", **teams)
@@ -68,7 +70,7 @@ def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
 
 def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
     """The model under its layout, as a run makes it."""
-    from recipe_core.run import _context, _model
+    from recipe_core.train.run import _context, _model
 
     context = _context(job, engine, None)
     model, loss = _model(job, context)

@@ -15,17 +15,17 @@ import pytest
 import torch
 import yaml
 
-from recipe_bert_dp.model import build as build_bert
-from recipe_bert_dp.model_config import BertPretraining
+from recipe_bert_dp.model.bert import build as build_bert
+from recipe_bert_dp.settings import BertPretraining
+from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.lazy import Lazy, flat, same_bits
+from recipe_core.checkpoint.locate import find
+from recipe_core.checkpoint.state import gather_state
 from recipe_core.errors import CheckpointError
-from recipe_core.formats import Dcp
-from recipe_core.lazy import Lazy, flat, same_bits
-from recipe_core.registry import Registry, load
-from recipe_core.sources import find
-from recipe_core.state import gather_state
+from recipe_core.hooks.registry import Registry, load
 from recipe_core.testing.checkpoints import convert
-from recipe_megatron_gpt.config import Gpt
-from recipe_megatron_gpt.model import build as build_gpt
+from recipe_megatron_gpt.model.gpt import build as build_gpt
+from recipe_megatron_gpt.settings import Gpt
 
 GPT = Gpt(layers=2, hidden=16, heads=2, positions=8, vocabulary=40, dropout=0.0, attention_dropout=0.0)
 BERT = BertPretraining(size="custom", layers=1, hidden=16, heads=2, positions=8, vocabulary=40)
@@ -205,7 +205,7 @@ def test_convert_refuses_and_leaves_nothing(
 def test_convert_and_inspect_say_what_they_cannot_check(
     checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from recipe_core.cli import main
+    from recipe_core.cli.main import main
 
     for name, expected in (("hf", True), ("xser", False)):
         folder = checkpoint(name)

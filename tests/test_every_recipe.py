@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from recipe_core.errors import ConfigError
-from recipe_core.job import resolve
-from recipe_core.registry import load
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
 
 WORDS = ("train.steps=6", "train.log_every=1", "train.eval_every=2")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.curves import read_rows
 from recipe_core.testing import Finished, command, run_tiny
+from recipe_core.train.metrics.curves import read_rows
 
 RUN = ("train.steps=12", "train.log_every=1", "train.eval_every=0", "train.save_every=3", "model.dropout=0.1")
 
@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
 
 
 def start(out: Path, *words: str) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, *words, "--out", str(out)]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, *words, "--out", str(out)]
     return subprocess.Popen(
         line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -61,7 +61,7 @@ def test_sigterm(tmp_path: Path, whole: dict[int, float]) -> None:
 def test_a_terminal_that_is_closed(tmp_path: Path, processes: int) -> None:
     """The kernel sends SIGHUP, and nothing can be shown any more: not the rest of the progress bar, nor the summary."""
     out, (terminal, inside) = tmp_path / "run", pty.openpty()
-    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "train.steps=1000"]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "train.steps=1000"]
     process = subprocess.Popen(
         [*line, "--processes", str(processes), "--out", str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}, stdin=inside, stdout=inside, stderr=inside,
@@ -87,7 +87,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path, processes: int) -> None:
 
 def test_nohup(tmp_path: Path, whole: dict[int, float]) -> None:
     out = tmp_path / "run"
-    line = ["nohup", sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
+    line = ["nohup", sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
     process = subprocess.Popen(
         line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -100,7 +100,7 @@ def test_nohup(tmp_path: Path, whole: dict[int, float]) -> None:
 def test_a_reader_that_goes_away(tmp_path: Path, whole: dict[int, float]) -> None:
     """`recipe run ... | head -1` trains to the end."""
     out = tmp_path / "run"
-    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
     process = subprocess.Popen(
         line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -140,7 +140,7 @@ def test_a_full_disk(tmp_path: Path, whole: dict[int, float]) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
 
-    line = [sys.executable, "-m", "recipe_core", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
     done = subprocess.run(
         line, env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=small, capture_output=True, text=True, timeout=120,
         check=False,

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipe_core.curves import METRICS, Row, read_rows
-from recipe_core.formats import Dcp
-from recipe_core.job import resolve
-from recipe_core.lazy import Lazy, flat
-from recipe_core.registry import load
-from recipe_core.run import run
+from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
+from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.run import run
 
 Cases = Mapping[str, tuple[int, Sequence[str]]]
 """Processes and words of runs, by the name of their folder."""

@@ -12,10 +12,10 @@ import click
 import pytest
 from markdown_it import MarkdownIt
 
-from recipe_core.cli import cli
-from recipe_core.job import resolve
-from recipe_core.registry import Registry, load
-from recipe_core.settings import Train
+from recipe_core.cli.main import cli
+from recipe_core.hooks.registry import Registry, load
+from recipe_core.hooks.train import Train
+from recipe_core.settings.job import resolve
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "migration").glob("*.md"))
 KINDS = ("model", "data", "layout", "checkpoint")

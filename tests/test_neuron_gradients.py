@@ -14,11 +14,11 @@ import torch
 from neuron_on_host import RECIPES, batch_of, built, job_of, over_nxd
 from torch import Tensor, nn
 
-from recipe_core import engine as engines
-from recipe_core import precision
-from recipe_core.job import Job
-from recipe_core.lazy import lazy
-from recipe_core.parallel import Batch, Parallel
+from recipe_core.checkpoint.lazy import lazy
+from recipe_core.engine import precision
+from recipe_core.engine import protocol as engines
+from recipe_core.layouts.parallel import Batch, Parallel
+from recipe_core.settings.job import Job
 from recipe_core.testing import spawn
 
 PRECISIONS = ("fp32", "bf16", "bf16_mixed")

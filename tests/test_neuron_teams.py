@@ -26,20 +26,20 @@ from neuron_on_host import RECIPES, batch_of, built, job_of, over_nxd
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from recipe_core import engine as engines
-from recipe_core.curves import METRICS, Row, read_rows
-from recipe_core.dcp_metadata import read_metadata
-from recipe_core.formats import Dcp
-from recipe_core.lazy import lazy
-from recipe_core.parallel import Batch, Parallel
-from recipe_core.run import run
+from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
+from recipe_core.checkpoint.lazy import lazy
+from recipe_core.engine import protocol as engines
+from recipe_core.layouts.parallel import Batch, Parallel
 from recipe_core.testing import spawn
-from recipe_core.xla import nxd
+from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.run import run
+from recipe_core.xla import neuronx
 
 
 def compared(recipe: str, real: bool) -> dict[str, Any]:
     """One step of a divided model and of a whole one: how far apart they are, in all that a step makes."""
-    from recipe_core import optim
+    from recipe_core.train import optim
 
     with over_nxd(real), engines.start(job_of(recipe, (), 1).train) as engine:
         job = job_of(recipe, ["layout=tp", "train.optimizer=lamb", "train.precision=fp32"], 2)
@@ -92,7 +92,7 @@ def layers_compared() -> dict[str, float]:
     mine = copy.deepcopy(dense)
     for name, parameter in mine.named_parameters():
         setattr(mine, name, nn.Parameter(parameter.detach().chunk(2)[rank].clone()))
-    layer = nxd.column(mine)
+    layer = neuronx.column(mine)
     for wide in (True, False):
         given = x.clone().requires_grad_(), x.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=not wide):
@@ -112,7 +112,7 @@ def layers_compared() -> dict[str, float]:
     table.weight.data[0] = 1.0  # as a row has that is the output's too
     mine_in = nn.Embedding(7, 4, padding_idx=0)
     mine_in.weight = nn.Parameter(F.pad(table.weight.detach(), (0, 0, 0, 1)).chunk(2)[rank].clone())
-    embedding = nxd.embedding(mine_in, 8)
+    embedding = neuronx.embedding(mine_in, 8)
     own, whole = embedding(ids), table(ids)
     own.square().sum().backward()
     whole.square().sum().backward()
@@ -126,7 +126,7 @@ def layers_compared() -> dict[str, float]:
         F.pad(p.detach(), (*[0, 0] * (p.ndim - 1), 0, 1)).chunk(2)[rank].clone().requires_grad_()
         for p in output.parameters()
     )
-    head, given = nxd.VocabularyHead(words), (hidden.clone().requires_grad_(), hidden.clone().requires_grad_())
+    head, given = neuronx.VocabularyHead(words), (hidden.clone().requires_grad_(), hidden.clone().requires_grad_())
     losses, hits = head.losses_and_hits(given[0], weight, labels, bias, with_hits=True)
     logits = output(given[1])
     wanted = F.cross_entropy(logits.flatten(0, 1), labels.flatten().clamp(min=-1), ignore_index=-1, reduction="none")
@@ -246,16 +246,16 @@ def test_two_teams(recipe: str, tmp_path: Path) -> None:
 
 def on_xla(recipe: str, folder: str) -> None:
     """Runs of two processes, each with an XLA device of its own, as Neuron has them, and one from the other's save."""
-    from recipe_core import engine_checks
-    from recipe_core.engine import xla  # which asks by itself what PJRT's device is: a CPU
+    from recipe_core.engine import select
+    from recipe_core.xla import engine as xla  # which asks by itself what PJRT's device is: a CPU
 
     assert xla
     nxd_stand_in.install()
     met = dict(os.environ)
     saved = str(Path(folder, "native", "checkpoints/step-2"))
     words = ["layout=tp", "train.engine=xla", *EVERY]
-    neuron = mock.patch.object(engine_checks, "pjrt_device", return_value="NEURON")
-    with neuron, mock.patch.object(engine_checks, "nxd_problems", return_value=()):
+    neuron = mock.patch.object(select, "pjrt_device", return_value="NEURON")
+    with neuron, mock.patch.object(select, "nxd_problems", return_value=()):
         for number, (name, more) in enumerate(
             [("teams", ["train.stop_after=4"]), ("teams from native", ["train.stop_after=2", f"train.resume={saved}"])]
         ):

@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 
-from recipe_core.cli import main
-from recipe_core.config import fill
-from recipe_core.reading import kinds
-from recipe_core.registry import PARTS, load
-from recipe_core.settings import Train
+from recipe_core.cli.main import main
+from recipe_core.hooks.registry import PARTS, load
+from recipe_core.hooks.train import Train
+from recipe_core.settings.fill import fill
+from recipe_core.settings.text import kinds
 
 LINES = [
     ("--out", "run megatron_gpt:tiny --out {}"),

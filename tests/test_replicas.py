@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-import recipe_core.train as loop
 from recipe_core.errors import ReplicaError
-from recipe_core.job import resolve
-from recipe_core.registry import load
-from recipe_core.run import run
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
+from recipe_core.train import loop
+from recipe_core.train.run import run
 
 STEP = 2
 """Of three; the copy changes after it."""
@@ -141,8 +141,8 @@ def test_no_checkpoint_is_made_of_copies_that_differ(tmp_path: Path) -> None:
 
 def fine_tuned(out: str, *words: str) -> str:
     """The loop that is Hugging Face's own, with a copy that drifts on rank 1."""
-    from recipe_core.specs import load as load_function
-    from recipe_hf_finetune.trainer import FineTuner
+    from recipe_core.hooks.specs import load as load_function
+    from recipe_hf_finetune.trainer.fine_tuner import FineTuner
 
     inner = FineTuner.end_step
 
@@ -178,10 +178,10 @@ def test_copies_that_are_not_numbers_are_equal(tmp_path: Path) -> None:
 def strange() -> str:
     from torch import nn
 
-    from recipe_core import engine as engines
-    from recipe_core import replicas
-    from recipe_core.parallel import Parallel
-    from recipe_core.settings import Train
+    from recipe_core.engine import protocol as engines
+    from recipe_core.hooks.train import Train
+    from recipe_core.layouts.parallel import Parallel
+    from recipe_core.train import replicas
 
     with engines.start(Train(device="cpu", timeout=30)) as engine:
         module = nn.Linear(2, 2)

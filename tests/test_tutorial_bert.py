@@ -24,8 +24,8 @@ def test_its_commands_work(tmp_path: Path) -> None:
     assert len(lines) == 4
     for line in lines:
         done = subprocess.run(
-            [sys.executable, "-m", "recipe_core", *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+            [sys.executable, "-m", "recipe_core.cli", *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True,
+            text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     results = json.loads((tmp_path / "runs" / "pairs" / "results.json").read_text())

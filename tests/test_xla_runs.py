@@ -15,9 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from recipe_core.dcp_metadata import read_metadata
-from recipe_core.engine import start
-from recipe_core.settings import Train
+from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
+from recipe_core.engine.protocol import start
+from recipe_core.hooks.train import Train
 from recipe_core.testing import spawn
 from recipe_core.testing.runs import Finished, command, run_tiny
 
@@ -179,10 +179,10 @@ def test_two_processes(run: Runner) -> None:
 TWICE = """
 import json, sys
 from pathlib import Path
-from recipe_core.curves import read_rows
-from recipe_core.job import resolve
-from recipe_core.registry import load
-from recipe_core.run import run
+from recipe_core.train.metrics.curves import read_rows
+from recipe_core.settings.job import resolve
+from recipe_core.hooks.registry import load
+from recipe_core.train.run import run
 
 found = []
 for number, words in enumerate(json.loads(sys.argv[2])):
@@ -244,7 +244,7 @@ def _native(words: tuple[str, ...], out: Path) -> Finished:
     python = os.environ.get("RECIPE_NATIVE_PYTHON")
     if python is None:
         return run_tiny("bert_tp", out, *words, "train.engine=native", timeout=500)
-    line = [python, "-m", "recipe_core", "run", "bert_tp:tiny", *words, "train.engine=native", "--out", str(out)]
+    line = [python, "-m", "recipe_core.cli", "run", "bert_tp:tiny", *words, "train.engine=native", "--out", str(out)]
     done = subprocess.run(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(row) for row in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

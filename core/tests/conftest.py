@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipe_core import stack
+from recipe_core.engine import stack
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl
 from recipe_core.errors import DataError
-from recipe_core.launch import worker
+from recipe_core.launch.worker import worker
 
 
 @dataclass(frozen=True)

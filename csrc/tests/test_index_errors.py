@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import recipe_index
-from recipe_index import plain
+from reference import plain
 
 I32 = np.arange(6, dtype=np.int32)
 I64 = np.arange(6, dtype=np.int64)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import recipe_index
-from recipe_index import plain
+from reference import plain
 
 WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 import recipe_index
-from recipe_index import plain
+from reference import plain
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIZES = arrays(np.int32, st.integers(1, 60), elements=st.integers(0, 40))

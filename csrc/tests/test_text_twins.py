@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipe_index import plain_text, text
+from recipe_index import text
+from reference import plain_text
 
 SPACES = "".join(chr(n) for n in range(sys.maxunicode + 1) if chr(n).isspace())
 TEXTS = st.lists(

@@ -1,8 +1,7 @@
 """Compose models, datasets, layouts and checkpoint formats into training recipes."""
 
-from recipe_core.hooks import hookimpl
-from recipe_core.settings import Train
-from recipe_core.specs import (
+from recipe_core.hooks.hooks import hookimpl
+from recipe_core.hooks.specs import (
     CheckpointFormat,
     DataFacts,
     Dataset,
@@ -14,6 +13,7 @@ from recipe_core.specs import (
     Stages,
     Use,
 )
+from recipe_core.hooks.train import Train
 
 __all__ = [
     "CheckpointFormat",

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 from uuid import uuid4
 
-from recipe_core.errors import ConfigError, DiskError
+from recipe_core.errors import ConfigError, DataError, DiskError
 
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/|://")
 """``s3://bucket/x``, and ``s3:/bucket/x``, which ``pathlib`` makes of it."""
@@ -215,3 +215,28 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
             with atomic_file(path) as part:
                 build(part)
     return path
+
+
+T = TypeVar("T")
+_DAMAGE = (OSError, ValueError, EOFError, DataError)
+
+
+def load_or_build(path: Path, load: Callable[[Path], T], build: Callable[[Path], None]) -> T:
+    """Give ``load(path)``, for which ``build`` makes ``path`` (a file or a folder) under a temporary name if it must.
+
+    Processes that find the same damage at the same moment, as the ranks of a machine do when they start, agree on one
+    of them to mend it: the others look again before they would throw away what it has just made.
+    """
+    from filelock import FileLock
+
+    build_once(path, build)
+    try:
+        return load(path)
+    except _DAMAGE:
+        with FileLock(path.with_name(f".{path.name}.mend.lock")):
+            try:
+                return load(path)
+            except _DAMAGE:
+                remove(path)
+                build_once(path, build)
+                return load(path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recipe_core.checkpoint_settings import MegatronSettings, NxdSettings, XserSettings
-from recipe_core.hooks import hookimpl
-from recipe_core.layout_settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
-from recipe_core.specs import CheckpointFormat, Layout
+from recipe_core.checkpoint.settings import MegatronSettings, NxdSettings, XserSettings
+from recipe_core.hooks.hooks import hookimpl
+from recipe_core.hooks.specs import CheckpointFormat, Layout
+from recipe_core.layouts.settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +73,20 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
     """PyTorch's own formats, and Hugging Face's."""
     yield CheckpointFormat(
         name="dcp",
-        build="recipe_core.formats:Dcp",
+        build="recipe_core.checkpoint.formats.dcp:Dcp",
         patterns=(".metadata",),
         stages=True,
         summary="torch.distributed.checkpoint: sharded, loads into any layout",
     )
     yield CheckpointFormat(
         name="single",
-        build="recipe_core.single:Single",
+        build="recipe_core.checkpoint.formats.single:Single",
         patterns=("checkpoint.pt",),
         summary="one file that torch.load(weights_only=True) reads; written by rank 0",
     )
     yield CheckpointFormat(
         name="hf",
-        build="recipe_core.hf:Hf",
+        build="recipe_core.checkpoint.formats.hf:Hf",
         config=HfSettings,
         patterns=("model.safetensors", "pytorch_model.bin", "*.safetensors.index.json", "pytorch_model.bin.index.json"),
         holds=("model", "files"),
@@ -96,7 +96,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
     )
     yield CheckpointFormat(
         name="megatron",
-        build="recipe_core.megatron:MegatronFormat",
+        build="recipe_core.checkpoint.formats.megatron:MegatronFormat",
         config=MegatronSettings,
         patterns=(
             "latest_checkpointed_iteration.txt",
@@ -111,7 +111,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
     )
     yield CheckpointFormat(
         name="nxd",
-        build="recipe_core.nxd:Nxd",
+        build="recipe_core.xla.checkpoint.nxd:Nxd",
         config=NxdSettings,
         patterns=("model/dp_rank_*.pt", "*/model/dp_rank_*.pt", "tp_rank_*_pp_rank_??"),
         ranks=True,
@@ -120,7 +120,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
     )
     yield CheckpointFormat(
         name="xser",
-        build="recipe_core.xser:Xser",
+        build="recipe_core.xla.checkpoint.xser:Xser",
         config=XserSettings,
         patterns=("*.xser",),
         ranks=True,

@@ -1,6 +1,6 @@
 """Indices over token files: document order, samples, blending, and batches read straight from the memory map.
 
-The functions are compiled, check every argument and work without the interpreter lock; ``recipe_index.plain`` has
+The functions are compiled, check every argument and work without the interpreter lock; ``reference.plain`` has
 the same functions in NumPy. Bad input raises ValueError, something that is no integer where one belongs TypeError.
 """
 
@@ -18,5 +18,5 @@ __version__ = "0.1.0"
 
 
 def parse_idx(data: NDArray[np.uint8]) -> Idx:
-    """Check all of an .idx file and give views of its parts; see :func:`recipe_index.plain.parse_idx`."""
+    """Check all of an .idx file and give views of its parts; see :func:`reference.plain.parse_idx`."""
     return Idx(*_core.parse_idx(data))

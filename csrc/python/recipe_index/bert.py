@@ -1,6 +1,6 @@
 """What makes data for BERT's pre-training fast: WordPiece, pairs of segments, masking, and packing into rows.
 
-The functions are compiled and check every argument; :mod:`recipe_index.plain_bert` and :mod:`.plain_packing` have the
+The functions are compiled and check every argument; :mod:`reference.plain_bert` and :mod:`.plain_packing` have the
 same ones in Python, and say what they do. Bad input raises ValueError.
 """
 

@@ -10,10 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
-from recipe_bert_dp.config import PrepareHdf5, PreparePacked
-from recipe_bert_dp.pack import prepare as pack
-from recipe_bert_dp.prepare import prepare
-from recipe_bert_dp.shards import PLAIN
+from recipe_bert_dp.data.shards import PLAIN
+from recipe_bert_dp.prepare.hdf5 import prepare
+from recipe_bert_dp.prepare.pack import prepare as pack
+from recipe_bert_dp.settings import PrepareHdf5, PreparePacked
 
 WORDS = ["the", "a", "house", "river", "mountain", "walks", "sings", "slowly", "bright", "1984", "old", "new", "café"]
 WORDS += ["東京", "unknownword", "of", "and", "under"]

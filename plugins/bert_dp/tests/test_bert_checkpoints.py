@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining, get_linear_schedule_with_warmup
 
 from recipe_bert_dp.checkpoint import NeuronBertFormat
-from recipe_bert_dp.checkpoint_config import NeuronBert
-from recipe_bert_dp.model import build as build_model
-from recipe_bert_dp.model_config import BertPretraining
-from recipe_core import Train, optim
-from recipe_core.cli import main
+from recipe_bert_dp.model.bert import build as build_model
+from recipe_bert_dp.settings import BertPretraining, NeuronBert
+from recipe_core import Train
+from recipe_core.checkpoint.state import apply_state, gather_state, weights
+from recipe_core.cli.main import main
 from recipe_core.errors import CheckpointError
-from recipe_core.state import apply_state, gather_state, weights
 from recipe_core.testing import run_tiny
+from recipe_core.train import optim
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "positions": 64, "vocabulary": 1000}
 TINY = BertPretraining(size="custom", **SIZES)

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipe_bert_dp import corpus
-from recipe_bert_dp.config import BertHdf5
-from recipe_bert_dp.data import build
-from recipe_bert_dp.data_facts import facts
-from recipe_bert_dp.inspection import BertFiles
-from recipe_core.parallel import Run
-from recipe_core.prepare import read_manifest
-from recipe_core.settings import Train
+from recipe_bert_dp.data import corpus
+from recipe_bert_dp.data.facts import facts
+from recipe_bert_dp.data.inspect import BertFiles
+from recipe_bert_dp.data.samples import build
+from recipe_bert_dp.settings import BertHdf5
+from recipe_core.data.prepare import read_manifest
+from recipe_core.data.text import library
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Run
 from recipe_core.testing import at_once
-from recipe_core.text import library
 
 CONFIG = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10, packed=False)
 PACKED = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10)

@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel
 
-from recipe_bert_dp.config import BertHdf5
-from recipe_bert_dp.data import build as build_data
+from recipe_bert_dp.data.samples import build as build_data
+from recipe_bert_dp.settings import BertHdf5
 from recipe_core import Train
-from recipe_core.begin import start_problems
-from recipe_core.cli import main
+from recipe_core.cli.main import main
 from recipe_core.files import home
-from recipe_core.job import resolve
-from recipe_core.parallel import Run
-from recipe_core.registry import load
+from recipe_core.hooks.registry import load
+from recipe_core.layouts.parallel import Run
+from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
+from recipe_core.train.resume import start_problems
 
 
 def bert_config() -> BertConfig:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForPreTraining
 
-from recipe_bert_dp.model import BertPretrainingModel, bert_config, build, loss
-from recipe_bert_dp.model_config import BertPretraining
+from recipe_bert_dp.model.bert import BertPretrainingModel, bert_config, build, loss
+from recipe_bert_dp.settings import BertPretraining
 from recipe_bert_dp.testing import packed_rows, plain_rows
-from recipe_core.parallel import Batch
+from recipe_core.layouts.parallel import Batch
 
 SMALL = BertPretraining(
     size="custom", layers=2, hidden=48, heads=3, intermediate=96, positions=160, vocabulary=131,

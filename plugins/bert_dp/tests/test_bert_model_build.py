@@ -9,14 +9,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertForPreTraining
 
-from recipe_bert_dp.model import BertPretrainingModel, bert_config, build, loss
-from recipe_bert_dp.model_config import BertPretraining
-from recipe_bert_dp.model_facts import facts
+from recipe_bert_dp.model.bert import BertPretrainingModel, bert_config, build, loss
+from recipe_bert_dp.model.facts import facts
+from recipe_bert_dp.settings import BertPretraining
 from recipe_bert_dp.testing import plain_rows
 from recipe_core import DataFacts, Train
-from recipe_core.estimate import estimate
-from recipe_core.kernels import group_attention
-from recipe_core.settings import Precision
+from recipe_core.cli.check.estimate import estimate
+from recipe_core.hooks.train import Precision
+from recipe_core.ops import group_attention
 from recipe_core.testing.activations import kept_bytes
 
 SMALL = BertPretraining(size="custom", layers=2, hidden=48, heads=3, positions=64, vocabulary=131)

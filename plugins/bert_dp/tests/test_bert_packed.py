@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 
-from recipe_bert_dp import pack as packing
-from recipe_bert_dp.config import PreparePacked
-from recipe_bert_dp.inspection import BertFiles
-from recipe_bert_dp.pack import prepare
-from recipe_bert_dp.shards import PACKED, PLAIN
+from recipe_bert_dp.data.inspect import BertFiles
+from recipe_bert_dp.data.shards import PACKED, PLAIN
+from recipe_bert_dp.prepare import pack as packing
+from recipe_bert_dp.prepare.pack import prepare
+from recipe_bert_dp.settings import PreparePacked
 from recipe_core.errors import ConfigError, DataError, DiskError
 
 

@@ -14,15 +14,15 @@ import h5py
 import numpy as np
 import pytest
 
-from recipe_bert_dp import prepare as stages
-from recipe_bert_dp import tokens
-from recipe_bert_dp.config import PrepareHdf5
-from recipe_bert_dp.inspection import BertFiles
-from recipe_bert_dp.prepare import prepare
-from recipe_bert_dp.shards import PLAIN
-from recipe_bert_dp.vocabulary import Vocabulary
+from recipe_bert_dp.data.inspect import BertFiles
+from recipe_bert_dp.data.shards import PLAIN
+from recipe_bert_dp.data.vocabulary import Vocabulary
+from recipe_bert_dp.prepare import hdf5 as stages
+from recipe_bert_dp.prepare import tokens
+from recipe_bert_dp.prepare.hdf5 import prepare
+from recipe_bert_dp.settings import PrepareHdf5
+from recipe_core.data.text import sentences
 from recipe_core.errors import ConfigError, DataError, DiskError
-from recipe_core.text import sentences
 
 Make = Callable[..., PrepareHdf5]
 

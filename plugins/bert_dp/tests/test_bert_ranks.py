@@ -10,10 +10,10 @@ import pytest
 import torch
 import yaml
 
-from recipe_bert_dp.model import build
-from recipe_bert_dp.model_config import BertPretraining
-from recipe_core.formats import Dcp
-from recipe_core.state import gather_state
+from recipe_bert_dp.model.bert import build
+from recipe_bert_dp.settings import BertPretraining
+from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.state import gather_state
 from recipe_core.testing.checkpoints import convert, equal, tensors
 
 TINY = BertPretraining(size="custom", layers=2, hidden=32, heads=2, positions=16, vocabulary=60)
@@ -69,7 +69,7 @@ def test_what_each_rank_holds(first: Path, tmp_path: Path) -> None:
 
 
 def test_shards_are_merged(first: Path, tmp_path: Path) -> None:
-    from recipe_core.cli import main
+    from recipe_core.cli.main import main
 
     assert convert(first, tmp_path / "n", "--to", "nxd", "tp=2", "pp=2") == 0
     assert main(["merge", str(tmp_path / "n"), str(tmp_path / "one")]) == 0

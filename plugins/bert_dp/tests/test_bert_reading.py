@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from recipe_bert_dp import stream
-from recipe_bert_dp.columns import Column
-from recipe_bert_dp.config import BertHdf5
-from recipe_bert_dp.data import build
-from recipe_bert_dp.data_facts import facts
-from recipe_bert_dp.shards import PLAIN, kind_of
+from recipe_bert_dp.data import stream
+from recipe_bert_dp.data.column import Column
+from recipe_bert_dp.data.facts import facts
+from recipe_bert_dp.data.samples import build
+from recipe_bert_dp.data.shards import PLAIN, kind_of
+from recipe_bert_dp.settings import BertHdf5
 from recipe_core.errors import DataError
-from recipe_core.parallel import Run
-from recipe_core.settings import Train
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Run
 
 
 def run(**train: Any) -> Run:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from recipe_bert_dp.closing import unigram_entropy
-from recipe_bert_dp.config import BertHdf5
+from recipe_bert_dp.settings import BertHdf5
 from recipe_core.errors import ConfigError
-from recipe_core.job import resolve
-from recipe_core.registry import load
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
 from recipe_core.testing import command, run_tiny
 
 PHASE1 = {"sequence": 128, "max_predictions": 20}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from recipe_bert_dp import data
-from recipe_core.job import resolve
-from recipe_core.parallel import Batch
-from recipe_core.registry import load
-from recipe_core.run import run
+from recipe_bert_dp.data import samples as data
+from recipe_core.hooks.registry import load
+from recipe_core.layouts.parallel import Batch
+from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
+from recipe_core.train.run import run
 
 STEPS, BATCH = 9, 8
 Seen = list[tuple[int, list[int]]]

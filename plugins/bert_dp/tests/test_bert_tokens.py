@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_bert_dp.vocabulary import Vocabulary
+from recipe_bert_dp.data.vocabulary import Vocabulary
 
 ODD = [
     "",

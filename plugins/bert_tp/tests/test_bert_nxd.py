@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForPreTraining, get_linear_schedule_with_warmup
 
-from recipe_core.cli import main
-from recipe_core.lazy import same_bits
+from recipe_core.checkpoint.lazy import same_bits
+from recipe_core.cli.main import main
 from recipe_core.testing import run_tiny
 from recipe_core.testing.checkpoints import convert, tensors, xser_load, xser_save
 

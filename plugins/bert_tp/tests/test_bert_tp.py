@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import recipe_bert_tp
-from recipe_core.job import resolve
-from recipe_core.registry import load
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recipe_core.curves import Row, read_rows
+from recipe_core.train.metrics.curves import Row, read_rows
 
 TEXT = "the old man reads a book about rivers while his dog sleeps near the warm fire in winter"
 WORDS = TEXT.split()
@@ -45,7 +45,7 @@ def data() -> Path:
 @pytest.fixture
 def fine_tune(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """``recipe run hf_finetune:tiny WORDS`` in this process, which has imported transformers already."""
-    from recipe_core.cli import main
+    from recipe_core.cli.main import main
 
     def run(*words: str, out: Path = tmp_path / "run", name: str = "hf_finetune:tiny") -> Done:
         capfd.readouterr()

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from recipe_core.errors import DataError
-from recipe_core.job import resolve
-from recipe_core.registry import load as plugins
-from recipe_hf_finetune.config import TextClassification
-from recipe_hf_finetune.splits import Corpus, load
+from recipe_core.hooks.registry import load as plugins
+from recipe_core.settings.job import resolve
+from recipe_hf_finetune.data.splits import Corpus, load
+from recipe_hf_finetune.settings import TextClassification
 
 ROWS = [
     ('He said "no', "Quotes are text", "good"),
@@ -170,7 +170,7 @@ def test_pairs_are_the_same_in_every_process() -> None:
     """Sets of words are hashed otherwise in each."""
     code = """
 import random
-from recipe_hf_finetune.pairs import _pairs
+from recipe_hf_finetune.data.pairs import _pairs
 about = ["socket", "thread", "parser", "number", "window"]
 documents = [[f"The {one} reads data from file {n}.", f"If {one} fails, an error is raised in {n}."]
              for n in range(9) for one in about]

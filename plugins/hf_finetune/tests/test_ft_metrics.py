@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipe_hf_finetune.metrics import accuracy, cross_entropy, f1, matthews, measure, pearson, spearman
-from recipe_hf_finetune.tasks import GLUE
+from recipe_hf_finetune.data.tasks import GLUE
+from recipe_hf_finetune.results.metrics import accuracy, cross_entropy, f1, matthews, measure, pearson, spearman
 
 
 def test_by_hand() -> None:

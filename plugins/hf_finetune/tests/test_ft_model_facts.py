@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForSequenceClassification
 
 from recipe_core import DataFacts, Train
-from recipe_core.estimate import estimate
-from recipe_core.settings import Precision
+from recipe_core.cli.check.estimate import estimate
+from recipe_core.hooks.train import Precision
 from recipe_core.testing.activations import kept_bytes
-from recipe_hf_finetune.config import SequenceClassifier
-from recipe_hf_finetune.model_facts import facts
+from recipe_hf_finetune.model.facts import facts
+from recipe_hf_finetune.settings import SequenceClassifier
 
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 

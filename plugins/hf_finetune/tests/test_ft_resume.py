@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from recipe_core.curves import read_rows
-from recipe_core.manifest import Manifest
+from recipe_core.checkpoint.manifest import Manifest
+from recipe_core.train.metrics.curves import read_rows
 
 pytestmark = pytest.mark.filterwarnings("default")
 TIMES = ("seconds", "samples_per_second", "sequences_per_second", "peak_memory")
@@ -52,7 +52,7 @@ def test_in_the_middle_of_an_epoch(fine_tune: Callable[..., Any], folder: Path, 
 def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_tune: Callable[..., Any]) -> None:
     out = tmp_path / "run"
     words = [*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.epochs=40", "train.eval_every=1000"]
-    line = [sys.executable, "-m", "recipe_core", "run", "hf_finetune:tiny", *words, "--out", str(out)]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "hf_finetune:tiny", *words, "--out", str(out)]
     with subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
         while len(read_rows(out / "metrics.jsonl")) < 5:
@@ -72,7 +72,7 @@ def test_stopped_where_an_evaluation_is_due(
     step: int, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The evaluations of the epochs are due at 7, 14 and 21; what a signal leaves out is done before the next step."""
-    from recipe_hf_finetune.trainer import FineTuner
+    from recipe_hf_finetune.trainer.fine_tuner import FineTuner
 
     words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=7")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -104,7 +104,7 @@ def test_stopped_where_an_evaluation_is_due(
 def test_what_is_not_finite_is_not_saved(
     kind: str, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from recipe_hf_finetune.trainer import FineTuner
+    from recipe_hf_finetune.trainer.fine_tuner import FineTuner
 
     end_step = FineTuner.end_step
 

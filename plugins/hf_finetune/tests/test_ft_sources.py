@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from recipe_core import engine_checks
+from recipe_core.engine import select
 from recipe_core.testing import run_tiny
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -34,7 +34,7 @@ def test_a_checkpoint_of_every_format(fine_tune: Callable[..., Any], phase1: Pat
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from recipe_core.cli import main
+    from recipe_core.cli.main import main
     from recipe_core.testing.checkpoints import tensors
 
     source = phase1
@@ -151,7 +151,7 @@ def test_seeds_and_random_start(fine_tune: Callable[..., Any], bert: Path, folde
 
 def test_what_xla_cannot_do(fine_tune: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Named before anything starts; and a variable that would take the Trainer there behind the run's back."""
-    monkeypatch.setattr(engine_checks, "find_spec", lambda name: name)  # as where torch_xla is installed
+    monkeypatch.setattr(select, "find_spec", lambda name: name)  # as where torch_xla is installed
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setenv("USE_TORCH_XLA", "1")
     words = ("train.engine=xla", "data.pad_to_max_length=false", "train.activation_checkpointing=true")

@@ -13,13 +13,13 @@ import pytest
 import torch
 import yaml
 
-from recipe_core.cli import main
-from recipe_core.formats import Dcp
-from recipe_core.parallel import Run
-from recipe_core.settings import Train
-from recipe_core.state import gather_state, weights
-from recipe_megatron_gpt.indexed import IndexedWriter
-from recipe_megatron_gpt.model import GptModel
+from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.state import gather_state, weights
+from recipe_core.cli.main import main
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Run
+from recipe_megatron_gpt.data.indexed import IndexedWriter
+from recipe_megatron_gpt.model.gpt import GptModel
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from recipe_core.cli.check.estimate import Estimate, estimate
 from recipe_core.errors import ConfigError
-from recipe_core.estimate import Estimate, estimate
-from recipe_core.job import resolve
-from recipe_core.registry import load
-from recipe_core.trial import division_problems
+from recipe_core.hooks.registry import load
+from recipe_core.settings.job import resolve
+from recipe_core.train.preflight import division_problems
 
 RANKS = 32
 """Eight in a team, four teams."""

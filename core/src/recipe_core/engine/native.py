@@ -19,16 +19,17 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from recipe_core.engine import Value, neuron
+from recipe_core.engine import neuron
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.peaks import Peak, known_peak, trainium_instance_peak
+from recipe_core.engine.protocol import Value
 from recipe_core.errors import ConfigError, LaunchError
-from recipe_core.failures import chain, explain
-from recipe_core.launch import Worker, worker
-from recipe_core.supervise import STORE
+from recipe_core.launch.failures import chain, explain
+from recipe_core.launch.supervisor import STORE
+from recipe_core.launch.worker import Worker, worker
 
 if TYPE_CHECKING:
-    from recipe_core.parallel import Carrier
+    from recipe_core.layouts.parallel import Carrier
     from recipe_core.xla.collectives import Collectives
 
 # Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
@@ -42,7 +43,7 @@ _FAREWELL = 5.0
 
 
 class NativeEngine:
-    """One rank on a device of native PyTorch; see :class:`recipe_core.engine.Engine`."""
+    """One rank on a device of native PyTorch; see :class:`recipe_core.engine.protocol.Engine`."""
 
     collectives: Collectives | None = None
 
@@ -212,7 +213,7 @@ class NativeEngine:
 
 @dataclass
 class NativeSide:
-    """The ranks of a second thread; see :class:`recipe_core.engine.SideRanks`."""
+    """The ranks of a second thread; see :class:`recipe_core.engine.protocol.SideRanks`."""
 
     rank: int
     world_size: int

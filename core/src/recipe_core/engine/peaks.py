@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from recipe_core.stack import instance, logical_core_size
+from recipe_core.engine.stack import instance, logical_core_size
 
 
 class Peak(NamedTuple):

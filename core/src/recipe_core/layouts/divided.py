@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from recipe_core.initial import materialise
-from recipe_core.layout_settings import Divided
+from recipe_core.layouts.materialise import materialise
+from recipe_core.layouts.parallel import Parallel, Run
+from recipe_core.layouts.reducer import Reducer
+from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded, shard_over_data
 from recipe_core.layouts.stages import Tie, cut
-from recipe_core.parallel import Parallel, Run
-from recipe_core.reducer import Reducer
-from recipe_core.tensor_parallel.plan import divide
-from recipe_core.tensor_parallel.roles import Team
-from recipe_core.xla.groups import Grid
+from recipe_core.layouts.tensor_parallel.plan import divide
+from recipe_core.layouts.tensor_parallel.roles import Team
+from recipe_core.xla.mesh import Grid
 
 
 def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
@@ -23,10 +23,10 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     """
     if run.device.type == "xla":
         if isinstance(run.mesh, Grid) and not run.mesh.of_one_process and config.tp > 1:
-            from recipe_core.layouts.neuron_teams import teamed
+            from recipe_core.xla.layouts.tensor_parallel import teamed
 
             return teamed(module, run)
-        from recipe_core.layouts.spmd import annotated
+        from recipe_core.xla.layouts.spmd import annotated
 
         return annotated(module, run)
     if run.mesh is None:

@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from recipe_core import gradients
-from recipe_core.layout_settings import Divided
+from recipe_core.checkpoint.lazy import mapped
+from recipe_core.layouts import gradients
+from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, plain_name
+from recipe_core.layouts.reducer import Reducer, add_up
+from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded
 from recipe_core.layouts.stages import Tie
-from recipe_core.lazy import mapped
-from recipe_core.parallel import Batch, Loss, Micro, Run, plain_name
-from recipe_core.reducer import Reducer, add_up
-from recipe_core.tensor_parallel.roles import Team
-from recipe_core.tensor_parallel.streams import drawn, stream
+from recipe_core.layouts.tensor_parallel.rng import drawn, stream
+from recipe_core.layouts.tensor_parallel.roles import Team
 
 Meta = tuple[torch.Size, torch.dtype]
 

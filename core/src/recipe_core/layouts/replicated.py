@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.parallel import Parallel, Run
+from recipe_core.layouts.parallel import Parallel, Run
 
 
 def single(module: nn.Module, config: object, run: Run) -> Parallel:
@@ -30,6 +30,6 @@ def ddp(module: nn.Module, config: object, run: Run) -> Parallel:
 
 
 def _traced(module: nn.Module, run: Run) -> Parallel:
-    from recipe_core.layouts.traced import replicated
+    from recipe_core.xla.layouts.replicated import replicated
 
     return replicated(module, run)

@@ -10,13 +10,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from recipe_core.initial import materialise
-from recipe_core.layout_settings import Divided
-from recipe_core.modules import matching
-from recipe_core.parallel import Batch, Micro, Parallel, Run
-from recipe_core.reducer import Reducer
-from recipe_core.tensor_parallel.plan import partial_gradients
-from recipe_core.tensor_parallel.roles import Team
+from recipe_core.layouts.materialise import materialise
+from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
+from recipe_core.layouts.patterns import matching
+from recipe_core.layouts.reducer import Reducer
+from recipe_core.layouts.settings import Divided
+from recipe_core.layouts.tensor_parallel.plan import partial_gradients
+from recipe_core.layouts.tensor_parallel.roles import Team
 
 
 def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping[str, str]) -> None:
@@ -24,7 +24,7 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
 
     A block that shares a parameter with another part of the model is not gathered by itself but with all that is beside
     the blocks: FSDP would make two parameters of one in two units, and train them apart. ``names``: see
-    :func:`recipe_core.initial.materialise`.
+    :func:`recipe_core.layouts.materialise.materialise`.
 
     ``zero1`` is FSDP that gathers the weights once a step and reduces the gradients once: between the first forward and
     the last backward every rank holds all of them, and what the optimizer works on is its part of both.

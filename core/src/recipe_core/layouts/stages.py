@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from recipe_core.errors import ConfigError, PluginError
-from recipe_core.modules import matching
-from recipe_core.parallel import plain_name
-from recipe_core.specs import Structure
+from recipe_core.hooks.specs import Structure
+from recipe_core.layouts.parallel import plain_name
+from recipe_core.layouts.patterns import matching
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recipe_core.modules import matching
-from recipe_core.precision import cast
-from recipe_core.recompute import recompute
-from recipe_core.settings import Precision
+from recipe_core.engine.precision import cast
+from recipe_core.hooks.train import Precision
+from recipe_core.layouts.patterns import matching
+from recipe_core.train.recompute import recompute
 
 
 def kept_bytes(

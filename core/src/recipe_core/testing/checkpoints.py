@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 def convert(*words: str | Path) -> int:
     """``recipe convert``, in this process; its exit code."""
-    from recipe_core.cli import main
+    from recipe_core.cli.main import main
 
     return main(["convert", *map(str, words)])
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a checkpoint of whole tensors (dcp, single), weights and optimizer states, with its place."""
-    from recipe_core.lazy import Lazy, flat
-    from recipe_core.registry import load
-    from recipe_core.sources import find
+    from recipe_core.checkpoint.lazy import Lazy, flat
+    from recipe_core.checkpoint.locate import find
+    from recipe_core.hooks.registry import load
 
     state = find(load(), path).open()
     return {name: leaf.read() for name, leaf in flat(state) if isinstance(leaf, Lazy)}
@@ -32,7 +32,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
 
 def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
     """Whether two of these agree to the last bit."""
-    from recipe_core.lazy import same_bits
+    from recipe_core.checkpoint.lazy import same_bits
 
     return bool(one) and one.keys() == two.keys() and all(same_bits(tensor, two[n]) for n, tensor in one.items())
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from recipe_core.job import Job, resolve
-from recipe_core.registry import KINDS, Registry, load
-from recipe_core.specs import Model, Recipe, Spec
-from recipe_core.specs import load as load_function
+from recipe_core.hooks.registry import KINDS, Registry, load
+from recipe_core.hooks.specs import Model, Recipe, Spec
+from recipe_core.hooks.specs import load as load_function
+from recipe_core.settings.job import Job, resolve
 from recipe_core.testing.runs import Finished, run_tiny
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -121,8 +121,8 @@ class PluginConformance:
         """Every pattern of its tensor plan has a match, every parameter a role, and its facts count what is cut."""
         import torch
 
-        from recipe_core.modules import matching
-        from recipe_core.tensor_parallel.plan import assign
+        from recipe_core.layouts.patterns import matching
+        from recipe_core.layouts.tensor_parallel.plan import assign
 
         for spec in self.specs():
             if isinstance(spec, Model) and spec.plan:
@@ -202,8 +202,8 @@ def _stream(job: Job, dp_size: int, cache: Path) -> dict[int, dict[str, Any]]:
     """Samples of three steps by their number, as the feeds of ``dp_size`` ranks read them together."""
     import torch
 
-    from recipe_core.feed import starts
-    from recipe_core.parallel import Run
+    from recipe_core.layouts.parallel import Run
+    from recipe_core.train.feed import starts
 
     found: dict[int, dict[str, Any]] = {}
     for rank in range(dp_size):

@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import IO, Any
 
-from recipe_core.cli import main
+from recipe_core.cli.main import main
 from recipe_core.testing import forks
 
 _PROGRAM = 3

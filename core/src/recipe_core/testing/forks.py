@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-_IMPORTED = ["recipe_core.run", "torch._dynamo", "torch.distributed.pipelining"]
+_IMPORTED = ["recipe_core.train.run", "torch._dynamo", "torch.distributed.pipelining"]
 _BERT = "transformers.models.bert.modeling_bert"  # more than PyTorch itself; where it is missing, it is passed over
 
 

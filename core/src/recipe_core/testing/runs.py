@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe_core import supervise
-from recipe_core.cli import main
-from recipe_core.curves import Row, read_rows
+from recipe_core.cli.main import main
+from recipe_core.launch import supervisor
 from recipe_core.testing import forks
 from recipe_core.testing.forked_rank import ForkedRank
+from recipe_core.train.metrics.curves import Row, read_rows
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Finished:
 def command(*words: str, timeout: float = 300.0, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``recipe WORDS`` with one thread a process; its output is text, errors behind it."""
     return subprocess.run(
-        [sys.executable, "-m", "recipe_core", *words],
+        [sys.executable, "-m", "recipe_core.cli", *words],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -103,5 +103,5 @@ def _main(line: list[str], environment: dict[str, str], folder: Path, printed: P
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # the variable was read when PyTorch was imported
-    setattr(supervise, "Popen", ForkedRank)  # noqa: B010 - which mypy would not let be assigned
+    setattr(supervisor, "Popen", ForkedRank)  # noqa: B010 - which mypy would not let be assigned
     sys.exit(main(line))

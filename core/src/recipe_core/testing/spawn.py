@@ -20,7 +20,8 @@ from recipe_core.testing import forks
 def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: float = 100.0) -> list[Any]:
     """Call ``function(*args)`` on ``processes`` ranks of this machine; return what each gave, in rank order.
 
-    The ranks see the environment that ``recipe run --processes`` would give them, so that ``recipe_core.engine.start``
+    The ranks see the environment that ``recipe run --processes`` would give them, so that
+    ``recipe_core.engine.protocol.start``
     makes their process group (gloo, loopback only). The function stands at the top level of a test file; arguments and
     results must be picklable.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl, plugin
-from recipe_core.registry import Registry, load
+from recipe_core.hooks.registry import Registry, load
 
 
 @dataclass(frozen=True, kw_only=True)

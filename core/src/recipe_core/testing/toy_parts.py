@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipe_core.parallel import Batch, Loss, Run
+from recipe_core.layouts.parallel import Batch, Loss, Run
 from recipe_core.testing.toy import ToyData, ToyModel
 
 WIDTH = ToyData().width

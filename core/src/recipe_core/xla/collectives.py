@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recipe_core.xla.groups import Group
+from recipe_core.xla.mesh import Group
 
 _OPERATIONS = (
     "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",

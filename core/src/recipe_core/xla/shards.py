@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.errors import CheckpointError
-from recipe_core.lazy import Lazy
 
 Offsets = tuple[int, ...]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from recipe_bert_dp.checkpoint_config import NeuronBert
-from recipe_bert_dp.hf import NAMES
+from recipe_bert_dp.model.hf import NAMES
+from recipe_bert_dp.settings import NeuronBert
+from recipe_core.checkpoint.adapter import to_ours, to_theirs
+from recipe_core.checkpoint.formats.single import OneFile
+from recipe_core.checkpoint.lazy import Lazy, lazy
+from recipe_core.checkpoint.ranks.optimizer import by_name, groups_of, numbered, scheduled
 from recipe_core.errors import CheckpointError
-from recipe_core.lazy import Lazy, lazy
-from recipe_core.naming import to_ours, to_theirs
-from recipe_core.numbered import by_name, groups_of, numbered, scheduled
-from recipe_core.settings import Train
-from recipe_core.single import OneFile
+from recipe_core.hooks.train import Train
 
 FILE = re.compile(r"ckpt_(\d+)\.pt")
 OURS = "recipe"

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from recipe_bert_dp.checkpoint_config import NeuronBert
-from recipe_bert_dp.config import BertHdf5, PrepareHdf5, PreparePacked
-from recipe_bert_dp.model_config import BertPretraining
+from recipe_bert_dp.settings import BertHdf5, BertPretraining, NeuronBert, PrepareHdf5, PreparePacked
 from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Train, Use, hookimpl
-from recipe_core.variants import variants_of
+from recipe_core.settings.variants import variants_of
 
 _ARRAYS = (
     "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels",
 )  # fmt: skip
 _READ: dict[str, Any] = {
-    "build": "recipe_bert_dp.data:build",
-    "facts": "recipe_bert_dp.data_facts:facts",
+    "build": "recipe_bert_dp.data.samples:build",
+    "facts": "recipe_bert_dp.data.facts:facts",
     "config": BertHdf5,
     "gives": _ARRAYS,
-    "files": "recipe_bert_dp.inspection:BertFiles",
-    "tokenizer": "recipe_bert_dp.tokenizer:files",
+    "files": "recipe_bert_dp.data.inspect:BertFiles",
+    "tokenizer": "recipe_bert_dp.data.tokenizer:files",
 }
 """One reader takes both kinds of shards; it tells them apart by what is in them."""
 
@@ -30,16 +28,16 @@ def register_models() -> Iterable[Model]:
     """BERT with the heads of its pre-training."""
     yield Model(
         name="bert_pretraining",
-        build="recipe_bert_dp.model:build",
-        facts="recipe_bert_dp.model_facts:facts",
+        build="recipe_bert_dp.model.bert:build",
+        facts="recipe_bert_dp.model.facts:facts",
         config=BertPretraining,
         blocks="bert.encoder.layer.*",
-        plan="recipe_bert_dp.tensor_plan:plan",
+        plan="recipe_bert_dp.model.tensor_plan:plan",
         deferred=True,
         takes=_ARRAYS,
         free=("dropout", "attention_dropout", "init_std"),
-        example="recipe_bert_dp.model:example",
-        adapters={"hf": "recipe_bert_dp.hf:HuggingFace"},
+        example="recipe_bert_dp.model.bert:example",
+        adapters={"hf": "recipe_bert_dp.model.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",
     )
 
@@ -49,14 +47,14 @@ def register_datasets() -> Iterable[Dataset]:
     """Shards of NVIDIA's and Neuron's BERT, one sample a row, and Habana's, several a row."""
     yield Dataset(
         name="bert_hdf5",
-        prepare="recipe_bert_dp.prepare:prepare",
+        prepare="recipe_bert_dp.prepare.hdf5:prepare",
         prepare_config=PrepareHdf5,
         summary="BERT's HDF5 shards: masked words and next sentence",
         **_READ,
     )
     yield Dataset(
         name="bert_packed",
-        prepare="recipe_bert_dp.pack:prepare",
+        prepare="recipe_bert_dp.prepare.pack:prepare",
         prepare_config=PreparePacked,
         summary="the same with several samples packed into each row",
         **_READ,

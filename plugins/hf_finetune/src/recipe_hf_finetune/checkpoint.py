@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from recipe_core.checkpoint.formats.hf import Hf
 from recipe_core.errors import CheckpointError
-from recipe_core.hf import Hf
-from recipe_core.specs import NoSettings
+from recipe_core.hooks.specs import NoSettings
 
 STATE = "trainer_state.json"
 

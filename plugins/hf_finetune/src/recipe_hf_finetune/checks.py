@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipe_core.engine_checks import chosen
+from recipe_core.checkpoint.match.same_model import require_consistent, require_same
+from recipe_core.engine.select import chosen
 from recipe_core.errors import PluginError, RecipeError
-from recipe_core.job import Job
-from recipe_core.same_model import require_consistent, require_same
-from recipe_core.trained import checkpoint_at, job_of
-from recipe_hf_finetune.config import SequenceClassifier
-from recipe_hf_finetune.source import RECIPE, has_tokenizer, ready
+from recipe_core.settings.job import Job
+from recipe_core.train.pretrained import checkpoint_at, job_of
+from recipe_hf_finetune.model.source import RECIPE, has_tokenizer, ready
+from recipe_hf_finetune.settings import SequenceClassifier
 
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 """What a name on the hub looks like: one word, or owner/name."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Use, hookimpl
-from recipe_core.variants import variants_of
-from recipe_hf_finetune.config import SequenceClassifier, TextClassification
-from recipe_hf_finetune.train_config import FineTune
+from recipe_core.settings.variants import variants_of
+from recipe_hf_finetune.settings import FineTune, SequenceClassifier, TextClassification
 
 
 @hookimpl
@@ -15,8 +14,8 @@ def register_models() -> Iterable[Model]:
     """Whatever transformers has with a head for classification."""
     yield Model(
         name="sequence_classifier",
-        build="recipe_hf_finetune.model:build",
-        facts="recipe_hf_finetune.model_facts:facts",
+        build="recipe_hf_finetune.model.classifier:build",
+        facts="recipe_hf_finetune.model.facts:facts",
         config=SequenceClassifier,
         takes=("input_ids", "attention_mask", "labels"),
         free=("source", "recipe", "revision", "tokenizer", "dropout"),
@@ -29,11 +28,11 @@ def register_datasets() -> Iterable[Dataset]:
     """Sentences or pairs of them, with labels."""
     yield Dataset(
         name="text_classification",
-        build="recipe_hf_finetune.data:build",
-        facts="recipe_hf_finetune.data_facts:facts",
+        build="recipe_hf_finetune.data.samples:build",
+        facts="recipe_hf_finetune.data.facts:facts",
         config=TextClassification,
         gives=("input_ids", "attention_mask", "labels"),
-        tokenizer="recipe_hf_finetune.vocabulary:files",
+        tokenizer="recipe_hf_finetune.data.vocabulary:files",
         summary="labelled sentences or pairs: GLUE, files of your own, or pairs made of Python's own text",
     )
 

@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from recipe_core import engine as engines
-from recipe_core import folder as folders
+from recipe_core.engine import protocol as engines
 from recipe_core.errors import ConfigError, RecipeError
 from recipe_core.files import atomic_folder, home
-from recipe_core.job import Job
-from recipe_core.report import show
-from recipe_core.stop import StopFlag
-from recipe_hf_finetune import source as sources
-from recipe_hf_finetune import vocabulary
-from recipe_hf_finetune.arguments import prepare_environment
-from recipe_hf_finetune.splits import load
-from recipe_hf_finetune.train_config import settings
+from recipe_core.launch.stop import StopFlag
+from recipe_core.settings.job import Job
+from recipe_core.train import folder as folders
+from recipe_core.train.metrics.report import show
+from recipe_hf_finetune.data import vocabulary
+from recipe_hf_finetune.data.splits import load
+from recipe_hf_finetune.model import source as sources
+from recipe_hf_finetune.settings import settings
+from recipe_hf_finetune.trainer.arguments import prepare_environment
 
 T = TypeVar("T")
 TOKENIZER = "tokenizer"
@@ -43,8 +43,8 @@ def run(job: Job, out: Path) -> dict[str, Any]:
 
 
 def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> dict[str, Any]:
-    from recipe_hf_finetune.closing import close
-    from recipe_hf_finetune.leg import fine_tune
+    from recipe_hf_finetune.results.closing import close
+    from recipe_hf_finetune.trainer.trial import fine_tune
 
     _quiet()
     with folders.claimed(out, job, engine):
@@ -61,7 +61,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: st
 
 def _legs(job: Job, out: Path) -> list[Any]:
     """The seeds from the trained model, then, if wanted, as many from random weights."""
-    from recipe_hf_finetune.leg import Leg
+    from recipe_hf_finetune.trainer.trial import Leg
 
     train = settings(job.train)
     seeds = range(train.seed, train.seed + train.seeds)
@@ -75,16 +75,17 @@ def _legs(job: Job, out: Path) -> list[Any]:
 
 def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> Any:
     """Model, tokenizer and samples, the same on every rank."""
-    from recipe_hf_finetune import encode, model
-    from recipe_hf_finetune.leg import Bench
+    from recipe_hf_finetune.data import encode
+    from recipe_hf_finetune.model import classifier
+    from recipe_hf_finetune.trainer.trial import Bench
 
     config, data, train = job.model.config, job.data.config, job.train
     corpus = load(data, home())
     place = _place(job, out, engine, source)
-    known = None if place is None else model.load_config(place, config)
+    known = None if place is None else classifier.load_config(place, config)
     tokenizer = encode.load_tokenizer(_tokenizer(job, out, engine, place), config.revision)
     if known is None:
-        known = model.random_config(config, len(tokenizer), max(512, data.max_length))
+        known = classifier.random_config(config, len(tokenizer), max(512, data.max_length))
     encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
     mesh = None
     if engine.collectives is not None:  # PyTorch/XLA

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from recipe_core.errors import DataError
-from recipe_core.job import Job
-from recipe_core.parallel import Run
-from recipe_megatron_gpt import text
-from recipe_megatron_gpt.config import GptIndexed
-from recipe_megatron_gpt.model import GptModel
+from recipe_core.layouts.parallel import Run
+from recipe_core.settings.job import Job
+from recipe_megatron_gpt.model.gpt import GptModel
+from recipe_megatron_gpt.settings import GptIndexed
+from recipe_megatron_gpt.tokenizer import text
 
 PROMPT = "This function returns"
 TOKENS = 60

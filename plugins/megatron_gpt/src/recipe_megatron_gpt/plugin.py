@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recipe_core import Dataset, Model, Recipe, Stages, Train, Use, hookimpl
-from recipe_core.variants import variants_of
-from recipe_megatron_gpt.config import Gpt, GptIndexed, GptPrepare
+from recipe_core.settings.variants import variants_of
+from recipe_megatron_gpt.settings import Gpt, GptIndexed, GptPrepare
 
 
 @hookimpl
@@ -14,17 +14,20 @@ def register_models() -> Iterable[Model]:
     """A GPT."""
     yield Model(
         name="gpt",
-        build="recipe_megatron_gpt.model:build",
-        facts="recipe_megatron_gpt.model_facts:facts",
-        adapters={"hf": "recipe_megatron_gpt.hf:HuggingFace", "megatron": "recipe_megatron_gpt.megatron:Megatron"},
+        build="recipe_megatron_gpt.model.gpt:build",
+        facts="recipe_megatron_gpt.model.facts:facts",
+        adapters={
+            "hf": "recipe_megatron_gpt.model.hf:HuggingFace",
+            "megatron": "recipe_megatron_gpt.model.megatron:Megatron",
+        },
         config=Gpt,
         blocks="blocks.*",
-        plan="recipe_megatron_gpt.tensor_plan:plan",
+        plan="recipe_megatron_gpt.model.tensor_plan:plan",
         stages=Stages(first=("tokens", "positions"), last=("norm", "tokens")),
         deferred=True,
         free=("dropout", "attention_dropout", "init_std"),
         takes=("tokens", "labels"),
-        example="recipe_megatron_gpt.model:example",
+        example="recipe_megatron_gpt.model.gpt:example",
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
 
@@ -34,14 +37,14 @@ def register_datasets() -> Iterable[Dataset]:
     """Token files."""
     yield Dataset(
         name="gpt_indexed",
-        build="recipe_megatron_gpt.data:build",
-        facts="recipe_megatron_gpt.data_facts:facts",
+        build="recipe_megatron_gpt.data.samples:build",
+        facts="recipe_megatron_gpt.data.facts:facts",
         config=GptIndexed,
         gives=("tokens", "labels"),
-        prepare="recipe_megatron_gpt.prepare:prepare",
+        prepare="recipe_megatron_gpt.prepare.indexed:prepare",
         prepare_config=GptPrepare,
-        files="recipe_megatron_gpt.token_data:TokenData",
-        tokenizer="recipe_megatron_gpt.tokenizer:files",
+        files="recipe_megatron_gpt.data.inspect:TokenData",
+        tokenizer="recipe_megatron_gpt.tokenizer.files:files",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
     )
 

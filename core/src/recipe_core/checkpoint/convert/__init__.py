@@ -1,0 +1,1 @@
+"""``recipe convert``: one checkpoint as another, checked before it appears."""

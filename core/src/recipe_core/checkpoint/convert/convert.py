@@ -1,0 +1,172 @@
+"""``recipe convert``: a checkpoint of one format as one of another, tensor by tensor, and checked before it appears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from recipe_core.checkpoint import manifest as manifests
+from recipe_core.checkpoint.convert.outputs import same_outputs
+from recipe_core.checkpoint.lazy import Lazy, flat, same_bits
+from recipe_core.checkpoint.locate import Request, Source, find
+from recipe_core.checkpoint.manifest import Manifest
+from recipe_core.checkpoint.match.mismatch import mismatch
+from recipe_core.checkpoint.match.origin import Origin, origin_of
+from recipe_core.checkpoint.match.same_model import require_consistent
+from recipe_core.checkpoint.state import blank_weights, state_size
+from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core.files import atomic_folder, require_space
+from recipe_core.hooks.registry import Registry
+from recipe_core.hooks.specs import CheckpointFormat
+
+State = dict[str, Any]
+_LARGE = 1 << 20
+"""Bytes from which on tensors are compared by their hashes."""
+
+
+def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
+    """Make the checkpoint, and say what was done, as rows of name and text.
+
+    The source is opened, its tensors are brought under the module's names, and the target's format writes them, each
+    read when it is written. What was written is then opened and every tensor compared with the source, bit by bit. Only
+    then does the folder get its name.
+
+    Raises:
+        CheckpointError: the source is damaged or of another model, or the target cannot hold what is in it.
+        DiskError: the disk is full, or the folder cannot be written.
+    """
+    if request.target.exists():
+        raise ConfigError(f"{request.target} is there already; give the name of a new folder")
+    target: CheckpointFormat = request.to.spec  # type: ignore[assignment]
+    source = find(registry, request.source, request.format)
+    if source.path.is_dir() and source.path.resolve() in request.target.resolve().parents:
+        raise ConfigError(f"{request.target} is inside of the checkpoint {source.path}; name a folder elsewhere")
+    found = source.open(weights=request.drop_optimizer)
+    origin = origin_of(registry, source, found, request.recipe)
+    if origin.model is not None:
+        said = f"--recipe {request.recipe}" if request.recipe else "its job.yaml"
+        require_consistent(origin.model, source, found.get("files", {}), said)
+    ours = origin.ours(found, source.format, source.path)
+    _require_known(ours, origin, source.path)
+    if target.model and (origin.model is None or origin.model.spec.name != target.model):
+        whose = f"model {origin.model.spec.name}" if origin.model else "a model that it does not name"
+        raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {whose}")
+    if "epoch" in target.holds:
+        ours.setdefault("epoch", origin.epoch(ours.get("progress", {})))
+    kept = _kept(ours, target, request.drop_optimizer)
+    step = source.manifest.step if source.manifest else int(ours.get("progress", {}).get("step") or 0)
+    require_space(request.target.parent, state_size(kept), "the converted checkpoint")
+    with atomic_folder(request.target) as part:
+        form = request.to.build(request.to.config)
+        if hasattr(form, "train"):
+            form.train = origin.train
+        whole = {"progress": {"step": step}, **kept}
+        form.save(part, origin.theirs(whole, target, source.path, getattr(form, "grid", None)))
+        _seal(part, source, target, origin, step)
+        written = origin.ours(form.open(part), target, part)
+        _compare(kept, written, target)
+        ran = origin.model is not None and same_outputs(origin.model, kept["model"], written["model"])
+    left = [*source.passed_over, *origin.left_out(found, source.format, source.path)]
+    return _told(request, source, origin, ours, kept, step, ran, left)
+
+
+def _require_known(ours: State, origin: Origin, where: Path) -> None:
+    """Every tensor is one of the model's, and none is missing, as far as the model is known."""
+    if origin.model is None:
+        return
+    expected = blank_weights(origin.model)
+    advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {origin.model.spec.name})"
+    if text := mismatch(ours["model"], expected, advice, dtypes=False):
+        raise CheckpointError(f"{where}: {text.replace('this run', 'the model', 1)}")
+
+
+def _kept(ours: State, target: CheckpointFormat, drop_optimizer: bool) -> State:
+    """The parts that the target can hold; CheckpointError where training states would be lost without a word."""
+    wanted = {name: part for name, part in ours.items() if name != "files" or "files" in target.holds}
+    if drop_optimizer:
+        wanted.pop("optimizer", None)
+    lost = {name: wanted.pop(name) for name in list(wanted) if name not in target.holds}
+    if "optimizer" in lost:
+        tensors = [leaf for _, leaf in flat(lost["optimizer"]) if isinstance(leaf, Lazy)]
+        size = sum(tensor.nbytes for tensor in tensors)
+        raise CheckpointError(
+            f"{target.name} holds no optimizer: its {len(tensors):,} tensors ({size / 1e6:,.1f} MB) would be lost, and "
+            "with them the position in schedule and data. To convert the weights alone, add --drop optimizer"
+        )
+    return wanted
+
+
+def _seal(part: Path, source: Source, target: CheckpointFormat, origin: Origin, step: int) -> None:
+    """``job.yaml`` where something is known, and the manifest with every file's hash."""
+    if origin.sections:
+        text = yaml.safe_dump(dict(origin.sections), sort_keys=False, allow_unicode=True, width=120)
+        (part / "job.yaml").write_text(text, encoding="utf-8")
+    Manifest(
+        format=target.name, step=step, world_size=1, torch=torch.__version__,
+        val_loss=source.manifest.val_loss if source.manifest else None,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        files={name: manifests.measure(part / name) for name in sorted(manifests.names(part))},
+    ).write(part)  # fmt: skip
+
+
+def _compare(kept: State, written: State, target: CheckpointFormat) -> None:
+    """Every leaf was written, none beside, and every bit of every tensor is that of the source."""
+    parts = [name for name in kept if name in target.holds and name != "files"]
+    before, after = (
+        {key: leaf for name in parts for key, leaf in flat({name: s.get(name, {})})} for s in (kept, written)
+    )
+    if text := mismatch(after, before, "This is a mistake in the format or the adapter; please report it"):
+        raise CheckpointError(f"the checkpoint that was written {text}. It was removed")
+    changed = [name for name, leaf in before.items() if not _equal(leaf, after[name])]
+    if changed:
+        raise CheckpointError(
+            f"{len(changed):,} entries came back with other values than were written: {', '.join(changed[:10])}. The "
+            "converted checkpoint was removed; check the disk"
+        )
+
+
+def _equal(one: Any, two: Any) -> bool:
+    """Whether two leaves agree to the last bit. Large tensors are compared by their hashes: one is then in memory."""
+    if not isinstance(one, Lazy):
+        return bool(one == two)
+    if one.nbytes < _LARGE:
+        return same_bits(one.read(), two.read())
+    return bool(one.digest() == two.digest())
+
+
+def _told(
+    request: Request,
+    source: Source,
+    origin: Origin,
+    ours: State,
+    kept: State,
+    step: int,
+    ran: bool,
+    passed_over: Iterable[str],
+) -> list[tuple[str, str]]:
+    rows = [
+        ("from", f"{source.path} ({source.format.name}, step {step:,})"),
+        (
+            "to",
+            f"{request.target} ({request.to.spec.name}: {', '.join(sorted(p.name for p in request.target.iterdir()))})",
+        ),
+    ]
+    if origin.guessed:
+        rows.append(("model", origin.guessed))
+    for name, part in kept.items():
+        tensors = [leaf for _, leaf in flat({name: part}) if isinstance(leaf, Lazy)]
+        if tensors:
+            rows.append((name, f"{len(tensors):,} tensors, {sum(t.nbytes for t in tensors) / 1e6:,.1f} MB"))
+    if left := [name for name in ours if name not in kept and name != "files"]:
+        rows.append(("left out", ", ".join(left)))
+    rows += [("passed over", text) for text in passed_over]
+    if unchecked := source.unchecked():
+        rows.append(("not checked", unchecked))
+    same = ", and the model gives the same outputs with them" if ran else ""
+    rows.append(("checked", f"every tensor was read back and has the bits of the source{same}"))
+    return rows

@@ -1,0 +1,1 @@
+"""Checkpoint formats, one file each. A format moves bytes; it decides nothing."""

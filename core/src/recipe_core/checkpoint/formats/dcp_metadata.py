@@ -1,0 +1,109 @@
+"""The metadata of torch.distributed.checkpoint: read without trust, and compared with the files that it speaks of."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorStorageMetadata,
+)
+
+from recipe_core.checkpoint.io.restricted_pickle import read_pickle
+from recipe_core.errors import CheckpointError
+
+METADATA = ".metadata"
+_DCP = "torch.distributed.checkpoint"
+_PERMITTED = {
+    *((f"{_DCP}.metadata", name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata")),
+    *((f"{_DCP}.metadata", name) for name in ("ChunkStorageMetadata", "TensorProperties", "MetadataIndex")),
+    *((f"{_DCP}.metadata", name) for name in ("StorageMeta", "_MEM_FORMAT_ENCODING")),
+    (f"{_DCP}.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    *((module, f"{kind}Path") for module in ("pathlib", "pathlib._local") for kind in ("Posix", "Windows")),
+}
+
+
+def _permits(module: str, name: str) -> bool:
+    """The globals that DCP's metadata consists of."""
+    return (module, name) in _PERMITTED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype))
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """The metadata of a checkpoint, once every file that it speaks of is there and long enough.
+
+    Raises:
+        CheckpointError: it is missing, damaged, incomplete, or names a forbidden global.
+    """
+    path = folder / METADATA
+    metadata = read_pickle(path, _permits)
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise CheckpointError(f"{path}: damaged, it holds no metadata of torch.distributed.checkpoint")
+    try:
+        _require_consistent(path, metadata)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from error
+    return metadata
+
+
+def _require_consistent(path: Path, metadata: Metadata) -> None:
+    """The file has no check sum: what it says must agree with itself, and with the files that it speaks of."""
+    ends: dict[str, int] = {}
+    for info in metadata.storage_data.values():
+        ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
+    for name, end in ends.items():
+        _require_file(path, name, end)
+    for name, entry in metadata.state_dict_metadata.items():
+        _require_whole(path, name, entry)
+    known = metadata.state_dict_metadata.keys()
+    stored = {index.fqn for index in metadata.storage_data}
+    empty = {name for name in known - stored if math.prod(getattr(metadata.state_dict_metadata[name], "size", ())) == 0}
+    if unknown := sorted(stored ^ (known - empty)):
+        raise CheckpointError(f"{path}: damaged, it does not say of {unknown[0]} both where and of what kind it is")
+    for name, place in (metadata.planner_data or {}).items():
+        if name not in known or name != ".".join(map(str, place)):
+            raise CheckpointError(f"{path}: damaged, it has {name} at {'.'.join(map(str, place))}")
+
+
+def _require_file(metadata: Path, name: str, size: int) -> None:
+    file = metadata.parent / name
+    if Path(name).name != name:
+        raise CheckpointError(f"{metadata}: refused, since it names a file outside its folder: {name}")
+    if not file.is_file():
+        raise CheckpointError(f"{file}: missing; the checkpoint is damaged")
+    if file.stat().st_size < size:
+        raise CheckpointError(f"{file}: {file.stat().st_size:,} bytes instead of at least {size:,}; it is cut short")
+
+
+def _require_whole(metadata: Path, name: str, entry: TensorStorageMetadata | BytesStorageMetadata) -> None:
+    """The pieces of a tensor add up to it: DCP would leave what is missing as it is, without a word."""
+    if isinstance(entry, TensorStorageMetadata):
+        if not isinstance(entry.properties.dtype, torch.dtype):
+            raise TypeError(f"{name} has values of type {entry.properties.dtype!r}")
+        there, all_of_it = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
+        if there != all_of_it:
+            raise CheckpointError(f"{metadata}: holds {there:,} of the {all_of_it:,} values of {name}; it is damaged")
+        _require_apart(metadata, name, entry)
+
+
+def _require_apart(metadata: Path, name: str, entry: TensorStorageMetadata) -> None:
+    """The pieces of a tensor lie within it, and none over another."""
+    pieces = sorted(_ranges(chunk) for chunk in entry.chunks if math.prod(chunk.sizes))
+    for number, piece in enumerate(pieces):
+        if any(end > size for (_, end), size in zip(piece, entry.size, strict=True)):
+            raise CheckpointError(f"{metadata}: a piece of {name} reaches beyond its end; it is damaged")
+        for other in pieces[number + 1 :]:
+            if piece and other[0][0] >= piece[0][1]:
+                break  # as all that follow
+            if all(a < d and c < b for (a, b), (c, d) in zip(piece, other, strict=True)):
+                raise CheckpointError(f"{metadata}: two pieces of {name} lie over each other; it is damaged")
+
+
+def _ranges(chunk: ChunkStorageMetadata) -> list[tuple[int, int]]:
+    """Beginning and end in each dimension."""
+    return [(begin, begin + length) for begin, length in zip(chunk.offsets, chunk.sizes, strict=True)]

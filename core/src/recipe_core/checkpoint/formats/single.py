@@ -1,0 +1,124 @@
+"""Checkpoint formats of one file that ``torch.load(weights_only=True)`` reads, and the plainest of them, ``single``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from recipe_core.checkpoint.io import torch_save
+from recipe_core.checkpoint.lazy import fill, flat, lazy, mapped
+from recipe_core.checkpoint.match.mismatch import mismatch
+from recipe_core.errors import CheckpointError
+from recipe_core.hooks.specs import NoSettings
+
+
+class OneFile(ABC):
+    """What formats of one file share. A subclass says where the file is, and what stands in it for a state.
+
+    :meth:`encode` and :meth:`decode` move names and plain values around and touch no tensor's values, so that the same
+    code serves tensors at hand and those that are read or gathered one at a time.
+    """
+
+    name = ""
+    strict_dtypes = True
+    """Whether what is loaded must have the types of the run; else it is turned into them."""
+
+    @abstractmethod
+    def file(self, state: Mapping[str, Any]) -> str:
+        """The name of the file for ``state``."""
+
+    @abstractmethod
+    def find(self, path: Path) -> Path | None:
+        """The file at ``path``, a folder or the file itself; None where there is none."""
+
+    def encode(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What the file holds for ``state``."""
+        return dict(state)
+
+    def decode(self, tree: dict[str, Any], path: Path) -> dict[str, Any]:
+        """The state that ``tree``, read from ``path``, stands for; CheckpointError where it is none."""
+        return tree
+
+    def save(self, path: Path, state: dict[str, Any]) -> None:
+        """Write ``state`` into the empty folder ``path``; all ranks call it, since a sharded tensor is gathered.
+
+        Raises:
+            DiskError: the disk is full or cannot be written.
+        """
+        writes = not dist.is_initialized() or dist.get_rank() == 0
+        tensors = mapped(state, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+        torch_save.write_tree(path / self.file(state) if writes else None, self.encode(tensors))
+
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        """Everything in it, as a state whose tensors are read when they are asked for; ``weights``: no optimizer.
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or holds more than weights.
+        """
+        file = self.find(path)
+        if file is None:
+            raise CheckpointError(f"{path}: not a checkpoint of format {self.name}")
+        tree = torch_save.read_tree(file)
+        if not isinstance(tree, dict):
+            raise CheckpointError(f"{file}: expected a dict of tensors and plain values, found {type(tree).__name__}")
+        if weights:
+            tree.pop("optimizer", None)
+        return self.decode(tree, file)
+
+    def load(self, path: Path, state: dict[str, Any]) -> None:
+        """Fill ``state``: tensors in place, plain values replaced; every rank reads the file.
+
+        Raises:
+            CheckpointError: the file is damaged, holds more than weights, or has other names, shapes or dtypes.
+        """
+        saved = self.open(path)
+        if lacking := [part for part in state if part not in saved]:
+            raise CheckpointError(
+                f"{path}: it holds no {' and no '.join(lacking)}, so that no run can go on from it; a new run can "
+                f"begin with its weights: train.init_from={path}"
+            )
+        if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=self.strict_dtypes):
+            raise CheckpointError(f"{path}: {text}")
+        _fill(state, saved)
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``path`` looks like a checkpoint of this format."""
+        return self.find(path) is not None
+
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        file = self.find(path)
+        return [file] if file else []
+
+
+class Single(OneFile):
+    """One file ``checkpoint.pt`` with whole tensors, written by rank 0: easy to hand on, not for large models."""
+
+    name = "single"
+
+    def __init__(self, config: NoSettings | None = None) -> None:
+        """It has no settings."""
+
+    def file(self, state: Mapping[str, Any]) -> str:
+        """Always the same."""
+        return "checkpoint.pt"
+
+    def find(self, path: Path) -> Path | None:
+        """``checkpoint.pt``, in a folder or itself."""
+        file = path / "checkpoint.pt" if path.is_dir() else path
+        return file if file.name == "checkpoint.pt" and file.is_file() else None
+
+
+def _fill(state: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    for key, value in state.items():
+        if isinstance(value, dict) and value:
+            _fill(value, saved[key])
+        elif isinstance(value, Tensor):
+            fill(value, saved[key])
+        else:
+            state[key] = saved[key]

@@ -1,0 +1,151 @@
+"""What ``recipe inspect`` and ``recipe verify`` say of checkpoints, of any format, and of run folders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+from recipe_core.checkpoint import manifest as manifests
+from recipe_core.checkpoint.io import archive
+from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.checkpoint.locate import Source, find, formats_at, steps
+from recipe_core.checkpoint.manifest import STEP, Manifest
+from recipe_core.checkpoint.match.mismatch import described
+from recipe_core.data.prepare import Inspection
+from recipe_core.errors import CheckpointError, PluginError
+from recipe_core.hooks.registry import Registry, load
+
+Row = tuple[str, str]
+
+
+class CheckpointFiles:
+    """A checkpoint; or a run folder or its ``checkpoints``, for all that are in it.
+
+    Args:
+        registry: the formats that there are; those that are installed unless it is given.
+    """
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self._registry = registry or load()
+
+    def detect(self, path: Path) -> bool:
+        """Whether there is a checkpoint, or a folder of them, whole or not."""
+        ours = (path / manifests.NAME).is_file() or STEP.fullmatch(path.name) is not None or bool(steps(path))
+        return ours or bool(formats_at(self._registry, path))
+
+    def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
+        """What a checkpoint holds; of a folder of several, the newest.
+
+        Raises:
+            CheckpointError: it is not whole, or its contents cannot be read.
+        """
+        inside = steps(path)
+        source = find(self._registry, inside[-1] if inside else path, hashes=False)
+        state = source.open()
+        step = source.manifest.step if source.manifest else state.get("progress", {}).get("step")
+        facts = [
+            ("checkpoint", str(source.path)),
+            *([("others here", ", ".join(p.name for p in inside[:-1]))] if inside[:-1] else []),
+            ("format", source.format.name),
+            *([("step", f"{step:,}" if isinstance(step, int) else str(step))] if step is not None else []),
+            *_told(source.manifest),
+            *([("not checked", unchecked)] if (unchecked := source.unchecked()) else []),
+            *_contents(state),
+        ]
+        return Inspection(kind="checkpoint", facts=tuple(facts))
+
+    def verify(self, path: Path) -> list[str]:
+        """Everything wrong with the checkpoint, or with all in the folder; every byte is read."""
+        found = steps(path) or [path]
+        if len(found) == 1 and not (found[0] / manifests.NAME).is_file() and not STEP.fullmatch(found[0].name):
+            return [f"{path}: {text}" for text in _foreign_problems(find(self._registry, path))]
+        return [f"{step}: {text}" for step in found for text in self._problems(step)]
+
+    def _problems(self, path: Path) -> list[str]:
+        if problems := _damage(path):
+            return problems
+        try:
+            source = find(self._registry, path, hashes=False)
+        except PluginError:  # its bytes are right; what they mean, only the plugin that is missing knows
+            return []
+        return _not_finite(source)
+
+    def unchecked(self, path: Path) -> str:
+        """Which files have nothing that their values could be compared with, in words; empty where all have."""
+        return "" if steps(path) else find(self._registry, path, hashes=False).unchecked()
+
+
+def _told(manifest: Manifest | None) -> Iterator[Row]:
+    """What a checkpoint says of itself."""
+    if manifest is None:
+        return
+    size = sum(entry.size for entry in manifest.files.values())
+    if manifest.val_loss is not None:
+        yield "validation loss", f"{manifest.val_loss:.4f}"
+    yield "written", f"{manifest.time} by {manifest.world_size} process(es), PyTorch {manifest.torch}"
+    yield "files", f"{len(manifest.files)}, {size / 1e6:,.1f} MB"
+
+
+def _damage(path: Path) -> list[str]:
+    """By the manifest."""
+    try:
+        manifest = Manifest.read(path)
+    except CheckpointError as error:
+        return [str(error)]
+    return manifest.wrong_files(path) or manifest.wrong_hashes(path, manifest.files)
+
+
+def _foreign_problems(source: Source) -> list[str]:
+    """Of a checkpoint without a manifest: by the check sums that its format has, and by reading every tensor."""
+    form = source.format.load()(source.format.config())
+    files: list[Path] = form.files(source.path) if hasattr(form, "files") else []
+    archives = ((file, text) for file in files if is_zipfile(file) for text in archive.damage(file))
+    damage = [f"{file.parent.relative_to(source.folder) / text}" for file, text in archives]
+    return damage or _not_finite(source)
+
+
+def _not_finite(source: Source) -> list[str]:
+    """Tensors that hold NaN or infinities: weights and optimizer states, and where the weights' own states tell which
+    are trained, not what is beside them (a mask may well be infinite)."""
+    problems = []
+    try:
+        state = source.open()
+        trained = state.get("optimizer", {}).get("state", {})
+        others = {f"model.{name}" for name in state.get("model", {}) if name not in trained}
+        skipped = others if len(others) < len(state.get("model", {})) else set()
+        for name, leaf in flat(state):
+            floats = isinstance(leaf, Lazy) and leaf.dtype.is_floating_point and name not in skipped
+            if floats and not leaf.read().isfinite().all():
+                problems.append(f"{name} holds values that are no finite numbers")
+    except CheckpointError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _contents(state: dict[str, Any]) -> list[Row]:
+    """Values per part of the state, and every tensor of the model; where each rank has a file, those of the first."""
+    rows = []
+    ranks = state.get("ranks", {})
+    if ranks:
+        tp, pp = (1 + max(rank[axis] for rank in ranks) for axis in (0, 1))
+        rows.append(("ranks", f"{len(ranks)}: tensor parallel {tp}, pipeline {pp}"))
+    for part in ("model", "optimizer") if ranks else ():
+        held = (found.get(part, found.get("numbered", {}).get("state", {})) for found in ranks.values())
+        leaves = [leaf for values in held if values for _, leaf in flat(values)]
+        rows.append((part, _counted(leaves)))
+    for part, value in state.items():
+        if part == "files":
+            rows.append(("texts", ", ".join(value) or "none"))
+        elif part != "ranks":
+            rows.append((part, _counted([leaf for _, leaf in flat({part: value})])))
+    model = ranks[min(ranks)]["model"] if ranks else state.get("model", {})
+    tensors = {key: leaf for key, leaf in flat(model) if isinstance(leaf, Lazy)}
+    return rows + [(f"  {key}", described(leaf)) for key, leaf in sorted(tensors.items())]
+
+
+def _counted(leaves: list[Any]) -> str:
+    sizes = [math.prod(leaf.shape) for leaf in leaves if isinstance(leaf, Lazy)]
+    return f"{len(sizes):,} tensors of {sum(sizes):,} values, {len(leaves) - len(sizes):,} plain values"

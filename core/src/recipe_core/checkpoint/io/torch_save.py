@@ -1,0 +1,272 @@
+"""Files of ``torch.save``, read and written tensor by tensor.
+
+Such a file is an uncompressed ZIP archive: a pickle (``data.pkl``) in which each tensor is a reference to a storage,
+and a record for each storage (https://pytorch.org/docs/stable/notes/serialization.html, "Serialized file format").
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from recipe_core.checkpoint.io import archive
+from recipe_core.checkpoint.io.archive import Part, Record, read_bytes
+from recipe_core.checkpoint.io.restricted_pickle import stand_in, unreadable
+from recipe_core.checkpoint.lazy import Lazy, lazy, mapped
+from recipe_core.errors import CheckpointError, DiskError
+
+ALIGNMENT = 64
+"""Storages begin at multiples of so many bytes, as torch.save has it."""
+_IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
+"""What a file from before the archives, whose globals cannot be listed, may name beside weights."""
+
+
+def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
+    """What the file holds, with a :class:`Lazy` for each tensor: nothing but the pickle is read.
+
+    Files from before PyTorch 1.6, which are no archives, and archives that another program has packed, are read whole.
+
+    Args:
+        path: the file.
+        inert: for which globals (``"argparse.Namespace"``) a
+        :class:`recipe_core.checkpoint.io.restricted_pickle.Inert` stands, so that a
+            file which names them can be read; they are not looked up. None: for none.
+
+    Raises:
+        CheckpointError: the file cannot be read, is damaged, or names a global that weights do not need.
+    """
+    read_bytes(path, 0, 0)  # it is there, and may be read: any other failure is damage
+    try:
+        if zipfile.is_zipfile(path):
+            found = archive.records(path)
+            # On the meta device a storage has no bytes, and says where they are in the file.
+            with _standing_in(path, inert):
+                tree = torch.load(path, map_location="meta", weights_only=True)
+            if all(_within(leaf, found) for leaf in _tensors(tree)):
+                return mapped(tree, lambda leaf: _leaf(leaf, found) if isinstance(leaf, Tensor) else leaf)
+            with path.open("rb") as file:
+                archive.require_sound(file, path)
+        with _standing_in(path, inert):
+            tree = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
+        raise CheckpointError(unreadable(path, error)) from error
+    return mapped(tree, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def _standing_in(path: Path, inert: Callable[[str], bool] | None) -> AbstractContextManager[Any]:
+    """Let torch.load take what ``inert`` permits for objects that can do nothing."""
+    if inert is None:
+        return nullcontext()
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _IN_OLD_FILES
+    return torch.serialization.safe_globals([(stand_in(name), name) for name in names if inert(name)])
+
+
+def write_tree(path: Path | None, tree: Any) -> None:
+    """Write ``tree``, whose leaves are tensors, :class:`Lazy` and plain values; one tensor at a time is in memory.
+
+    Tensors that occur twice are written once, and come back as one. Where some are sharded, all ranks call it, and all
+    but one with None for ``path``: they take part in gathering and write nothing.
+
+    Raises:
+        DiskError: the disk is full or cannot be written.
+    """
+    ones: dict[int, Lazy] = {}
+
+    def leaf(value: Any) -> Any:
+        return ones.setdefault(id(value), lazy(value)) if isinstance(value, Tensor | Lazy) else value
+
+    pickler = _Pickler()
+    pickle_bytes = pickler.dumped(mapped(tree, leaf))
+    tensors = iter(pickler.found)
+    try:
+        if path is not None:
+            write_archive(path, pickle_bytes, tensors)
+    finally:
+        for tensor in tensors:  # also after a failure: the other ranks wait in the gathering
+            if tensor.together:
+                tensor.read()
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    mapped(tree, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
+    return found
+
+
+def _within(tensor: Tensor, found: Mapping[int, Record]) -> bool:
+    """Whether the file has a record where PyTorch says that the tensor's bytes are."""
+    storage = tensor.untyped_storage()
+    record = found.get(storage._checkpoint_offset or 0)  # 0 is where the first header is
+    end = tensor.storage_offset() * tensor.itemsize + _extent(tensor)
+    return record is not None and record.size == storage.nbytes() and end <= record.size
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the tensor's first value to its last."""
+    steps = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.itemsize if tensor.numel() else 0
+
+
+def _leaf(tensor: Tensor, found: Mapping[int, Record]) -> Lazy:
+    """What is read of the record of a tensor on the meta device."""
+    record = found[tensor.untyped_storage()._checkpoint_offset or 0]
+    begin = int(tensor.storage_offset()) * tensor.itemsize
+    shape, stride, dtype, extent = tensor.shape, tensor.stride(), tensor.dtype, _extent(tensor)
+
+    def read() -> Tensor:
+        if not extent:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(record.read(begin, extent), dtype=dtype).as_strided(shape, stride)
+
+    rows = partial(read_rows, record.read, begin, shape, dtype) if shape and tensor.is_contiguous() and extent else None
+    return Lazy(shape, dtype, read, rows=rows)
+
+
+def read_rows(
+    read: Callable[[int, int], bytearray], begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int
+) -> Tensor:
+    """Some entries of the first dimension of values that lie one after the other from ``begin`` on.
+
+    ``read`` takes the first byte and the number of bytes.
+    """
+    wanted = torch.Size([count, *shape[1:]])
+    size = shape[1:].numel() * dtype.itemsize
+    if not count:
+        return torch.empty(wanted, dtype=dtype)
+    return torch.frombuffer(read(begin + start * size, count * size), dtype=dtype).reshape(wanted)
+
+
+def embedded(path: Path, begin: int, length: int) -> Lazy:
+    """A tensor that stands as an archive of torch.save in a part of a larger file.
+
+    Raises:
+        CheckpointError: it is damaged, or no tensor.
+    """
+    try:
+        found = archive.records(path, begin, length)
+        with path.open("rb") as file:
+            tensor = torch.load(cast("IO[bytes]", Part(file, begin, length)), map_location="meta", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # damage shows in many ways
+        raise CheckpointError(unreadable(path, error)) from error
+    if not isinstance(tensor, Tensor):
+        raise CheckpointError(f"{path}: expected a tensor at byte {begin:,}, found {type(tensor).__name__}")
+    if _within(tensor, found):
+        return _leaf(tensor, found)
+    return Lazy(tensor.shape, tensor.dtype, partial(_loaded, path, begin, length))
+
+
+def _loaded(path: Path, begin: int, length: int) -> Tensor:
+    try:
+        with path.open("rb") as file:
+            part = Part(file, begin, length)
+            archive.require_sound(cast("BinaryIO", part), path)
+            part.seek(0)
+            found: Tensor = torch.load(cast("IO[bytes]", part), map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # damage shows in many ways
+        raise CheckpointError(unreadable(path, error)) from error
+    return found
+
+
+def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ()) -> None:
+    """Write a pickle and the storages that it refers to, in the order of their numbers.
+
+    Raises:
+        DiskError: the disk is full or cannot be written.
+    """
+    try:
+        with path.open("wb") as file:
+            writer = torch._C.PyTorchFileWriter(file, True, ALIGNMENT)
+            try:
+                _write_records(writer, {"data.pkl": pickle_bytes, **archive.written_as(path)}, tensors)
+            except BaseException:
+                with suppress(RuntimeError):  # one that was not ended writes when it goes, to a closed file: an abort
+                    writer.write_end_of_file()
+                raise
+            writer.write_end_of_file()
+    except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
+        cause = error.__context__
+        if isinstance(cause, OSError):
+            raise DiskError(f"{path}: cannot be written ({cause.strerror or cause})") from error
+        raise DiskError(f"{path}: cannot be written ({error}); is the disk full?") from error
+
+
+def _write_records(writer: Any, first: Mapping[str, bytes], tensors: Iterable[Lazy]) -> None:
+    records = {
+        **first,
+        ".format_version": b"1",
+        ".storage_alignment": str(ALIGNMENT).encode(),
+        "byteorder": sys.byteorder.encode(),
+    }
+    for name, data in records.items():
+        writer.write_record(name, data, len(data))
+    for number, tensor in enumerate(tensors):
+        values = tensor.read().contiguous()
+        if values.untyped_storage().nbytes() != values.nbytes:  # a part of a larger tensor
+            values = values.clone()
+        writer.write_record(f"data/{number}", values.untyped_storage(), values.nbytes)
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """What stands in the pickle for the bytes of a tensor."""
+
+    kind: type
+    key: str
+    count: int
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles a Lazy as torch.save would pickle its tensor: a call of torch's rebuilding function on a storage."""
+
+    def __init__(self) -> None:
+        self._buffer = io.BytesIO()
+        super().__init__(self._buffer, protocol=2)
+        self.found: list[Lazy] = []
+
+    def dumped(self, tree: Any) -> bytes:
+        """The pickle; ``found`` are the tensors in the order of their storages."""
+        self.dump(tree)
+        return self._buffer.getvalue()
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to build a tensor again; anything else as always."""
+        if not isinstance(value, Lazy):
+            return NotImplemented
+        self.found.append(value)
+        count = value.nbytes // value.dtype.itemsize
+        storage = _Storage(_storage_class(value.dtype), str(len(self.found) - 1), count)
+        strides = torch.empty(value.shape, device="meta").stride()
+        return torch._utils._rebuild_tensor_v2, (storage, 0, tuple(value.shape), strides, False, OrderedDict())
+
+    def persistent_id(self, value: Any) -> Any:
+        """A storage by its record."""
+        if isinstance(value, _Storage):
+            return ("storage", value.kind, value.key, "cpu", value.count)
+        return None
+
+
+def _storage_class(dtype: torch.dtype) -> type:
+    """The class by whose name a pickle says the type of a storage's values."""
+    name = torch.storage._dtype_to_storage_type_map().get(dtype)
+    if name is None:
+        raise CheckpointError(f"values of type {dtype} cannot be written by torch.save tensor by tensor")
+    found: type = getattr(torch, name)
+    return found

@@ -1,0 +1,206 @@
+"""Which checkpoint is meant by a path, and of which format it is, by the names of files. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from recipe_core.checkpoint.io import hub_files
+from recipe_core.checkpoint.io.archive import has_check_sums
+from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
+from recipe_core.errors import CheckpointError
+from recipe_core.hooks.registry import Registry
+from recipe_core.hooks.specs import CheckpointFormat, Part
+
+_SHOWN = 3
+"""So many files are named; the others are counted."""
+_DEEPEST = 3
+"""So many folders are between a file of a checkpoint and its manifest at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint that was found."""
+
+    path: Path
+    """A folder, or one file."""
+    format: CheckpointFormat
+    manifest: Manifest | None = None
+    """What it says of itself; checkpoints of others have none."""
+    passed_over: tuple[str, ...] = ()
+    """Newer ones of the same run that are damaged, and why."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it is, or lies in."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def open(self, *, weights: bool = False) -> dict[str, Any]:
+        """Its state, whose tensors are read when they are asked for (:mod:`recipe_core.checkpoint.lazy`).
+
+        With ``weights``, the optimizer is left out.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        state: dict[str, Any] = self.format.load()(self.format.config()).open(self.path, weights=weights)
+        return state
+
+    def unchecked(self) -> str:
+        """Which files have nothing that their values could be compared with, in words; empty where all have."""
+        form = self.format.load()(self.format.config())
+        files = [] if self.manifest else form.files(self.path) if hasattr(form, "files") else [self.path]
+        bare = [file.name for file in files if not has_check_sums(file) and not hub_files.recorded(file)]
+        if not bare:
+            return ""
+        more = f" and {len(bare) - _SHOWN:,} more" if len(bare) > _SHOWN else ""
+        return (
+            f"the values of {', '.join(bare[:_SHOWN])}{more}: neither the file nor a manifest has check sums of them, "
+            "so that damage to them cannot be seen"
+        )
+
+    def job(self) -> Mapping[str, Any]:
+        """The settings of the run that wrote it, as ``job.yaml`` has them; empty where they are not known.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        import yaml
+
+        path = self.folder / "job.yaml"
+        if not path.is_file():
+            return {}
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise CheckpointError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+        return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What ``recipe convert`` is to do."""
+
+    source: Path
+    """A run folder, a checkpoint's folder or file."""
+    target: Path
+    """The folder to make."""
+    to: Part
+    """The format that is wanted, with its settings."""
+    format: str | None = None
+    """The source's format, where its files do not tell."""
+    recipe: str | None = None
+    """A recipe of the model that the source holds, where it does not tell."""
+    drop_optimizer: bool = False
+    """Leave the optimizer's states out."""
+
+
+def find(registry: Registry, path: Path, name: str | None = None, *, hashes: bool = True) -> Source:
+    """The checkpoint at ``path``: one itself, a run folder or a folder of steps, for the newest that is whole.
+
+    Args:
+        registry: the formats that there are.
+        path: a folder or a file.
+        name: its format; None: by its manifest, or by the names of its files.
+        hashes: whether every byte of a checkpoint with a manifest is compared; else sizes alone.
+
+    Raises:
+        CheckpointError: there is nothing, nothing whole, or nothing of a known format.
+        PluginError: the format is not installed.
+    """
+    if not path.exists():
+        raise CheckpointError(f"{path}: there is no such file or folder")
+    passed_over: list[str] = []
+    for step in reversed(steps(path)):
+        manifest, problems = _manifest(step, hashes)
+        if manifest is not None and not problems:
+            form = _get(registry, name or manifest.format)
+            return Source(path=step, format=form, manifest=manifest, passed_over=tuple(passed_over))
+        passed_over.append(f"{step}: {'; '.join(problems)}")
+    if passed_over:
+        raise CheckpointError("\n".join([f"{path}: no checkpoint in it is whole:", *(f"  - {t}" for t in passed_over)]))
+    folder = _sealed_folder(path)
+    if folder is not None:
+        manifest, problems = _manifest(folder, hashes)
+        if manifest is None or problems:
+            raise CheckpointError(f"{folder} is not a whole checkpoint: {'; '.join(problems)}")
+        return Source(path=path, format=_get(registry, name or manifest.format), manifest=manifest)
+    source = Source(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
+    files = path.iterdir() if path.is_dir() else [path]
+    if hashes and (problems := hub_files.problems(file for file in sorted(files) if file.is_file())):
+        raise CheckpointError("\n".join(problems))
+    return source
+
+
+def _sealed_folder(path: Path) -> Path | None:
+    """The folder of a checkpoint of ours that ``path`` is, or lies in; None for those of others."""
+    if (path / NAME).is_file() or (path.is_dir() and STEP.fullmatch(path.name)):
+        return path
+    for folder in path.absolute().parents[:_DEEPEST]:
+        if (folder / NAME).is_file():
+            return folder
+    return None
+
+
+def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
+    """The formats whose files ``path`` has, or is."""
+    known = (_get(registry, name) for name in registry.names("checkpoint") if _single(registry, name))
+    found = [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
+    refined = {spec.refines for spec in found}
+    return [spec for spec in found if spec.name not in refined]
+
+
+def steps(path: Path) -> list[Path]:
+    """The checkpoints of a run folder or of its folder of checkpoints, the newest last."""
+    for folder in (path, path / "checkpoints"):
+        found = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
+        if found:
+            return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
+    return []
+
+
+def _manifest(path: Path, hashes: bool) -> tuple[Manifest | None, list[str]]:
+    """What a checkpoint says of itself, and what is wrong with it."""
+    try:
+        manifest = Manifest.read(path)
+    except CheckpointError as error:
+        return None, [str(error)]
+    problems = manifest.wrong_files(path)
+    if hashes and not problems:
+        problems = manifest.wrong_hashes(path, manifest.files)
+    return manifest, problems
+
+
+def _known_by_files(registry: Registry, path: Path) -> CheckpointFormat:
+    found = formats_at(registry, path)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(spec.name for spec in found)
+        raise CheckpointError(f"{path}: it has files of several formats ({names}); say which is meant: --from FORMAT")
+    raise CheckpointError("\n".join([f"{path}: no checkpoint of a known format. They are known by", *_known(registry)]))
+
+
+def _known(registry: Registry) -> Iterator[str]:
+    for name in registry.names("checkpoint"):
+        if _single(registry, name) and (spec := _get(registry, name)).patterns:
+            yield f"  - {name}: {' or '.join(spec.patterns)}"
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    if path.is_dir():
+        return any(path.glob(pattern))
+    return fnmatchcase(path.name, pattern.rpartition("/")[2])
+
+
+def _single(registry: Registry, name: str) -> bool:
+    return len(registry.claims["checkpoint"][name]) == 1
+
+
+def _get(registry: Registry, name: str) -> CheckpointFormat:
+    spec = registry.get("checkpoint", name)
+    assert isinstance(spec, CheckpointFormat)
+    return spec

@@ -1,0 +1,111 @@
+"""The manifest of a checkpoint: the files that it consists of, with their sizes and SHA-256."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from recipe_core.data.sealed import file_problem, sealed, unlisted, unsealed
+from recipe_core.errors import CheckpointError
+from recipe_core.files import digest, sync, write_text
+
+NAME = "checkpoint.json"
+STEP = re.compile(r"step-(0|[1-9][0-9]*)")
+"""How a run calls a checkpoint's folder."""
+STRAY = "move it out of the folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One file of a checkpoint."""
+
+    size: int
+    """Bytes."""
+    sha256: str
+    """Hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint says about itself. It is written last, so that a checkpoint without one is not whole."""
+
+    format: str
+    """Name of the checkpoint format."""
+    step: int
+    """Optimizer steps done."""
+    world_size: int
+    """Ranks that wrote it."""
+    torch: str
+    """PyTorch's version."""
+    val_loss: float | None = None
+    """Validation loss at this step, where the run evaluated then."""
+    time: str
+    """When it was written (ISO 8601, UTC)."""
+    files: Mapping[str, Entry]
+    """Every file but the manifest, by its path in the folder."""
+
+    def write(self, folder: Path) -> None:
+        """Write it into ``folder``, to the disk, in place of one that is there."""
+        write_text(folder / NAME, json.dumps(sealed(asdict(self)), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest in ``folder``.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged; the message leaves it to the caller to name ``folder``.
+        """
+        try:
+            plain = unsealed((folder / NAME).read_text(encoding="utf-8"))
+            _require_known(plain)
+            files = {name: Entry(size=int(e["size"]), sha256=str(e["sha256"])) for name, e in plain["files"].items()}
+            return cls(
+                format=str(plain["format"]), step=int(plain["step"]), world_size=int(plain["world_size"]),
+                torch=str(plain["torch"]), time=str(plain["time"]), files=files,
+                val_loss=None if plain.get("val_loss") is None else float(plain["val_loss"]),
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise CheckpointError(f"no {NAME} in it, so it was not written to its end") from error
+        except OSError as error:
+            raise CheckpointError(f"{NAME} cannot be read ({error.strerror or error})") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
+
+    def wrong_files(self, folder: Path) -> list[str]:
+        """One message for each file that is missing, has another size or is not listed: needs no reading."""
+        found = [(name, file_problem(folder / name, entry.size)) for name, entry in self.files.items()]
+        strays = [f"{name} is not in the manifest ({STRAY})" for name in self.unlisted(folder)]
+        return [*(f"{name} {problem}" for name, problem in found if problem), *strays]
+
+    def wrong_hashes(self, folder: Path, names: Iterable[str]) -> list[str]:
+        """One message for each file among ``names`` whose bytes are not those that were written."""
+        found = ((name, self.files[name]) for name in names)
+        problems = ((name, file_problem(folder / name, entry.size, entry.sha256)) for name, entry in found)
+        return [f"{name} {problem}" for name, problem in problems if problem]
+
+    def unlisted(self, folder: Path) -> list[str]:
+        """Files in ``folder`` that were not there when the manifest was written."""
+        return unlisted(folder, self.files, NAME)
+
+
+def _require_known(plain: Mapping[str, Any]) -> None:
+    """Manifests without a digest have had these entries and no others."""
+    if unknown := plain.keys() - {field.name for field in fields(Manifest)}:
+        raise ValueError(f"unknown entries: {', '.join(sorted(unknown))}")
+
+
+def names(folder: Path) -> list[str]:
+    """Paths of all files below ``folder`` but the manifest, the largest first."""
+    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+    sizes.pop(NAME, None)
+    return sorted(sizes, key=lambda name: (-sizes[name], name))
+
+
+def measure(path: Path) -> Entry:
+    """Bring ``path`` to the disk and take its size and hash."""
+    sync(path)
+    return Entry(size=path.stat().st_size, sha256=digest(path))

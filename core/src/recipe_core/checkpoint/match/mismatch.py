@@ -1,0 +1,84 @@
+"""What to tell a user whose checkpoint does not fit the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from recipe_core.checkpoint.lazy import Lazy
+
+SHOWN = 10
+"""So many differences are listed; the others are counted."""
+CONTINUE = "Continue with the settings that it was written with, or give another --out"
+
+
+def mismatch(
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], advice: str = CONTINUE, *, dtypes: bool = True
+) -> str:
+    """All differences between what a checkpoint holds and what the run expects, as one message; empty when it fits.
+
+    Args:
+        saved: tensors (or DCP's metadata of them) and plain values by flat name (``"model.blocks.0.bias"``).
+        wanted: the same of the run.
+        advice: the last line: the way out.
+        dtypes: whether types of values must agree; else those of one kind are turned into the run's.
+    """
+    count = sum(1 for _ in _differences(saved, wanted, dtypes, near=False))
+    if not count:
+        return ""
+    shown = list(islice(_differences(saved, wanted, dtypes, near=True), SHOWN))
+    more = [f"and {count - SHOWN:,} more"] if count > SHOWN else []
+    return "\n".join(
+        [
+            f"does not fit this run, {count:,} of {len({*saved, *wanted}):,} entries differ:",
+            *(f"  - {line}" for line in [*shown, *more]),
+            advice,
+        ]
+    )
+
+
+def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bool, *, near: bool) -> Iterator[str]:
+    """Missing names first, then names too many, then entries that differ; ``near`` adds the nearest name."""
+    missing, extra = [n for n in wanted if n not in saved], [n for n in saved if n not in wanted]
+    for name in missing:
+        yield f"{name}: not in the checkpoint{_nearest(name, extra) if near else ''}"
+    for name in extra:
+        yield f"{name}: in the checkpoint, and not in this run{_nearest(name, missing) if near else ''}"
+    for name, value in wanted.items():
+        if name not in saved:
+            continue
+        exactly = dtypes or _kind(saved[name]) != _kind(value)
+        if (found := described(saved[name], exactly)) != (expected := described(value, exactly)):
+            yield f"{name}: found {found}, expected {expected}"
+
+
+def _kind(value: object) -> str:
+    """Types of one kind are turned into each other; integers in the place of weights are damage."""
+    if isinstance(value, TensorStorageMetadata):
+        value = value.properties
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(dtype, torch.dtype):
+        return "plain"
+    return "float" if dtype.is_floating_point else "complex" if dtype.is_complex else "integer"
+
+
+def _nearest(name: str, others: list[str]) -> str:
+    found = get_close_matches(name, others, n=1)
+    return f"; nearest there: {found[0]}" if found else ""
+
+
+def described(value: object, dtypes: bool = True) -> str:
+    """A tensor by type and shape (``float32 [8, 6]``), anything else as a plain value."""
+    if isinstance(value, TensorStorageMetadata):
+        shape, dtype = value.size, value.properties.dtype
+    elif isinstance(value, Tensor | Lazy):
+        shape, dtype = value.shape, value.dtype
+    else:
+        return "a plain value"
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}" if dtypes else str(list(shape))

@@ -1,0 +1,183 @@
+"""An optimizer's states by number, as PyTorch's ``state_dict()`` has them, for files that keep them so.
+
+A state's number is the place of its parameter in the groups, one after the other. There are two groups, as in nearly
+every script: what decays, then biases and norms, each in the order of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipe_core.checkpoint.lazy import Lazy, lazy
+from recipe_core.errors import CheckpointError
+from recipe_core.hooks.train import Train
+from recipe_core.settings.schedule import learning_rate
+
+
+def groups_of(model: Mapping[str, Any]) -> list[list[str]]:
+    """Names of what decays (matrices and embeddings), then of biases and norms."""
+    plain = [name for name, tensor in model.items() if len(tensor.shape) < 2 or name.endswith("bias")]
+    return [[name for name in model if name not in set(plain)], plain]
+
+
+def numbered(
+    states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], train: Train | None, step: int, what: str
+) -> dict[str, Any]:
+    """What ``state_dict()`` of an optimizer with these states gives.
+
+    Args:
+        states: by name of the parameter, then by kind (``exp_avg``).
+        model: names and tensors in the order of the foreign module.
+        train: the settings that the states belong to.
+        step: steps done.
+        what: the format's name, for the message.
+
+    Raises:
+        CheckpointError: the settings are not known.
+    """
+    if train is None:
+        raise CheckpointError(
+            f"{what} keeps the learning rate beside the optimizer, and it is not known here: name a recipe that has it "
+            "(--recipe NAME[:VARIANT]), or convert weights alone (--drop optimizer)"
+        )
+    found: dict[int, Any] = {}
+    settings = []
+    own = {name: tensor for name, tensor in model.items() if name in states}
+    for names, decay in zip(groups_of(own), (train.weight_decay, 0.0), strict=True):
+        first = len(found)
+        found.update({first + place: dict(states[name]) for place, name in enumerate(names)})
+        settings.append({**_settings(train, step, decay), "params": list(range(first, len(found)))})
+    return {"state": found, "param_groups": settings}
+
+
+def scheduled(train: Train, step: int) -> dict[str, Any]:
+    """What ``state_dict()`` of a LambdaLR over the two groups gives after ``step`` steps."""
+    return {
+        "base_lrs": [train.lr, train.lr],
+        "last_epoch": step,
+        "_step_count": step + 1,
+        "_get_lr_called_within_step": False,
+        "_last_lr": [learning_rate(train, step)] * 2,
+        "lr_lambdas": [None, None],
+    }
+
+
+def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path) -> dict[str, dict[str, Any]]:
+    """States by the names of ``model``, which is in the order of the file.
+
+    Raises:
+        CheckpointError: they are not those of this model.
+    """
+    try:
+        lists = [[int(number) for number in group["params"]] for group in optimizer["param_groups"]]
+        steps = [group.get("step") for group in optimizer["param_groups"]]
+        states = {int(number): dict(state) for number, state in optimizer["state"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{where}: its optimizer is no state_dict() of PyTorch's ({error!r})") from error
+
+    def belongs(name: str, number: int) -> bool:
+        shapes = (value.shape for value in states.get(number, {}).values() if isinstance(value, Lazy))
+        return all(shape in (model[name].shape, torch.Size()) for shape in shapes)
+
+    groups = _fitting(lists, model, where, belongs)
+    return {
+        name: _state({"step": step, **states.get(number, {})}, name, model[name], where)
+        for names, numbers, step in zip(groups, lists, steps, strict=True)
+        for name, number in zip(names, numbers, strict=True)
+    }
+
+
+def masters(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Copies of the weights in fp32 that an optimizer keeps, a list for each group, by the names of ``model``.
+
+    Raises:
+        CheckpointError: they are not those of this model.
+    """
+    groups = _fitting(lists, model, where, lambda name, one: getattr(one, "shape", None) == model[name].shape)
+    pairs = ((n, t) for names, group in zip(groups, lists, strict=True) for n, t in zip(names, group, strict=True))
+    found = dict(pairs)
+    other = [name for name, tensor in found.items() if getattr(tensor, "shape", None) != model[name].shape]
+    if other:
+        raise CheckpointError(
+            f"{where}: its optimizer keeps other shapes of {', '.join(other[:10])} than its model has"
+        )
+    return found
+
+
+def _fitting(
+    lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path, belongs: Callable[[str, Any], bool]
+) -> list[list[str]]:
+    """The parameters in each group: all in one, or what decays and what does not, in either order.
+
+    What does not decay are biases and norms, or biases alone. ``belongs`` says whether an entry of a list is of the
+    parameter's shape, for groups that are equally long.
+    """
+    decaying, plain = groups_of(model)
+    biases = [name for name in model if name.endswith("bias")]
+    others = [name for name in model if not name.endswith("bias")]
+    sizes = [len(numbers) for numbers in lists]
+    pairs = [[decaying, plain], [others, biases]]
+    fitting = [
+        groups
+        for groups in ([list(model)], *pairs, *([two, one] for one, two in pairs))
+        if [len(names) for names in groups] == sizes
+    ]
+    for groups in fitting:
+        if all(all(map(belongs, names, found)) for names, found in zip(groups, lists, strict=True)):
+            return groups
+    if fitting:
+        return fitting[0]  # whose shapes the caller refuses by name
+    raise CheckpointError(
+        f"{where}: its optimizer has groups of {' and '.join(map(str, sizes))} tensors, and its model has "
+        f"{len(decaying)} that decay and {len(plain)} biases and norms; its weights alone can be used: "
+        "train.init_from, or recipe convert --drop optimizer"
+    )
+
+
+def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[str, Any]:
+    """One parameter's, with the step as a tensor, as PyTorch's own optimizers have it."""
+    step = state.get("step")
+    if isinstance(step, int | float):
+        state["step"] = lazy(torch.tensor(float(step)))
+    elif step is None:
+        raise CheckpointError(f"{where}: its optimizer has no state for {name}")
+    for kind, value in state.items():
+        if isinstance(value, Lazy) and value.shape not in (weight.shape, torch.Size(())):
+            raise CheckpointError(
+                f"{where}: its optimizer does not belong to its model: {kind} of {name} has the shape "
+                f"{list(value.shape)}, the tensor {list(weight.shape)}"
+            )
+    return state
+
+
+def _settings(train: Train, step: int, decay: float) -> dict[str, Any]:
+    """A group's settings under all names by which optimizers of the field ask for them."""
+    adamw = torch.optim.AdamW([torch.zeros(1)], lr=train.lr, betas=train.betas, eps=train.eps).defaults
+    lamb = {
+        "grad_averaging": True,
+        "max_grad_norm": train.clip,
+        "trust_clip": bool(train.trust_clip),
+        "always_adapt": False,
+    }
+    return {
+        **adamw,
+        **(lamb if train.optimizer == "lamb" else {}),
+        "lr": learning_rate(train, step),
+        "initial_lr": train.lr,
+        "weight_decay": decay,
+        "step": step,
+        "bias_correction": True,
+        "correct_bias": True,  # transformers' name for it
+        # Megatron's: multiples of the schedule's values.
+        "max_lr": train.lr,
+        "min_lr": train.min_lr,
+        "lr_mult": 1.0,
+        "wd_mult": 1.0 if decay else 0.0,
+        "is_expert_parallel": False,
+        "is_decoupled_lr": False,
+        "default_config": bool(decay),
+    }

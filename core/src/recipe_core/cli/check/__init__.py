@@ -1,0 +1,44 @@
+"""What only shows when the parts of a job are seen together, with the files, the processes and the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from recipe_core.cli.check.layout import layout_problems, saving_problems
+from recipe_core.cli.check.parts import (
+    batch_problems,
+    disk_problems,
+    fact_problems,
+    format_problems,
+    golden_problems,
+    process_problems,
+    start_problems,
+)
+from recipe_core.engine.select import engine_problems
+from recipe_core.hooks.registry import PartKind
+from recipe_core.hooks.specs import Part
+from recipe_core.hooks.train import Train
+from recipe_core.settings.facts import Facts
+
+
+def problems(
+    parts: Mapping[PartKind, Part], train: Train | None, facts: Facts, world_size: int, out: Path | None
+) -> Iterator[str]:
+    """What can be said with those parts that have been resolved; ``out`` is the run folder, where there is one."""
+    if "layout" in parts:
+        yield from layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
+    yield from fact_problems(facts)
+    if train is not None:
+        yield from engine_problems(train, parts.get("layout"))
+        yield from process_problems(train, world_size)
+        yield from golden_problems(train)
+        yield from start_problems(train, out)
+    if "model" in parts and "data" in parts:
+        yield from batch_problems(parts["model"], parts["data"])
+    if "checkpoint" in parts and "model" in parts:
+        yield from format_problems(parts["checkpoint"], parts["model"])
+    if "checkpoint" in parts and "layout" in parts:
+        yield from saving_problems(parts["layout"], parts["checkpoint"], world_size)
+    if train is not None and out is not None:
+        yield from disk_problems(facts, train, out)

@@ -1,0 +1,182 @@
+"""What a run will need, before anything runs: memory, operations, checkpoints. In bytes and floating-point operations.
+
+The memory is that of one process under the layout, the one that holds most, without what the allocator, the kernels and
+the communication add.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipe_core.hooks.specs import DataFacts, Division, ModelFacts
+from recipe_core.hooks.train import OptimizerStates, Precision, Train
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes per value of each kind."""
+
+    weight: int
+    copy: int
+    """The copy of the weights that autocast keeps from forward to backward."""
+    gradient: int
+    optimizer: int
+    """Both moments, of AdamW as of LAMB, and the fp32 copy of bf16 weights where there is one."""
+    activation: int
+
+
+WIDTHS: dict[tuple[Precision, OptimizerStates], Widths] = {
+    ("fp32", "weights"): Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
+    ("fp32", "fp32"): Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
+    ("bf16_mixed", "weights"): Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
+    ("bf16_mixed", "fp32"): Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
+    ("bf16", "weights"): Widths(weight=2, copy=0, gradient=2, optimizer=4, activation=2),
+    ("bf16", "fp32"): Widths(weight=2, copy=0, gradient=2, optimizer=8, activation=2),
+    ("bf16", "master"): Widths(weight=2, copy=0, gradient=2, optimizer=12, activation=2),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Figures of one run; bytes are those of one process."""
+
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    passed: int
+    """Where a stage of a pipeline receives what the others send."""
+    host: int
+    """Beside all this, in the host's memory: what is offloaded."""
+    checkpoint: int
+    """One checkpoint on disk: weights and optimizer states, every value once whatever the number of processes."""
+    checkpoints: int
+    """How many exist at once: those that are kept, and one in the making."""
+    flops_per_step: float
+    """Of the model, over all processes; recomputation is not counted."""
+    tokens_per_step: int
+    samples: int
+    """Of the whole schedule."""
+    epochs: float | None
+    """How often each training sample is seen; None where their number is not known."""
+
+    @property
+    def memory(self) -> int:
+        """All of it together."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.passed
+
+    @property
+    def disk(self) -> int:
+        """All checkpoints that exist at once."""
+        return self.checkpoint * self.checkpoints
+
+
+def estimate(
+    model: ModelFacts, data: DataFacts, train: Train, division: Division | None = None, data_ranks: int = 1
+) -> Estimate:
+    """Multiply out what the model and the data say of themselves, and how a layout divides the model."""
+    width, count, division = WIDTHS[train.precision, train.optimizer_states], model.parameters, division or Division()
+    held = holdings(model, train, division, data_ranks)
+    # Those that are gathered are as wide as products are; else autocast keeps copies of what it multiplies.
+    computing = held.gathered * (width.copy or width.weight) if held.gathered else held.weights * width.copy
+    resting = held.weights * width.weight, held.gradients * width.gradient, held.optimizer * width.optimizer
+    here = (0, 0, 0) if division.on_host else resting
+    samples = train.steps * train.global_batch
+    return Estimate(
+        parameters=count,
+        weights=here[0] + computing,
+        gradients=here[1],
+        optimizer=here[2],
+        activations=held.activations * width.activation,
+        logits=held.logits * width.activation,
+        passed=held.passed * width.weight,
+        host=sum(resting) if division.on_host else 0,
+        checkpoint=count * (width.weight + width.optimizer),
+        checkpoints=_checkpoints(train),
+        flops_per_step=model.flops_per_sample * train.global_batch,
+        tokens_per_step=train.global_batch * data.sequence,
+        samples=samples,
+        epochs=samples / data.train_samples if data.train_samples else None,
+    )
+
+
+def _checkpoints(train: Train) -> int:
+    """Most checkpoints that exist at once; the last step is saved even where ``save_every`` does not fall on it."""
+    steps = min(train.steps, train.stop_after or train.steps)
+    saved = -(-steps // train.save_every) if train.save_every else 1
+    best = int(train.keep_best and train.eval_every > 0)
+    return min(saved, train.keep + best + 1) if train.keep else saved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """Counts of values, of the process that holds most."""
+
+    weights: int
+    """Its part, kept all the time."""
+    gathered: int
+    """What it computes with beside that, weights of others among it; 0 where it computes with its part."""
+    gradients: int
+    """At the end of a backward pass."""
+    optimizer: int
+    """Parameters whose optimizer states it keeps."""
+    activations: int
+    """Under ``bf16_mixed`` an fp32 value counts as two."""
+    logits: int
+    passed: int
+    """What a stage of a pipeline receives: one place for each micro batch of a step."""
+
+
+def holdings(model: ModelFacts, train: Train, division: Division, data_ranks: int) -> Holdings:
+    """Of a process under ``division``, where ``data_ranks`` share the global batch."""
+    stage = _stage_parameters(model, division)
+    block, ends = (_cut(n, model, division) for n in (model.block_parameters, model.parameters))
+    ends -= _cut(model.blocks * model.block_parameters, model, division)
+    gathered = 0
+    if division.weights > 1:  # this block, the next one on its way, and what is beside the blocks
+        gathered = min(stage, 2 * block + ends)
+    elif division.optimizer > 1:
+        gathered = stage
+    kept_weights = division.optimizer if gathered else 1
+    gradients = stage // division.gradients
+    if division.gradients > 1:
+        gradients += min(stage, block + ends)
+    micro_batches = max(1, train.global_batch // (train.micro_batch * data_ranks))
+    passed = micro_batches * train.micro_batch * model.stream_values if division.pipeline > 1 else 0
+    return Holdings(
+        weights=stage // kept_weights,
+        gathered=gathered,
+        gradients=gradients,
+        optimizer=stage // division.optimizer,
+        activations=_activations(model, train, division, micro_batches),
+        logits=model.logits_values * train.micro_batch // division.tensor,
+        passed=passed // (division.tensor if division.sequence else 1),
+    )
+
+
+def _stage_parameters(model: ModelFacts, division: Division) -> int:
+    """Parameters of the largest stage: its blocks, and what is beside them, which may all be at one end."""
+    blocks = -(-model.blocks // division.pipeline)
+    return _cut(model.parameters - (model.blocks - blocks) * model.block_parameters, model, division)
+
+
+def _cut(count: int, model: ModelFacts, division: Division) -> int:
+    """What tensor parallelism leaves of ``count`` parameters, if it cuts as large a part of them as of all."""
+    part = model.divided_parameters / model.parameters
+    return round(count * (1 - part + part / division.tensor))
+
+
+def _activations(model: ModelFacts, train: Train, division: Division, micro_batches: int) -> int:
+    """The first stage of a pipeline keeps as many micro batches as there are stages, of its blocks."""
+    if train.activation_checkpointing:
+        whole, cut, mixed = (
+            model.recomputed_activation_values, model.divided_recomputed_values, model.mixed_recomputed_values,
+        )  # fmt: skip
+    else:
+        whole, cut, mixed = model.activation_values, model.divided_activation_values, model.mixed_activation_values
+    whole += mixed * (train.precision == "bf16_mixed")
+    each = cut / division.tensor + (whole - cut) / (division.tensor if division.sequence else 1)
+    at_once = min(division.pipeline, micro_batches) / division.pipeline
+    return round(each * at_once * train.micro_batch)

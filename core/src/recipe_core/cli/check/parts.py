@@ -1,0 +1,135 @@
+"""Whether settings that are right one by one also fit each other, the files, the processes and the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from recipe_core.checkpoint.locate import find, steps
+from recipe_core.cli.check.estimate import estimate
+from recipe_core.cli.check.machine import free_space, scaled, size_of
+from recipe_core.engine import stack
+from recipe_core.errors import RecipeError
+from recipe_core.hooks.registry import load
+from recipe_core.hooks.specs import CheckpointFormat, Part
+from recipe_core.hooks.train import Train
+from recipe_core.launch.worker import worker
+from recipe_core.settings.facts import Facts
+from recipe_core.train.metrics.golden import load_golden
+
+
+def fact_problems(facts: Facts) -> Iterator[str]:
+    """Everything wrong with the files, and whether the model takes what is in them."""
+    try:
+        data = facts.data
+    except RecipeError as error:
+        yield str(error)
+        return
+    if data is None:
+        return
+    yield from data.problems
+    try:
+        model = facts.model
+    except RecipeError as error:
+        yield str(error)
+        return
+    if model is None:
+        return
+    if model.max_sequence is not None and data.sequence > model.max_sequence:
+        yield (
+            f"data: a sample has {data.sequence:,} tokens and the model takes at most {model.max_sequence:,}; "
+            "shorten the samples (data.sequence) or give the model more positions"
+        )
+    if model.vocabulary is not None and data.vocabulary is not None and data.vocabulary > model.vocabulary:
+        yield (
+            f"data: its token ids go up to {data.vocabulary - 1:,} and the model knows those below "
+            f"{model.vocabulary:,}; raise model.vocabulary to at least {data.vocabulary:,}"
+        )
+
+
+def batch_problems(model: Part, data: Part) -> Iterator[str]:
+    """Whether the dataset gives what the model takes, as far as both say."""
+    taken, given = getattr(model.spec, "takes", ()), getattr(data.spec, "gives", ())
+    lacking = [name for name in taken if name not in given]
+    if given and lacking:
+        yield (
+            f"model.use, data.use: {model.spec.name} takes {', '.join(lacking)}, which {data.spec.name} does not give "
+            f"(it gives {', '.join(given)}); choose a model and a dataset that belong together"
+        )
+
+
+def format_problems(form: Part, model: Part) -> Iterator[str]:
+    """Whether a run can save in this format, and this model in it."""
+    spec = form.spec
+    if not isinstance(spec, CheckpointFormat):
+        return
+    if lacking := [part for part in ("model", "optimizer", "progress") if part not in spec.holds]:
+        yield (
+            f"checkpoint.use: {spec.name} holds no {' and no '.join(lacking)}, so that no run could go on from it; "
+            f"choose another, and make it of the finished run: recipe convert RUN FOLDER --to {spec.name}"
+        )
+    if spec.ranks:
+        yield (
+            f"checkpoint.use: {spec.name} is for conversion, not for a run to save in; choose dcp, and make it of the "
+            f"finished run: recipe convert RUN FOLDER --to {spec.name}"
+        )
+    if spec.model not in ("", model.spec.name):
+        yield f"checkpoint.use: {spec.name} holds the model {spec.model}, and this run's is {model.spec.name}"
+
+
+def process_problems(train: Train, world_size: int) -> Iterator[str]:
+    """Whether the machine takes so many processes under the accelerator's stack."""
+    kind = stack.at_hand(train.device, train.engine)
+    if kind is not None:
+        me = worker()  # torchrun and srun say how many of all processes are here
+        yield from stack.worker_problems(kind, me.local_world_size if me else world_size)
+
+
+def start_problems(train: Train, out: Path | None) -> Iterator[str]:
+    """Whether the checkpoint that a run is to begin with is there; a run that continues in ``out`` needs none."""
+    if out is not None and steps(out):
+        return
+    if train.resume not in ("auto", "none"):
+        yield from _start_problems("resume", train.resume)
+    elif train.init_from == "required":
+        yield (
+            "train.init_from: this variant goes on from weights of an earlier run (of phase 1, say), and none are "
+            "named; give its run folder, a checkpoint's folder or file, or a Hugging Face folder: "
+            "train.init_from=PATH (null: random weights)"
+        )
+    elif train.init_from is not None:
+        yield from _start_problems("init_from", train.init_from)
+
+
+def _start_problems(setting: str, path: str) -> Iterator[str]:
+    try:
+        find(load(), Path(path), hashes=False)
+    except RecipeError as error:
+        yield f"train.{setting}: {error}"
+
+
+def golden_problems(train: Train) -> Iterator[str]:
+    """Whether the stored curve that the run is held to can be read, and has steps of this run."""
+    try:
+        load_golden(train)
+    except RecipeError as error:
+        yield str(error)
+
+
+def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:
+    """Whether the checkpoints that exist at once fit on the disk of the run folder ``out``."""
+    try:
+        model, data = facts.model, facts.data
+    except RecipeError:  # which fact_problems tells
+        return
+    if model is None or data is None:
+        return
+    figures = estimate(model, data, train)
+    free = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
+    if figures.disk > free:
+        count = "1 checkpoint" if figures.checkpoints == 1 else f"{figures.checkpoints} checkpoints"
+        each, needed, there = (scaled(size, "B") for size in (figures.checkpoint, figures.disk, free))
+        yield (
+            f"{out}: there will be {count} of {each} at once, {needed} in all, and {there} are free; free some space, "
+            "lower train.keep, or choose another --out"
+        )

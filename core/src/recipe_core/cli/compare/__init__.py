@@ -1,0 +1,1 @@
+"""``recipe compare``: ``compare.py`` lays runs over each other, ``table.py`` and ``plot.py`` show them."""

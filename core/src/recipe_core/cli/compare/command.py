@@ -1,0 +1,86 @@
+"""The command ``recipe compare``. No torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+
+if TYPE_CHECKING:
+    from recipe_core.cli.compare.compare import Comparison
+
+PICTURE = Path("compare.png")
+
+
+def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it."""
+
+    @group.command()
+    @click.argument("runs", nargs=-1, required=True, type=LocalPath(path_type=Path), metavar="RUN...")
+    @click.option(
+        "--tolerance",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="End with 1 when a run is farther from the first than this part of it (0.01 is one per cent) at any step.",
+    )
+    @click.option("--metric", default="loss", metavar="KEY", help="What to compare (default: loss).")
+    @click.option(
+        "--png",
+        type=LocalPath(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help=f"Where to draw the curves (default: {PICTURE}, where matplotlib is installed; with --json, nowhere).",
+    )
+    @click.option("--no-png", is_flag=True, help="Draw nothing.")
+    @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+    @click.option(
+        "--write-golden",
+        type=LocalPath(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Store the losses of the first run, for train.golden=FILE.",
+    )
+    @debug
+    def compare(
+        runs: tuple[Path, ...], tolerance: float | None, metric: str, png: Path | None, no_png: bool,
+        as_json: bool, write_golden: Path | None,
+    ) -> int:  # fmt: skip
+        """Compare runs: losses, largest departure, speed, settings.
+
+        RUN is a run folder, its metrics.jsonl, or a file for train.golden. The others are compared with the first, at
+        the steps that both have.
+        """
+        from recipe_core.cli.compare import compare as comparing
+        from recipe_core.cli.compare.table import text, verdict
+        from recipe_core.train.metrics.curves import read_curve
+
+        if tolerance is not None and len(runs) == 1:
+            raise click.UsageError("--tolerance needs a second run, to compare with the first")
+        found = comparing.compare([read_curve(run) for run in runs], metric, tolerance)
+        click.echo(json.dumps(found.as_dict(), indent=2) if as_json else text(found))
+        if write_golden is not None:
+            steps = comparing.write_golden(found.curves[0], write_golden)
+            click.echo(f"\n{write_golden}: {steps:,} losses of {found.names[0]}, for train.golden", err=as_json)
+        if not no_png and (png is not None or not as_json):
+            _draw(found, png, quiet=as_json)
+        if found.beyond:
+            click.echo(verdict(found), err=True)
+        return 1 if found.beyond else 0
+
+
+def _draw(found: Comparison, png: Path | None, *, quiet: bool) -> None:
+    """Draw to the file that was asked for; to the usual one only where that is possible."""
+    from recipe_core.cli.compare import plot
+
+    path = png or PICTURE
+    if png is None and not plot.available():
+        click.echo(f"{path} was not drawn: pip install 'recipe-core[plots]' brings matplotlib", err=True)
+        return
+    if png is None and plot.is_taken(path):
+        click.echo(f"{path} was not drawn: another file has this name; say --png FILE", err=True)
+        return
+    plot.draw(found, path)
+    click.echo(f"\ncurves: {path}", err=quiet)

@@ -1,0 +1,109 @@
+"""The commands ``recipe convert`` and ``recipe merge``. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+from recipe_core.settings.fill import from_words
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import Registry
+
+
+def add_convert_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
+
+    @group.command()
+    @_paths
+    @click.option("--to", "to", required=True, metavar="FORMAT", shell_complete=_formats, help="The format to make.")
+    @_options
+    @debug
+    def convert(source: Path, target: Path, words: tuple[str, ...], to: str, **options: str | None) -> None:
+        """Turn a checkpoint into one of another format.
+
+        SRC is a run folder (its newest checkpoint is taken), the folder of a checkpoint, or a file. The folder DST
+        appears when everything is written and compared with SRC, bit by bit. The settings are those of the format
+        (tp=4 pp=2 for those with a file for each rank); `recipe ls` lists the formats.
+        """
+        plugins = registry()
+        _make(plugins, source, target, plugins.get("checkpoint", to), words, options)
+
+    @group.command()
+    @_paths
+    @_options
+    @debug
+    def merge(source: Path, target: Path, words: tuple[str, ...], **options: str | None) -> None:
+        """Join the shards of a checkpoint into one of the same format.
+
+        It is `recipe convert` to the format of SRC with tp=1 and pp=1, or, for hf, with one file of tensors; the
+        folder DST appears when everything is written and compared with SRC, bit by bit.
+        """
+        from recipe_core.checkpoint.locate import find
+
+        plugins = registry()
+        spec = find(plugins, source, options["form"], hashes=False).format
+        _make(plugins, source, target, spec, (*spec.whole, *words), options)
+
+
+def _paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    """SRC, DST and the settings of the format."""
+    for add in (
+        click.argument("words", nargs=-1, metavar="[SETTING=VALUE]..."),
+        click.argument("target", type=LocalPath(path_type=Path), metavar="DST"),
+        click.argument("source", type=LocalPath(path_type=Path), metavar="SRC"),
+    ):
+        command = add(command)
+    return command
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What may have to be said about SRC."""
+    for add in (
+        click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
+        click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),
+        click.option(
+            "--from",
+            "form",
+            metavar="FORMAT",
+            shell_complete=_formats,
+            help="The format of SRC, where its files don't tell.",
+        ),
+    ):
+        command = add(command)
+    return command
+
+
+def _make(
+    plugins: Registry, source: Path, target: Path, spec: Any, words: Sequence[str], options: Mapping[str, str | None]
+) -> None:
+    """Convert, and say what was done."""
+    from recipe_core.checkpoint.locate import Request
+    from recipe_core.hooks.specs import Part, load
+
+    request = Request(
+        source=source,
+        target=target,
+        to=Part(spec, from_words(spec.config, spec.name, words)),
+        format=options["form"],
+        recipe=options["recipe"],
+        drop_optimizer=options["drop"] == "optimizer",
+    )
+    load("recipe_core.engine.memory:return_freed_memory", "the core")()
+    rows = load("recipe_core.checkpoint.convert.convert:convert", "the core")(plugins, request)
+    width = max(len(name) for name, _ in rows)
+    click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
+
+
+def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import load
+
+    return [CompletionItem(name) for name in load().names("checkpoint") if name.startswith(incomplete)]

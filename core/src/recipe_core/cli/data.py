@@ -1,0 +1,229 @@
+"""The commands ``recipe prepare``, ``recipe inspect`` and ``recipe verify``. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+from recipe_core.errors import DataError, PluginError, RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.data.prepare import DataFiles, Inspection
+    from recipe_core.hooks.registry import Registry
+    from recipe_core.hooks.specs import Dataset
+
+
+@runtime_checkable
+class Unchecked(Protocol):
+    """Files that may hold values without check sums."""
+
+    def unchecked(self, path: Path) -> str:
+        """Which these are, in words; empty where there are none."""
+        ...
+
+
+_BAR = 40
+"""Columns of the longest bar of a histogram."""
+
+
+def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the three commands to ``group``; ``debug`` decorates each, ``registry`` loads the plugins."""
+
+    @group.command()
+    @click.argument("words", nargs=-1, metavar="[DATASET] [SETTING=VALUE]...", shell_complete=_complete)
+    @debug
+    def prepare(words: tuple[str, ...]) -> None:
+        """Make a data set from text or dumps.
+
+        An interrupted run continues where it was when the same command is given again. Without a name, what can be
+        prepared is listed.
+        """
+        datasets = _preparable(registry())
+        if not words:
+            click.echo(_listing(datasets))
+        else:
+            click.echo(_prepare(datasets, words))
+
+    @group.command()
+    @click.argument("path", type=LocalPath(path_type=Path))
+    @click.option(
+        "--tokenizer",
+        type=LocalPath(path_type=Path),
+        metavar="FILE",
+        help="A tokenizer.json or vocab.txt to show an example by (default: the one beside the files).",
+    )
+    @debug
+    def inspect(path: Path, tokenizer: Path | None) -> None:
+        """Show what a prepared data set or a checkpoint holds.
+
+        PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
+        a run folder, for its newest one.
+        """
+        found = _files(registry(), path)
+        click.echo("\n\n".join(_shown(path, files.inspect(path, tokenizer)) for files in found))
+
+    @group.command()
+    @click.argument("path", type=LocalPath(path_type=Path))
+    @debug
+    def verify(path: Path) -> int:
+        """Check the files of a prepared data set, or of checkpoints.
+
+        All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
+        when something is wrong.
+        """
+        found = _files(registry(), path)
+        problems = [problem for files in found for problem in files.verify(path)]
+        for problem in problems:
+            click.echo(problem)
+        for files in found:
+            if unchecked := files.unchecked(path) if isinstance(files, Unchecked) and not problems else "":
+                click.echo(f"{path}: not checked: {unchecked}")
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        click.echo(f"{path}: {count if problems else 'no problem found'}", err=bool(problems))
+        return 1 if problems else 0
+
+
+def _datasets(registry: Registry) -> dict[str, Dataset]:
+    """The datasets that one plugin each provides."""
+    claims = registry.claims["data"]
+    return {name: claims[name][0].item for name in registry.names("data") if len(claims[name]) == 1}  # type: ignore[misc]
+
+
+def _preparable(registry: Registry) -> dict[str, Dataset]:
+    return {name: spec for name, spec in _datasets(registry).items() if spec.prepare}
+
+
+def _listing(datasets: Mapping[str, Dataset]) -> str:
+    from recipe_core.settings.text import kinds
+
+    width = max(map(len, datasets), default=0)
+    lines = []
+    for name, spec in datasets.items():
+        lines.append(f"  {click.style(name.ljust(width), fg='cyan')}  {spec.summary}".rstrip())
+        lines += [f"  {'':{width}}  settings: {', '.join(kinds(spec.prepare_config))}"]
+    head = click.style("What can be prepared", bold=True)
+    hint = "`recipe prepare DATASET inputs=FILES output=FOLDER setting=value ...` makes it."
+    return "\n".join([head, *(lines or ["  nothing: no plugin prepares data"]), "", hint])
+
+
+def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
+    """Prepare what ``words`` say, and tell what was made."""
+    from recipe_core.hooks.specs import load
+    from recipe_core.settings.fill import from_words
+
+    names = [word for word in words if "=" not in word]
+    if len(names) != 1:
+        known = ", ".join(datasets) or "none"
+        got = f", got {' and '.join(map(repr, names))}" if names else ""
+        raise click.UsageError(f"expected one data set ({known}){got}; a setting is written setting=value")
+    name = names[0]
+    if name not in datasets:
+        hint = did_you_mean(name, datasets)
+        raise PluginError(f"nothing named {name!r} can be prepared{hint} (there are: {', '.join(datasets) or 'none'})")
+    spec = datasets[name]
+    given = [word for word in words if "=" in word]
+    settings: Any = from_words(spec.prepare_config, spec.name, given, "output=data/wiki")
+    manifest = load(spec.prepare, f"dataset {name!r}")(settings)
+    facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
+    rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
+    where = getattr(settings, "output", "")
+    return _table([*rows, ("written to", str(where))] if where else rows)
+
+
+def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values, those inside of others too; what is nought or nothing is left out."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name} ")
+        elif value and not isinstance(value, (bool, list)):
+            yield before + name, value
+
+
+def _files(registry: Registry, path: Path) -> list[DataFiles]:
+    """What reads the files at ``path``.
+
+    Raises:
+        DataError: there is nothing, or nothing that any plugin knows.
+    """
+    from recipe_core.checkpoint.locate import formats_at
+    from recipe_core.checkpoint.manifest import NAME
+    from recipe_core.hooks.specs import load
+
+    checkpoints = "recipe_core.checkpoint.inspect:CheckpointFiles"
+    if _holds_checkpoints(path, NAME):
+        return [load(checkpoints, "the core")(registry)]
+    known = {name: spec for name, spec in _datasets(registry).items() if spec.files}
+    # Several datasets may share a reader.
+    readers = {spec.files: load(spec.files, f"dataset {name!r}") for name, spec in known.items()}
+    found: list[DataFiles] = [reader() for reader in readers.values()]
+    matching = [files for files in found if files.detect(path)]
+    if matching:
+        return matching
+    if formats_at(registry, path):
+        return [load(checkpoints, "the core")(registry)]
+    kinds = ", ".join(known) or "none"
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder, nor files that start with this name")
+    raise DataError(
+        f"{path}: holds no data set that an installed plugin knows (they know: {kinds}), and no checkpoint either"
+    )
+
+
+def _holds_checkpoints(path: Path, manifest: str) -> bool:
+    """Whether it is a checkpoint, whole or not, a folder of them, or a run folder."""
+    if (path / manifest).is_file() or (path.is_dir() and path.name.startswith("step-")):
+        return True
+    return any(folder.is_dir() and any(folder.glob("step-*")) for folder in (path, path / "checkpoints"))
+
+
+def _shown(path: Path, inspection: Inspection) -> str:
+    blocks = [f"{click.style(str(path), bold=True)}: {inspection.kind}", _table(inspection.facts)]
+    if inspection.lengths:
+        blocks.append(_histogram(inspection.lengths))
+    if inspection.example is not None:
+        blocks.append(f"{click.style('An example', bold=True)}\n\n{inspection.example}")
+    return "\n\n".join(blocks)
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"  {name:{width}}  {value}" for name, value in rows)
+
+
+def _histogram(lengths: Sequence[tuple[str, int]]) -> str:
+    most = max(count for _, count in lengths) or 1
+    widths = max(len(label) for label, _ in lengths), max(len(f"{count:,}") for _, count in lengths)
+    lines = [
+        f"  {label:>{widths[0]}}  {count:>{widths[1]},}  {'█' * max(round(_BAR * count / most), count > 0)}".rstrip()
+        for label, count in lengths
+    ]
+    return "\n".join([click.style("Lengths", bold=True), "", *lines])
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of what can be prepared, then settings, then values where they are few, or paths."""
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import load
+    from recipe_core.settings.text import choices, kinds
+
+    try:
+        datasets = _preparable(load())
+    except RecipeError:  # a completion is no place to say so
+        return []
+    name = next((word for word in ctx.params.get("words") or () if "=" not in word), None)
+    if name is None:
+        return [CompletionItem(known) for known in datasets if known.startswith(incomplete)]
+    if name not in datasets:
+        return []
+    declared = kinds(datasets[name].prepare_config)
+    setting, equals, _ = incomplete.partition("=")
+    values = [f"{setting}={value}" for value in choices(declared.get(setting))]
+    words = values if equals else [f"{known}=" for known in declared]
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]

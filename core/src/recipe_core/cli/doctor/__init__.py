@@ -1,0 +1,31 @@
+"""What is installed on this machine, whether it works, and the way out where it does not. Imports no torch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from recipe_core.cli.doctor.finding import Finding, State
+from recipe_core.cli.doctor.machine import machine_findings
+from recipe_core.cli.doctor.packages import package_findings
+from recipe_core.cli.doctor.plugins import plugin_findings
+from recipe_core.cli.doctor.variables import variable_findings
+
+__all__ = ["Finding", "State", "examine", "is_broken"]
+
+
+def examine(runs: Path) -> Iterator[Finding]:
+    """Look at everything, topic by topic; what takes long comes as it is found.
+
+    Args:
+        runs: the folder that runs are written to, for the check of its disk.
+    """
+    yield from package_findings()
+    yield from machine_findings(runs)
+    yield from variable_findings()
+    yield from plugin_findings()
+
+
+def is_broken(findings: Sequence[Finding]) -> bool:
+    """Whether anything does not work."""
+    return any(finding.state == "broken" for finding in findings)

@@ -1,0 +1,58 @@
+"""The command ``recipe doctor``. No torch here: the libraries are asked in processes of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from recipe_core.cli.doctor import Finding
+
+_COLOURS = {"ok": "green", "note": None, "warning": "yellow", "broken": "red"}
+
+
+def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it."""
+
+    @group.command()
+    @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+    @debug
+    def doctor(as_json: bool) -> int:
+        """Tell what works on this machine, and what to do if not.
+
+        Python, PyTorch, torch-xla and AWS's packages, devices, drivers, network, disks, limits and environment
+        variables. It ends with 1 when something is broken.
+        """
+        from recipe_core.cli.doctor import examine, is_broken
+        from recipe_core.train.destination import RUNS
+
+        found: list[Finding] = []
+        for finding in examine(RUNS):  # one by one: the libraries take seconds to answer
+            if not as_json:
+                click.echo("\n".join(_lines(finding, found[-1].topic if found else "")))
+            found.append(finding)
+        if as_json:
+            counts = {state: sum(finding.state == state for finding in found) for state in _COLOURS}
+            click.echo(json.dumps({**counts, "findings": [finding.as_dict() for finding in found]}, indent=2))
+        else:
+            click.echo(f"\n{_summary(found)}")
+        return 1 if is_broken(found) else 0
+
+
+def _lines(finding: Finding, topic: str) -> Iterator[str]:
+    """A finding, under its heading where it is the first of its topic."""
+    if finding.topic != topic:
+        yield ("\n" if topic else "") + click.style(finding.topic, bold=True)
+    yield f"  {click.style(finding.state.ljust(8), fg=_COLOURS[finding.state])} {finding.text}"
+    if finding.remedy:
+        yield f"  {'':8} -> {finding.remedy}"
+
+
+def _summary(found: list[Finding]) -> str:
+    broken, warnings = (sum(finding.state == state for finding in found) for state in ("broken", "warning"))
+    if not broken and not warnings:
+        return "Nothing is broken."
+    return f"{broken or 'nothing'} broken, {warnings} warning{'s' if warnings != 1 else ''}"

@@ -1,0 +1,185 @@
+"""Devices, drivers, the network between machines, disks and limits of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from recipe_core.cli.check import machine
+from recipe_core.cli.doctor.finding import Finding
+from recipe_core.engine import stack
+from recipe_core.files import home
+
+_DEVICES, _NETWORK, _LIMITS, _DISK = "Devices", "Network between machines", "Limits", "Disk"
+_ROOT = Path("/")
+_EFA = ("trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge")
+_FILES = 4096  # open files: each pair of ranks may hold sockets, each checkpoint shard a file
+_LITTLE, _SHARED = 5_000_000_000, 64_000_000
+_NEURON_TOOLS = "/opt/aws/neuron/bin"
+
+
+def machine_findings(runs: Path) -> Iterator[Finding]:
+    """``runs``: the folder that runs are written to."""
+    yield from _processor()
+    yield from _nvidia()
+    yield from _neuron()
+    yield from _efa()
+    yield from _limits()
+    yield from _disks(runs)
+
+
+def _processor() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    there, kind = machine.memory("cpu"), stack.instance()
+    memory = f", {machine.scaled(there.total, 'B')} of memory" if there else ""
+    yield Finding(_DEVICES, "ok", f"{cores} processor cores{memory}{f' ({kind})' if kind else ''}")
+
+
+def _nvidia() -> Iterator[Finding]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        yield Finding(_DEVICES, "note", "no NVIDIA driver (nvidia-smi is not there)")
+        return
+    query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding(_DEVICES, "broken", f"nvidia-smi gives no answer ({error})", "restart the machine or its driver")
+        return
+    if done.returncode:
+        words = (done.stdout + done.stderr).strip().splitlines()
+        yield Finding(
+            _DEVICES, "broken", f"nvidia-smi fails: {words[0] if words else done.returncode}",
+            "install the driver for this kernel, or restart the machine after its update",
+        )  # fmt: skip
+        return
+    found = [line.split(", ") for line in done.stdout.strip().splitlines()]
+    names = ", ".join(sorted({name for name, *_ in found}))
+    yield Finding(_DEVICES, "ok", f"{len(found)} x {names}, driver {found[0][-1] if found else 'unknown'}")
+
+
+def _neuron() -> Iterator[Finding]:
+    """Trainium's driver and devices."""
+    devices = sorted(_ROOT.glob("dev/neuron[0-9]*"))
+    module = _ROOT / "sys/module/neuron"
+    version = _first_line(module / "version")
+    expected = stack.instance().startswith(("trn", "inf")) or stack.neuron() is not None
+    if devices:
+        yield Finding(_DEVICES, "ok", f"{len(devices)} Neuron devices, driver {version or 'of unknown version'}")
+        if not os.access(devices[0], os.R_OK | os.W_OK):
+            yield Finding(_DEVICES, "broken", f"{devices[0]} may not be opened by this user", "ask for access to it")
+        if shutil.which("neuron-ls") is None and not (_ROOT / _NEURON_TOOLS.lstrip("/") / "neuron-ls").exists():
+            yield Finding(_DEVICES, "warning", "neuron-ls is not installed", "install the package aws-neuronx-tools")
+    elif module.exists():
+        yield Finding(
+            _DEVICES, "broken", f"the Neuron driver {version} is loaded and shows no device",
+            "in a container, hand the devices in (--device=/dev/neuron0 ...); else see dmesg",
+        )  # fmt: skip
+    elif expected:
+        yield Finding(
+            _DEVICES, "broken" if stack.instance().startswith(("trn", "inf")) else "warning",
+            "no Neuron driver is loaded (no /dev/neuron0)",
+            "install aws-neuronx-dkms with the headers of this kernel, then `sudo modprobe neuron`",
+        )  # fmt: skip
+    else:
+        yield Finding(_DEVICES, "note", "no Neuron device and no Neuron driver")
+
+
+def _efa() -> Iterator[Finding]:
+    """Amazon's adapter between machines; only runs over several need it."""
+    found = [path for path in sorted(_ROOT.glob("sys/class/infiniband/*")) if _driver(path) == "efa"]
+    if found:
+        yield Finding(_NETWORK, "ok", f"{len(found)} EFA devices")
+        if shutil.which("fi_info") is None and not (_ROOT / "opt/amazon/efa/bin/fi_info").exists():
+            yield Finding(_NETWORK, "broken", "EFA's libfabric is not installed", "run Amazon's EFA installer")
+        if _soft_limit("RLIMIT_MEMLOCK") not in (None, -1):
+            yield Finding(
+                _NETWORK, "warning", "the limit of locked memory is not `unlimited`, which EFA needs",
+                "put `* - memlock unlimited` into /etc/security/limits.conf and log in again",
+            )  # fmt: skip
+    elif stack.instance() in _EFA:
+        yield Finding(
+            _NETWORK, "warning", f"this {stack.instance()} was started without EFA, which runs over several need",
+            "start it with EFA network interfaces and a security group that lets them speak to each other",
+        )  # fmt: skip
+    else:
+        yield Finding(_NETWORK, "note", "no EFA: only Trainium runs over several machines need it")
+
+
+def _limits() -> Iterator[Finding]:
+    files = _soft_limit("RLIMIT_NOFILE")
+    if files is not None and files != -1:
+        few = files < _FILES
+        yield Finding(
+            _LIMITS, "warning" if few else "ok", f"{files:,} open files{', few for many ranks' if few else ''}",
+            "ulimit -n 65535, or `* - nofile 65535` in /etc/security/limits.conf" if few else "",
+        )  # fmt: skip
+    processes = _soft_limit("RLIMIT_NPROC")
+    if processes is not None and processes != -1 and processes < _FILES:
+        yield Finding(_LIMITS, "warning", f"{processes:,} processes and threads, which is few", "ulimit -u 65535")
+    for name, words, option in (("RLIMIT_AS", "address space", "v"), ("RLIMIT_FSIZE", "the size of a file", "f")):
+        limit = _soft_limit(name)
+        if limit is not None and limit != -1:
+            text = f"{words} is limited to {machine.scaled(limit, 'B')}"
+            yield Finding(_LIMITS, "warning", text, f"ulimit -{option} unlimited")
+
+
+def _disks(runs: Path) -> Iterator[Finding]:
+    places = {
+        "runs": runs,
+        "cache (RECIPE_CACHE)": home(),
+        "temporary files (TMPDIR)": Path(tempfile.gettempdir()),
+    }
+    for what, folder in places.items():
+        there = _existing(folder.absolute())
+        free = shutil.disk_usage(there).free
+        text = f"{what}: {machine.scaled(free, 'B')} free for {folder}"
+        if not os.access(there, os.W_OK):
+            yield Finding(_DISK, "broken", f"{what}: {folder} cannot be written", "choose another folder")
+        elif free < _LITTLE:
+            yield Finding(_DISK, "warning", text, "make room; `recipe check` says what a run needs")
+        else:
+            yield Finding(_DISK, "ok", text)
+    shared = _ROOT / "dev/shm"
+    if shared.exists() and shutil.disk_usage(shared).total < 2 * _SHARED:
+        size = machine.scaled(shutil.disk_usage(shared).total, "B")
+        yield Finding(_DISK, "warning", f"shared memory (/dev/shm) has {size}", "in a container: --shm-size=8g or more")
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _driver(device: Path) -> str:
+    """The driver of a device in /sys; EFA's are also known by the name that the installer gives them."""
+    link = device / "device" / "driver"
+    if link.exists():
+        return link.resolve().name
+    return "efa" if re.match(r"(rdmap|efa)", device.name) else ""
+
+
+def _soft_limit(name: str) -> int | None:
+    """A limit of this process; -1 for none, None where the platform does not know it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    number = getattr(resource, name, None)
+    if number is None:
+        return None
+    soft = resource.getrlimit(number)[0]
+    return -1 if soft == resource.RLIM_INFINITY else soft

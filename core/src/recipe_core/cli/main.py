@@ -1,0 +1,376 @@
+"""The command ``recipe``. Each command imports what it needs when it is called: most need no torch."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recipe_core.cli.compare.command import add_compare_command
+from recipe_core.cli.convert import add_convert_command
+from recipe_core.cli.data import add_data_commands
+from recipe_core.cli.doctor.command import add_doctor_command
+from recipe_core.cli.paths import LocalPath
+from recipe_core.errors import ConfigError, LaunchError, RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import Registry
+    from recipe_core.settings.job import Job
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+COMPLETE = "_RECIPE_COMPLETE"
+"""Environment variable through which a shell asks for completions."""
+_OVERRIDE = re.compile(r"[\w.]*=")
+"""How a word begins that is an override, right or wrong, and not a recipe or a file."""
+
+
+@dataclass
+class Line:
+    """What is known about the line that was typed, for the message if it fails."""
+
+    command: str = "recipe"
+    debug: bool = False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
+    gc.set_threshold(50_000)  # Python's 700 is for small programs: a tenth of a short command's time goes into it
+    atexit.register(gc.freeze)  # and another tenth into looking, at the end, through what ends with the process
+    line = Line()
+    if COMPLETE in os.environ:
+        import recipe_core.cli.completion  # noqa: F401  (it tells click about our script for bash)
+    try:
+        code = cli.main(args=argv, prog_name="recipe", complete_var=COMPLETE, standalone_mode=False, obj=line)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):  # click makes the first of the second
+        return _fail(KeyboardInterrupt("interrupted"), line)
+    except BaseException as error:
+        return _fail(error, line)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: BaseException, line: Line) -> int:
+    """Tell why the command failed, or have the supervisor of this rank tell it; return the exit code."""
+    from recipe_core.launch.failures import exit_code, explain, record_failure
+
+    if (known := explain(error)) is not None:  # a lost peer, as the process group puts it
+        known.__cause__ = error
+        error = known
+    expected = isinstance(error, (RecipeError, KeyboardInterrupt))
+    if line.debug and expected:
+        traceback.print_exception(error)
+    if not record_failure(error):
+        if not expected:
+            raise error
+        click.echo(f"{line.command}: {error}", err=True)
+    return exit_code(error)
+
+
+class _Commands(click.Group):
+    """Lists the commands as they stand in this file, and knows what a mistyped one was meant to be."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            hint = did_you_mean(name, self.commands)
+            ctx.fail(f"no command {name!r}{hint} (commands: {', '.join(self.commands)})")
+        return super().resolve_command(ctx, args)
+
+
+def _note(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
+    line = ctx.ensure_object(Line)
+    line.command, line.debug = ctx.command_path, line.debug or debug
+
+
+_debug = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_note, help="Show the traceback of an error."
+)
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from recipe_core.cli.completion import complete_words
+
+    return complete_words(ctx.params.get("words") or (), incomplete)
+
+
+def _recipe_words(command: Command) -> Command:
+    """The argument of commands about one recipe: its name and overrides, in any order."""
+    return click.argument(
+        "words", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
+    )(command)
+
+
+_processes = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes on this machine (default: the recipe's, mostly 1).",
+)
+_out = click.option(
+    "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
+)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="recipe-core", prog_name="recipe")
+@_debug
+def cli() -> None:
+    """Train models by recipes: each composes a model, a dataset, a parallel layout and a checkpoint format."""
+
+
+@cli.command("ls")
+@_debug
+def ls() -> int:
+    """List recipes, and the parts that they can be composed of."""
+    from recipe_core.cli.show import listing
+    from recipe_core.hooks.registry import distributions
+
+    registry = _registry()
+    click.echo(listing(registry, distributions()))
+    for conflict in registry.conflicts():
+        click.echo(f"recipe: {conflict}", err=True)
+    return 1 if registry.broken or registry.conflicts() else 0
+
+
+@cli.command()
+@_recipe_words
+@_debug
+def show(words: tuple[str, ...]) -> None:
+    """Print the settings of a recipe.
+
+    They are printed as YAML, which `recipe run FILE` takes back.
+    """
+    click.echo(_job(words).as_yaml(), nl=False)
+
+
+@cli.command()
+@_recipe_words
+@_processes
+@_out
+@_debug
+def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> None:
+    """Find what is wrong with a run, and what it needs.
+
+    All problems of settings, files, processes and disk at once, and an estimate of memory, work and disk.
+    """
+    from recipe_core.cli.show import needs
+    from recipe_core.train.destination import RUNS
+
+    folder = out or RUNS
+    try:
+        job = _checked_job(words, processes or 0, out)
+        _try_to_begin(job, processes or job.processes, out)
+    except RecipeError:
+        with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
+            unsound = _job(words)
+            click.echo(needs(unsound, processes or unsound.processes, folder, sound=False) + "\n")
+        raise
+    click.echo(needs(job, processes or job.processes, folder))
+
+
+@cli.command()
+@_recipe_words
+@_processes
+@_out
+@_debug
+@click.pass_context
+def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+    """Train.
+
+    With --out, the folder of an earlier run continues that run. The same command is one rank of a run where torchrun or
+    srun starts it.
+    """
+    from recipe_core.engine import environment
+    from recipe_core.launch import worker as launch
+    from recipe_core.train.destination import begun, new_folder, require_run_folder, shared_folder
+
+    launch.die_with_parent()
+    worker = launch.worker()
+    try:
+        job = _checked_job(words, worker.world_size if worker else processes or 0, out)
+        folder = out or (shared_folder(job.name, worker) if worker else None)
+    except RecipeError:
+        # The ranks of a machine all see this mistake; one of them tells it. Our supervisor sees to that by itself.
+        if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
+            return 2
+        raise
+    if worker is None:
+        processes = processes or _fitting(job)
+    if out is not None and worker is None and not begun(out):
+        require_run_folder(out)  # before the ranks' logs are written into it
+    processes = processes or job.processes
+    if worker is not None and worker.world_size > 1:
+        ctx.ensure_object(Line).command += f" (rank {worker.rank})"
+    world_size = worker.world_size if worker else processes
+    environment.prepare(job.train, processes, tp="tp" in job.axes(world_size))  # before anything reads them
+    if folder is not None:
+        return _start(ctx, job, words, folder, processes if worker is None else 1)
+    folder = new_folder(job.name)
+    try:
+        return _start(ctx, job, words, folder, processes)
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # which only succeeds where the run failed before it wrote anything
+
+
+@cli.command()
+@_recipe_words
+@_processes
+@click.option(
+    "--out",
+    type=LocalPath(path_type=Path),
+    metavar="DIR",
+    help="Where a trial run keeps what it needs (default: a temporary folder); one that all machines see.",
+)
+@_debug
+def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+    """Compile the graphs of a run before it.
+
+    It takes the line of the run, its processes included, and makes two steps without checkpoints, logs and golden
+    curve. On AWS Neuron over XLA it does so under neuron_parallel_compile.
+    """
+    from recipe_core.cli import precompile as cli_precompile
+    from recipe_core.engine import environment
+    from recipe_core.launch import worker as launch
+    from recipe_core.train.destination import shared_folder
+
+    launch.die_with_parent()
+    worker = launch.worker()
+    job = _job(cli_precompile.trial_words(words), worker.world_size if worker else processes or 0)
+    count = processes or (_fitting(job) if worker is None else job.processes)
+    world_size = worker.world_size if worker else count
+    environment.prepare(job.train, world_size, tp="tp" in job.axes(world_size))
+    folder = out or (shared_folder(job.name, worker) if worker else None)
+    return cli_precompile.precompile(job, words, folder, 1 if worker else count)
+
+
+def _fitting(job: Job) -> int:
+    """The processes that ``job`` is made for, where this machine has room for them.
+
+    Raises:
+        LaunchError: it has not, so that whoever wants fewer, or starts them on several machines, has to say so.
+    """
+    from recipe_core.cli.check import machine
+    from recipe_core.engine import stack
+
+    count = job.processes
+    if count <= job.recipe.processes:
+        return count
+    cores = stack.WORKERS.get(stack.instance()) if stack.at_hand(job.train.device, job.train.engine) else None
+    here = (cores[-1], "NeuronCores") if cores else machine.places(job.train.device)
+    if here is not None and here[0] < count:
+        raise LaunchError(
+            f"{job.name} is made for {count} processes, and this machine has {here[0]} {here[1]}; start it on as many "
+            "machines as it takes, by torchrun or srun, or say how many processes to start here: --processes N"
+        )
+    return count
+
+
+def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:
+    from recipe_core.train.destination import RUNS
+
+    return _job(words, world_size, out or RUNS)
+
+
+def _try_to_begin(job: Job, world_size: int, out: Path | None) -> None:
+    """Hold the model against its tensor plan, its stages and the checkpoint that it begins with, where there are any.
+
+    It takes PyTorch, and so a second or two.
+    """
+    from recipe_core.hooks.specs import load
+
+    begins = job.train.resume not in ("auto", "none") or job.train.init_from is not None
+    continues = out is not None and (out / "job.yaml").exists()
+    if begins or continues or {"tp", "pp"} & job.axes(world_size).keys():
+        problems = load("recipe_core.train.preflight:problems", "recipe check")(job, world_size, out)
+        if problems:
+            raise ConfigError.of(problems)
+
+
+def _job(words: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
+    """The job of a command line; with a world size, everything that shows before a run is checked."""
+    from recipe_core.settings.job import resolve
+
+    target, overrides = _split(words)
+    return resolve(_registry(), target, overrides, world_size, out)
+
+
+def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int) -> int:
+    """Train in this process, or supervise several that do."""
+    from recipe_core.engine.select import one_process
+    from recipe_core.hooks.specs import load
+    from recipe_core.launch import worker as launch
+
+    if one_process(job.train, job.layout):
+        os.environ.setdefault("CPU_NUM_DEVICES", str(processes))  # read where the XLA device is the CPU
+    elif processes > 1:
+        debug = ["--debug"] if ctx.ensure_object(Line).debug else []
+        command = [sys.executable, "-m", "recipe_core.cli", *debug, "run", *words, "--out", str(folder)]
+        return launch.supervise(command, processes, folder / "logs")
+    load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
+    return 0
+
+
+add_compare_command(cli, _debug)
+add_data_commands(cli, _debug, lambda: _registry())
+add_convert_command(cli, _debug, lambda: _registry())
+add_doctor_command(cli, _debug)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@_debug
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash:  eval "$(recipe completion bash)"          in ~/.bashrc
+    zsh:   eval "$(recipe completion zsh)"           in ~/.zshrc
+    fish:  recipe completion fish | source           in ~/.config/fish/config.fish
+    """
+    from recipe_core.cli.completion import script
+
+    click.echo(script(cli, shell, COMPLETE))
+
+
+def _registry() -> Registry:
+    """All plugins; those that did not load are named at once, and left out."""
+    from recipe_core.hooks.registry import load
+
+    registry = load()
+    if os.environ.get("RANK", "0") == "0":  # every rank would say the same
+        for complaint in registry.complaints():
+            click.echo(f"recipe: {complaint}", err=True)
+    return registry
+
+
+def _split(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The recipe and the overrides, which may stand in any order."""
+    overrides = [word for word in words if _OVERRIDE.match(word)]
+    targets = [word for word in words if not _OVERRIDE.match(word)]
+    if not targets:
+        raise click.UsageError("name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote")
+    if len(targets) > 1:
+        raise click.UsageError(
+            f"expected one recipe, got {' and '.join(map(repr, targets))}; a setting is written section.setting=value"
+        )
+    return targets[0], overrides

@@ -1,0 +1,166 @@
+"""What ``recipe ls`` and ``recipe check`` print."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from recipe_core.cli.check.estimate import Estimate, estimate
+from recipe_core.cli.check.machine import Memory, free_space, memory, scaled
+from recipe_core.engine.environment import variables
+from recipe_core.errors import RecipeError
+from recipe_core.hooks.registry import KINDS, NOUNS, Kind, Registry
+from recipe_core.hooks.specs import DataFacts, Recipe
+from recipe_core.hooks.train import Train
+from recipe_core.settings.job import Job
+
+Row = tuple[str, str]
+_STATES = {"weights": "", "fp32": ", fp32 optimizer states", "master": ", fp32 master weights"}
+
+
+def listing(registry: Registry, distributions: Mapping[str, str]) -> str:
+    """Everything that can be named on the command line, recipes first; ``distributions``: what brought each plugin."""
+    owners = {
+        (kind, name): " and ".join(claim.owner for claim in claims)
+        for kind in KINDS
+        for name, claims in sorted(registry.claims[kind].items())
+    }
+    widths = (max((len(name) for _, name in owners), default=0), max(map(len, owners.values()), default=0))
+    blocks = ["\n".join(_block(registry, kind, owners, widths)) for kind in KINDS if registry.claims[kind]]
+    sources = ", ".join(_source(plugin, distributions) for plugin in registry.plugins)
+    hints = [
+        f"{click.style('Plugins', bold=True)}: {sources or 'none'}",
+        "`recipe show NAME[:VARIANT]` prints settings, `recipe run NAME[:VARIANT] section.setting=value ...` trains.",
+    ]
+    return "\n\n".join([*blocks, "\n".join(hints)])
+
+
+def _source(plugin: str, distributions: Mapping[str, str]) -> str:
+    return f"{plugin} ({distributions[plugin]})" if plugin in distributions else plugin
+
+
+def _block(
+    registry: Registry, kind: Kind, owners: dict[tuple[Kind, str], str], widths: tuple[int, int]
+) -> Iterator[str]:
+    """One kind: a heading, then a line with name, owner and summary for each contribution."""
+    yield click.style(f"{NOUNS[kind].capitalize()}s", bold=True)
+    for name in registry.names(kind):
+        item = registry.claims[kind][name][0].item
+        first, second = name.ljust(widths[0]), owners[kind, name].ljust(widths[1])
+        yield f"  {click.style(first, fg='cyan')}  {click.style(second, dim=True)}  {item.summary}".rstrip()
+        if isinstance(item, Recipe) and (variants := _variants(item)):
+            yield f"  {'':{widths[0]}}  {'':{widths[1]}}  variants: {variants}"
+
+
+def _variants(recipe: Recipe) -> str:
+    try:
+        return ", ".join(recipe.variants)
+    except RecipeError as error:  # variants in files, whose folder may be missing
+        return str(error)
+
+
+def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
+    """What the run of ``job`` will need, as far as it is known beforehand; ``sound``: no problem was found."""
+    processes = f"{world_size} process{'es' if world_size > 1 else ''}"
+    head = click.style(f"{job.name} on {processes}{': no problem found' if sound else ''}", bold=True)
+    model, data = job.facts.model, job.facts.data
+    if model is None or data is None:
+        silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
+        unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
+        return "\n\n".join([head, f"  {unknown}", *_blocks([_environment(job, world_size)])])
+    division, data_ranks = job.division(world_size)
+    figures = estimate(model, data, job.train, division, data_ranks)
+    groups = [
+        [("parameters", _count(figures.parameters))],
+        _memory(job, figures, memory(job.train.device), world_size),
+        _work(job.train, data, figures),
+        _disk(figures, out),
+        _environment(job, world_size),
+    ]
+    return "\n\n".join([head, *_blocks(groups)])
+
+
+def _blocks(groups: list[list[Row]]) -> list[str]:
+    """Each group as lines; those without any are left out."""
+    return ["\n".join(f"  {name:20}{text}".rstrip() for name, text in rows) for rows in groups if rows]
+
+
+def _memory(job: Job, figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+    train = job.train
+    rows = [
+        ("weights", figures.weights),
+        ("gradients", figures.gradients),
+        ("optimizer states", figures.optimizer),
+        ("activations", figures.activations),
+        ("logits", figures.logits),
+        *([("between stages", figures.passed)] if figures.passed else []),
+        ("total", figures.memory),
+        *([("in the host's memory", figures.host)] if figures.host else []),
+    ]
+    widths = train.precision + _STATES[train.optimizer_states]
+    inside = ", activation checkpointing" if train.activation_checkpointing else ""
+    head = f"of one process ({widths}, micro batch {train.micro_batch}{inside}{_layout(job, world_size)})"
+    body = [(f"  {name}", _bytes(count)) for name, count in rows]
+    return [("memory", head), *body, *_compared(figures, there, world_size)]
+
+
+def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+    """The memory that there is, and whether it will do."""
+    if there is None:
+        return []
+    together = figures.memory * (world_size if there.shared else 1)
+    many = there.shared and world_size > 1
+    verdict = "" if together <= there.total else click.style("  it will not fit", fg="red", bold=True)
+    asked = f", and {world_size} processes here need {scaled(together, 'B')}" if many else ""
+    return [(f"  {there.of} has", f"{_bytes(there.total)}{asked}{verdict}")]
+
+
+def _layout(job: Job, world_size: int) -> str:
+    """The layout, and the axes that it makes; of one that does not say how it divides the model, that too."""
+    axes, division = job.axes(world_size), job.division(world_size)[0]
+    if division is None and len(axes) < 2:
+        return ""  # each process holds all of it
+    parts = " x ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
+    whole = ", figures of the whole model" if division is None else ""
+    return f", layout {job.layout.spec.name}{f': {parts}' if parts else ''}{whole}"
+
+
+def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
+    seen = f", {figures.epochs:,.2f} times each of {data.train_samples:,}" if figures.epochs is not None else ""
+    return [
+        ("one step", f"{figures.tokens_per_step:,} tokens ({train.global_batch:,} samples of {data.sequence:,})"),
+        ("", f"{scaled(figures.flops_per_step, 'FLOP')} over all processes"),
+        ("whole run", f"{train.steps:,} steps, {figures.samples:,} samples{seen}"),
+    ]
+
+
+def _disk(figures: Estimate, out: Path) -> list[Row]:
+    several = f"{figures.checkpoints} at once need {scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
+    free = f"{scaled(free_space(out), 'B')} are free for {out}/"
+    return [("one checkpoint", f"{scaled(figures.checkpoint, 'B')}; {several}{free}")]
+
+
+def _environment(job: Job, world_size: int) -> list[Row]:
+    """The variables that the run will set, and those of the user that it leaves as they are."""
+    plain = variables(job.train, world_size, False, "tp" in job.axes(world_size))
+    further = variables(job.train, world_size, True, "tp" in job.axes(world_size))[len(plain) :]
+    rows = [(f"{one.name}={one.value}", one.why) for one in plain if one.name not in os.environ]
+    rows += [
+        (f"{one.name}={os.environ[one.name]}", f"yours; not {one.value}") for one in plain if one.name in os.environ
+    ]
+    if further:
+        rows.append((" ".join(f"{one.name}={one.value}" for one in further), "over several machines"))
+    if not rows:
+        return []
+    return [("environment", "set for the run, unless you set them"), *((f"  {text}", f"  {why}") for text, why in rows)]
+
+
+def _count(number: float) -> str:
+    return f"{number / 1e6:,.2f} M" if number >= 1e5 else f"{number:,.0f}"
+
+
+def _bytes(number: float) -> str:
+    return f"{scaled(number, 'B'):>10}"

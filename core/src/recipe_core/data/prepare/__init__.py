@@ -1,0 +1,65 @@
+"""Making data sets: the parts that every ``recipe prepare`` is built from. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from recipe_core.data.prepare.inputs import hashed, input_facts, sha256
+from recipe_core.data.prepare.manifest import file_facts, file_problems, read_manifest
+from recipe_core.data.prepare.output import Output, writing
+from recipe_core.data.prepare.pool import WorkerDiedError, fitting, ordered_map, working_on
+from recipe_core.data.prepare.progress import Progress
+
+__all__ = [
+    "DataFiles",
+    "Inspection",
+    "Output",
+    "Progress",
+    "WorkerDiedError",
+    "file_facts",
+    "file_problems",
+    "fitting",
+    "hashed",
+    "input_facts",
+    "ordered_map",
+    "read_manifest",
+    "sha256",
+    "working_on",
+    "writing",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What ``recipe inspect`` shows of a data set."""
+
+    kind: str
+    """``Megatron token files``, say."""
+    facts: tuple[tuple[str, str], ...]
+    """Lines of a table: samples, tokens, share of padding, ..."""
+    lengths: tuple[tuple[str, int], ...] = ()
+    """Histogram of the lengths: range and count."""
+    example: str | None = None
+    """A decoded sample; None where no tokenizer is known."""
+
+
+class DataFiles(Protocol):
+    """The files of one kind of data set."""
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``path`` (a file, a folder, or a path without its ending) holds files of this kind."""
+        ...
+
+    def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
+        """What is in it; ``tokenizer`` (a tokenizer.json or vocab.txt) is for the example.
+
+        Raises:
+            DataError: the files are damaged.
+        """
+        ...
+
+    def verify(self, path: Path) -> list[str]:
+        """Everything wrong with the files, one message each; hashes are compared where a manifest has them."""
+        ...

@@ -1,0 +1,200 @@
+"""Which files the inputs name, and how each is written; everything that is wrong with them in one message."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from recipe_core.data.text.settings import Format, Source, TextInput
+from recipe_core.data.text.stream import first_bytes
+from recipe_core.errors import DataError
+
+_PACKED = {"gz": "gzip", "gzip": "gzip", "bz2": "bzip2", "zst": "zstd", "zstd": "zstd"}
+_ENDINGS: dict[str, Format] = {
+    **dict.fromkeys(("txt", "text", "md", "rst"), "text"),
+    **dict.fromkeys(("jsonl", "ndjson", "json"), "jsonl"),
+    "xml": "mediawiki",
+}
+_ARCHIVES = {
+    **dict.fromkeys(("7z", "zip", "rar", "tar", "tgz", "tbz2", "tzst"), "unpack it first"),
+    **dict.fromkeys(("xz", "lzma", "lz4", "br"), "unpack it, or pack it by gzip, bzip2 or zstd instead"),
+    **dict.fromkeys(("parquet", "arrow", "sqlite", "db"), "export it as JSON lines first"),
+    **dict.fromkeys(("pdf", "doc", "docx", "odt", "epub", "rtf"), "convert it to plain text first"),
+    **dict.fromkeys(("bin", "idx", "npy", "h5", "hdf5", "pt", "safetensors"), "it is no text; name other inputs"),
+}
+"""Endings that are refused, and the way out."""
+_MARKED_UP = {
+    **dict.fromkeys(("html", "htm"), "convert it to plain text first, or set format=text to take the markup as well"),
+    **dict.fromkeys(("csv", "tsv"), "write it as JSON lines, or set format=text to take it as it is"),
+}
+"""Endings of text that has a structure which nothing here reads: refused unless a format is set."""
+_BINARY = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"PAR1": "parquet", b"%PDF": "pdf"}
+"""First bytes of such files, whatever they are called."""
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_LOOK = 1 << 14
+"""Bytes at the start of a file that tell its format."""
+
+
+def find(settings: TextInput) -> list[Source]:
+    """The files that the inputs name: inputs in their order, files below a folder or pattern in that of their names.
+
+    Names that start with a dot are passed over, as shells do.
+
+    Raises:
+        DataError: one message for everything wrong with any of them.
+    """
+    problems: list[str] = []
+    found: dict[Path, str] = {}
+    sources = []
+    for name in settings.inputs:
+        for path in _files(name, problems):
+            if path in found:
+                problems.append(f"{path}: named by {found[path]!r} and by {name!r}; its documents would come twice")
+                continue
+            found[path] = name
+            source = _source(path, settings)
+            if isinstance(source, str):
+                problems.append(f"{path}: {source}")
+            else:
+                sources.append(source)
+    if not problems and sources and not any(source.size for source in sources):
+        nothing = f"there is nothing in {_files_are(len(sources))} empty; name other inputs"
+        problems.append(f"{', '.join(settings.inputs)}: {nothing}")
+    if problems:
+        raise DataError(_one_message(problems))
+    return sources
+
+
+def total_bytes(settings: TextInput) -> int:
+    """Bytes of all inputs as they lie on the disk; ``Record.consumed`` counts up to it."""
+    return sum(source.size for source in find(settings))
+
+
+def _files_are(count: int) -> str:
+    return "the file, it is" if count == 1 else f"any of the {count} files, all are"
+
+
+def _one_message(problems: list[str], shown: int = 20) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    more = [f"  ... and {len(problems) - shown} more"] if len(problems) > shown else []
+    return "\n".join([f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems[:shown]), *more])
+
+
+def _files(name: str, problems: list[str]) -> list[Path]:
+    """The files that one input names."""
+    path = Path(name).expanduser()
+    before = len(problems)
+    if path.is_dir():
+        files = sorted(_below(path, problems))
+        if not files and len(problems) == before:
+            problems.append(f"{name}: there is no file in this folder")
+    elif os.path.lexists(path) or not re.search(r"[*?\[]", name):
+        files = [path]
+    else:
+        files = _matches(path, problems)
+        if not files and len(problems) == before:
+            problems.append(f"{name}: no file matches this pattern (it was looked for from {Path.cwd()})")
+    return files
+
+
+def _below(folder: Path, problems: list[str]) -> Iterator[Path]:
+    def unreadable(error: OSError) -> None:
+        # Passing it over, as os.walk and Path.rglob do, would make the data set shorter without a word.
+        problems.append(f"{error.filename}: the folder cannot be read ({error.strerror})")
+
+    for where, folders, files in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(where, name) for name in files if not name.startswith("."))
+
+
+def _matches(pattern: Path, problems: list[str]) -> list[Path]:
+    """Files that match a pattern; a folder that matches stands for everything below it."""
+    root = Path(pattern.anchor)
+    try:
+        matching = sorted(root.glob(str(pattern.relative_to(root))))
+    except (ValueError, OSError) as error:
+        problems.append(f"{pattern}: this pattern cannot be used ({error})")
+        return []
+    found: set[Path] = set()
+    for path in matching:
+        hidden = any(part.startswith(".") and part not in pattern.parts for part in path.parts)
+        if not hidden:
+            found.update(_below(path, problems) if path.is_dir() else [path])
+    return sorted(found)
+
+
+def _source(path: Path, settings: TextInput) -> Source | str:
+    """How to read ``path``, or what is wrong with it."""
+    *stem, ending = path.name.lower().split(".")
+    expected = _PACKED.get(ending) if stem else None
+    inner = ".".join(stem) if expected else path.name.lower()
+    if "multistream-index" in inner:
+        return "this is the index of a multistream dump, not its text; name the dump alone"
+    try:
+        if not path.exists():
+            return "there is no such file or folder"
+        if not path.is_file():
+            return "this is neither a file nor a folder; its end could not be told from a damaged file's"
+        size = path.stat().st_size
+        packing, start = first_bytes(path, _LOOK)
+    except DataError as error:
+        return str(error).removeprefix(f"{path}: ")
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    if expected and packing != expected:
+        holds = "is empty" if not size else f"holds no {expected} data"
+        return f"the name ends in .{ending}, but the file {holds}; get it again, or give it its right name"
+    found = _format(inner, start, settings)
+    if found in ("text", "jsonl", "mediawiki"):
+        return Source(path, size, found, packing)  # type: ignore[arg-type]  # mypy does not narrow by `in`
+    return found
+
+
+def _format(name: str, start: bytes, settings: TextInput) -> Format | str:
+    """The format of a file from its name (without ``.gz`` and the like) and first bytes, or what is wrong with it."""
+    # A part of a dump is called ....xml-p10p30302; "wiki_00" has no ending at all.
+    ending = re.sub(r"(?<=^xml)-.*", "", name.rpartition(".")[2]) if "." in name else ""
+    binary = next((kind for magic, kind in _BINARY.items() if start.startswith(magic)), None)
+    if binary or ending in _ARCHIVES:
+        kind = binary or ending
+        return f"a .{kind} file is not supported; {_ARCHIVES[kind]}"
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark) and settings.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii"):
+            return f"starts with the byte order mark of {encoding}; set encoding={encoding}"
+    if b"\0" in start and not _wide(settings.encoding):
+        return f"holds zero bytes, so it is no text in {settings.encoding}; name other inputs, or set encoding=..."
+    if settings.format != "auto":
+        return settings.format
+    if ending in _MARKED_UP:
+        return f"a .{ending} file is not supported; {_MARKED_UP[ending]}"
+    return _told(ending, start.decode(settings.encoding, "ignore").lstrip("\ufeff \t\r\n"))
+
+
+def _told(ending: str, start: str) -> Format | str:
+    """The format from an ending that is not refused and the first characters."""
+    if start.startswith("<mediawiki") or (start.startswith("<?xml") and "<mediawiki" in start):
+        return "mediawiki"
+    if ending == "xml":
+        if not start:
+            return "is empty; get it again"
+        return "is XML, but no MediaWiki dump (<mediawiki> does not come first); convert it to text or JSON lines first"
+    return _ENDINGS.get(ending) or ("jsonl" if _is_json_line(start) else "text")
+
+
+def _is_json_line(start: str) -> bool:
+    line, end, _ = start.partition("\n")
+    if not end and len(line) > _LOOK // 4:
+        return line.startswith('{"')  # the line is longer than what was looked at
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _wide(encoding: str) -> bool:
+    """Whether zero bytes are usual in text of this encoding."""
+    return b"\0" in "a".encode(encoding)

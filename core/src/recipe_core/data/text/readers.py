@@ -1,0 +1,107 @@
+"""From files to records, one at a time: the cheap stage, which one process can do for many workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recipe_core.data.text.inputs import find
+from recipe_core.data.text.json_lines import json_lines
+from recipe_core.data.text.lines import numbered_lines, refuse, too_long
+from recipe_core.data.text.settings import Counts, Record, TextInput
+from recipe_core.data.text.stream import TextStream, counting
+from recipe_core.errors import DataError
+
+
+def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Record]:
+    """Yield the documents of all inputs, in order, as they are written; ``clean`` makes text of them.
+
+    The memory is bounded: a file is never held as a whole, unless it is one document.
+
+    Args:
+        counts: is added to while documents are yielded.
+
+    Raises:
+        DataError: an input is missing, damaged, cut off or not what it says; a document cannot be used; or there is
+            no document in any of them.
+    """
+    counts = Counts() if counts is None else counts
+    sources = find(settings)
+    errors = "strict" if settings.errors == "strict" else counting(counts)
+    done = 0
+    for source in sources:
+        counts.files += 1
+        with TextStream(source, settings.encoding, errors) as stream:
+            for record in _READERS[source.format](stream, settings, counts, done):
+                counts.documents += 1
+                yield record
+        done += source.size
+    if not counts.documents:
+        raise DataError(f"{', '.join(settings.inputs)}: {_why_nothing(counts)}")
+
+
+def _why_nothing(counts: Counts) -> str:
+    reasons = {
+        "without any text": counts.empty,
+        "broken": counts.skipped,
+        "a redirect": counts.redirects,
+        "no article but a page of another namespace": counts.other_namespaces,
+    }
+    found = [f"{count:,} {what}" for what, count in reasons.items() if count]
+    return f"there is no document in them ({', '.join(found) or 'they are empty'}); name other inputs"
+
+
+def _text(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
+    """Plain text: the file is one document, or each block between blank lines is."""
+    if settings.documents == "blank_line":
+        yield from _blocks(stream, settings, counts, done)
+        return
+    text = stream.text.read(settings.max_document + 1)
+    if len(text) > settings.max_document:
+        message = (
+            f"{stream.path}: as one document, the file is longer than max_document={settings.max_document:,} "
+            "characters; set documents=blank_line where blank lines part its documents, or raise max_document (the "
+            "memory grows with it)"
+        )
+        refuse(message, settings, counts)
+        _drain(stream)
+    elif text and not text.isspace():
+        yield Record(text, str(stream.path), 1, done + stream.consumed)
+    else:
+        counts.empty += 1
+
+
+def _drain(stream: TextStream) -> None:
+    """Read on to the end, so that damage after what was left out is still noticed."""
+    while stream.text.read(1 << 20):
+        pass
+
+
+def _blocks(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
+    block: list[str] = []
+    start = length = 0
+    for number, line in numbered_lines(stream, settings, counts, "block between blank lines"):
+        if line.isspace():
+            if block:
+                yield Record("".join(block), str(stream.path), start, done + stream.consumed)
+            block, length = [], 0
+            continue
+        if not length:
+            start = number
+        length += len(line)
+        if length <= settings.max_document:
+            block.append(line)
+        elif block:
+            refuse(too_long(stream, start, "block between blank lines", settings), settings, counts)
+            block = []  # and the rest of it is passed over, as the length stays above the limit
+    if block:
+        yield Record("".join(block), str(stream.path), start, done + stream.consumed)
+
+
+def _pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
+    """The articles of a dump; what reads them is imported where there is one."""
+    from recipe_core.data.text.wikitext.dump import pages
+
+    return pages(stream, settings, counts, done)
+
+
+_READERS = {"text": _text, "jsonl": json_lines, "mediawiki": _pages}

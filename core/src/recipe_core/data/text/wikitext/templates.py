@@ -1,0 +1,266 @@
+# ruff: noqa: RUF001 - quotes, dashes and stops that look alike are what this file tells apart
+"""What the simple templates of Wikipedia show, by name; those that are not listed here are dropped.
+
+A template is a small program that only its wiki can run. Those below stand in the middle of sentences and show little
+more than what they are given, so leaving them out would leave broken sentences: "about {{convert|5|km}} from". The
+output is plain: a measure is not converted (5 km), a language is not named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from recipe_core.data.text.wikitext import measures
+
+Show = Callable[[list[str], Mapping[str, str]], str]
+"""From the unnamed arguments, in order, and the named ones to the text that is shown."""
+
+_LANGUAGES = ("lang-", "script/")
+"""How the names of templates start that show their first argument, in a language or script of its own."""
+_FIRST = """
+    abbr angbr as_written bdi big code crossreference em flag flagcountry flagu format_price formatprice gaps grapheme
+    hebrew ill interlanguage_link ipa italic_correction kbd keypress large larger lc lcfirst math midsize mono monospace
+    mvar nobold nobr nobreak noitalic not_a_typo nowrap nowraplinks nq nts num polytonic proper_name sc sic small
+    small_caps smallcaps smaller smcaps strong sub tooltip tq typo uc ucfirst unicode var vanchor visible_anchor vr
+"""
+"""Templates that show their first argument, differently dressed."""
+_LAST = "lang resize rtl-lang script tlit transl transliteration wikt-lang"
+"""Templates that say something about their last argument and show it."""
+_QUOTES = ("blockquote", "block quote", "bq", "bquote", "centered pull quote", "cquote", "poem quote", "poemquote",
+           "pull quote", "quotation", "quote", "verse translation")  # fmt: skip
+_TEXTS = {
+    "!": "|", "=": "=", "'": "'", "'s": "'s", "s'": "s'", '"': '"', "'\"": "'\"", "\"'": "\"'", "pi": "π",
+    "' \"": "'\"", "\" '": "\"'", '-"': '"', "-'": "'", "eqm": "⇌", "rarr": "→", "minus": "−", "times": "×",
+    "okina": "ʻ", "hamza": "ʾ", "ayin": "ʿ", "asper": "ʽ",
+    "dot": " · ", "·": " · ", "middot": " · ", "•": " • ", "bull": " • ",
+    "ndash": "–", "–": "–", "en dash": "–", "dash": " – ",
+    "snd": " – ", "snds": " – ", "spnd": " – ", "spaced ndash": " – ",
+    "mdash": "—", "—": "—", "mdashb": "—", "em dash": "—", "spaced mdash": " — ", "smd": " — ",
+    "nbsp": " ", "space": " ", "spaces": " ", "thinsp": " ", "thin space": " ", "hair space": " ", "hairsp": " ",
+    "break": "\n\n", "pb": "\n\n", "paragraph break": "\n\n", "clear": "", "shy": "", "zwsp": "", "wbr": "",
+}  # fmt: skip
+"""Templates that always show the same."""
+_BEFORE = {
+    "circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. ",
+    "us$": "US$", "usd": "US$", "a$": "A$", "aud": "A$", "c$": "C$", "cad": "C$", "£": "£", "gbp": "£", "€": "€",
+    "euro": "€", "eur": "€", "¥": "¥", "jpy": "¥", "₹": "₹", "inr": "₹",
+}  # fmt: skip
+"""What templates put before their argument, or before two years with a dash between them."""
+_ACCIDENTALS = {"flat": "♭", "sharp": "♯", "natural": "♮", "doubleflat": "𝄫", "doublesharp": "𝄪"}
+_NUMBERS = {"us patent": "U.S. Patent", "oclc": "OCLC", "issn": "ISSN", "isbn": "ISBN", "doi": "doi:"}
+"""What templates put before the number that they are given."""
+_IN_CHINESE_AND_KOREAN = ("c", "t", "s", "p", "hangul", "hanja", "rr", "mr")
+_SHIPS = ("hms", "uss", "hmas", "hmcs", "rms", "sms", "ss", "mv", "css", "usns", "uscgc")
+_RAISED = re.compile(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]")
+_SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+           "November", "December")  # fmt: skip
+
+
+def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
+    """What the template ``name`` (lower case, with spaces) shows in plain text; None for one that is dropped."""
+    function = _SHOWS.get(name)
+    if function is None:
+        if name.startswith(_LANGUAGES):  # {{lang-fr|texte}}: French: texte
+            function = _first
+        elif ":" in name:
+            return _parser_function(name)
+        else:
+            return None
+    return function(unnamed, named)
+
+
+def known(name: str) -> bool:
+    """Whether ``show`` may give something: arguments of others need no work."""
+    return name in _SHOWS or name.startswith(_LANGUAGES) or ":" in name
+
+
+def _parser_function(name: str) -> str | None:
+    function, _, argument = name.partition(":")
+    return argument.strip() if function in ("formatnum", "lc", "uc", "lcfirst", "ucfirst") else None
+
+
+def raised(text: str) -> str:
+    """A superscript: 10<sup>6</sup> is not 106, nor SO<sub>4</sub><sup>2-</sup> SO42-."""
+    return text.translate(_SUPERSCRIPT) if _RAISED.fullmatch(text) else text
+
+
+def _superscript(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return raised(unnamed[0]) if unnamed else ""
+
+
+def _first(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return unnamed[0] if unnamed else named.get("text", named.get("quote", named.get("content", "")))
+
+
+def _last(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return unnamed[-1] if unnamed else named.get("text", named.get("content", ""))
+
+
+def _columns(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{columns-list|2|...}}`` shows what comes after the number of columns; of ``{{div col|2}}`` that is outside."""
+    return next((text for text in reversed(unnamed) if not re.fullmatch(r"\d*(em)?", text)), named.get("content", ""))
+
+
+def _numbered_columns(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{columns|col1=...|col2=...}}``"""
+    return "\n\n".join(named[f"col{number}"] for number in range(1, 10) if f"col{number}" in named)
+
+
+def _items(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return "".join(f"\n* {item}" for item in unnamed if item) + "\n"
+
+
+def _joined(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return "".join(unnamed)
+
+
+def _chemical(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{chem|CO|3|2-}}``: CO3²⁻."""
+    return "".join(raised(part) if part[-1:] in ("+", "-", "−") else part for part in unnamed)
+
+
+def _listed(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return ", ".join(item for item in unnamed if item)
+
+
+def _fixed(text: str) -> Show:
+    return lambda unnamed, named: text
+
+
+def _before(prefix: str) -> Show:
+    def shown(unnamed: list[str], named: Mapping[str, str]) -> str:
+        return prefix + "–".join(unnamed[:2]) if unnamed and unnamed[0] else ""
+
+    return shown
+
+
+def _ship(prefix: str) -> Show:
+    """``{{HMS|Victory|1765|6}}``: the year, or hull number, is the name of an article and not always shown."""
+    return lambda unnamed, named: f"{prefix} {unnamed[0]}" if unnamed else prefix
+
+
+def _any_ship(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return " ".join(part for part in unnamed[:2] if part)
+
+
+def _ship_class(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{sclass|Nimitz|aircraft carrier}}``"""
+    return "-class ".join(part for part in unnamed[:2] if part)
+
+
+def _block(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return f"\n\n{_first(unnamed, named)}\n\n"
+
+
+def _date(unnamed: list[str]) -> str:
+    """``2015|3|12`` as ``12 March 2015``; month and day may be missing."""
+    year, month, day = (*unnamed[:3], "", "", "")[:3]
+    if month.isdecimal() and 1 <= int(month) <= 12:
+        month = _MONTHS[int(month) - 1]
+    day = day.lstrip("0") if month else ""
+    return " ".join(part for part in (day, month, year) if part)
+
+
+def _as_of(unnamed: list[str], named: Mapping[str, str]) -> str:
+    start = "since" if "since" in named else "as of"
+    return f"{start if {'lc', 'df_lc'} & named.keys() else start.capitalize()} {_date(unnamed)}"
+
+
+def _only_date(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return _date(unnamed)
+
+
+def _nihongo(unnamed: list[str], named: Mapping[str, str]) -> str:
+    english, *others = unnamed or [""]
+    inside = ", ".join(other for other in others if other)
+    return english + (f" ({inside})" if inside and english else inside)
+
+
+def _spellings(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{zh|s=汉|t=漢|p=hàn}}``, each spelling once."""
+    given = [*unnamed[:1], *(named[key] for key in _IN_CHINESE_AND_KOREAN if named.get(key))]
+    return ", ".join(dict.fromkeys(text for text in given if text))
+
+
+def _phoneme(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return f"/{unnamed[0]}/" if unnamed else ""
+
+
+def _music(unnamed: list[str], named: Mapping[str, str]) -> str:
+    kind = unnamed[0].lower() if unnamed else ""
+    return "/".join(unnamed[1:3]) if kind == "time" else _ACCIDENTALS.get(kind, "")
+
+
+def _dental(unnamed: list[str], named: Mapping[str, str]) -> str:
+    return "/".join(filter(None, (named.get("upper"), named.get("lower"))))
+
+
+def _verse(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{bibleverse|1|Samuel|3:25|KJV}}`` and ``{{bibleref|Mark|3:25|9}}``: up to chapter and verse."""
+    shown: list[str] = []
+    for part in filter(None, unnamed):
+        shown.append(part)
+        if ":" in part:
+            break
+    return " ".join(shown)
+
+
+def _number(prefix: str) -> Show:
+    return lambda unnamed, named: f"{prefix} {unnamed[0]}" if unnamed and unnamed[0] else ""
+
+
+def _old_style(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{OldStyleDate|February 2|1905|January 20}}``: dates of the Gregorian and of the Julian calendar."""
+    day, year, old = (*unnamed[:3], "", "", "")[:3]
+    return f"{day} [O.S. {old}] {year}" if old else f"{day} {year}".strip()
+
+
+def _authors(unnamed: list[str], named: Mapping[str, str]) -> str:
+    """``{{harvtxt|Linden|Ross|1996}}``: Linden & Ross 1996."""
+    *names, year = unnamed or [""]
+    return f"{' & '.join(filter(None, [', '.join(names[:-1]), *names[-1:]]))} {year}".strip()
+
+
+def _gloss(unnamed: list[str], named: Mapping[str, str]) -> str:
+    text = _first(unnamed, named)
+    return f"'{text}'" if text else ""
+
+
+_SHOWS: dict[str, Show] = {
+    **{name.replace("_", " "): _first for name in _FIRST.split()},
+    **dict.fromkeys(_LAST.split(), _last),
+    **{name: _fixed(text) for name, text in _TEXTS.items()},
+    **{name: _before(prefix) for name, prefix in _BEFORE.items()},
+    **{name: _ship(name.upper()) for name in _SHIPS},
+    **dict.fromkeys(_QUOTES, _block),
+    **{name: _number(prefix) for name, prefix in _NUMBERS.items()},
+    **dict.fromkeys(("convert", "cvt"), measures.convert),
+    **dict.fromkeys(("coord", "coor dm", "coor dms"), measures.coordinates),
+    **dict.fromkeys(("railgauge", "track gauge"), measures.gauge),
+    **dict.fromkeys(("birth date", "death date", "start date", "end date", "film date", "dts", "date"), _only_date),
+    **dict.fromkeys(("frac", "sfrac", "fraction"), measures.fraction),
+    **dict.fromkeys(("chem", "chem2"), _chemical),
+    "linktext": _joined,
+    "sup": _superscript,
+    "columns": _numbered_columns,
+    **dict.fromkeys(("ordered list", "bulleted list", "unordered list"), _items),
+    **dict.fromkeys(("columns-list", "div col", "colbegin", "col-begin", "columns list"), _columns),
+    **dict.fromkeys(("hlist", "ubl", "unbulleted list", "flatlist", "plainlist"), _listed),
+    **dict.fromkeys(("gloss", "trans", "literal translation", "lit", "lit.", "translation"), _gloss),
+    **dict.fromkeys(("nihongo", "nihongo2", "nihongo3"), _nihongo),
+    **dict.fromkeys(("zh", "korean"), _spellings),
+    **dict.fromkeys(("ipaslink", "ipalink"), _phoneme),
+    **dict.fromkeys(("bibleverse", "bibleverse-nb", "bibleref", "bibleref2"), _verse),
+    **dict.fromkeys(("harvnb", "harvtxt", "harvcoltxt"), _authors),
+    **dict.fromkeys(("e", "e-sp", "esp", "10^"), measures.power),
+    "as of": _as_of,
+    "ship": _any_ship,
+    **dict.fromkeys(("sclass", "sclass2"), _ship_class),
+    "val": measures.value,
+    "pop density": measures.density,
+    "dentalformula": _dental,
+    "music": _music,
+    "oldstyledate": _old_style,
+}

@@ -1,0 +1,9 @@
+"""What a plugin contributes, and how the core finds it. A plugin author starts here.
+
+``specs.py``: the frozen dataclasses that a plugin returns, each with a name, a settings class and where its code is.
+``train.py``: the section ``train`` that every recipe has.
+``hooks.py``: the functions that a plugin implements to return them, each with a complete example.
+``registry.py``: finds plugins, collects their contributions, keeps broken plugins apart.
+
+Nothing in this folder imports torch.
+"""

@@ -1,0 +1,167 @@
+"""The five hooks. A plugin implements any of them in a module that imports no torch.
+
+A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module. Hooks take no
+arguments and give back an iterable; what they give back says where the code is and does not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Recipe
+
+PROJECT = "recipe"
+GROUP = "recipe.plugins"
+hookimpl = pluggy.HookimplMarker(PROJECT)
+_hookspec = pluggy.HookspecMarker(PROJECT)
+
+
+@_hookspec
+def register_models() -> Iterable[Model]:
+    """Return the models that this plugin adds.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Model, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Gpt:
+            layers: int = 12
+            hidden: int = 768
+
+
+        @hookimpl
+        def register_models() -> Iterable[Model]:
+            yield Model(
+                name="gpt",
+                build="my_plugin.model:build",  # build(config) -> (module, loss)
+                facts="my_plugin.facts:model_facts",  # model_facts(config, sequence) -> ModelFacts
+                config=Gpt,
+                blocks="blocks.*",
+                summary="decoder-only transformer",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_datasets() -> Iterable[Dataset]:
+    """Return the datasets that this plugin adds.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Dataset, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class TokenFiles:
+            files: tuple[str, ...] = ()
+            sequence: int = 1024
+
+            def __post_init__(self) -> None:
+                if self.sequence < 1:
+                    raise ValueError(f"sequence: expected at least 1, got {self.sequence}")
+
+
+        @hookimpl
+        def register_datasets() -> Iterable[Dataset]:
+            yield Dataset(
+                name="token_files",
+                build="my_plugin.data:build",  # build(config, run) -> Samples
+                facts="my_plugin.facts:data_facts",  # data_facts(config) -> DataFacts
+                config=TokenFiles,
+                summary="memory-mapped token files",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_layouts() -> Iterable[Layout]:
+    """Return the parallel layouts that this plugin adds.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Layout, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class TensorParallel:
+            tp: int = 2
+
+            def axes(self, world_size: int) -> dict[str, int]:
+                return {"dp": max(1, world_size // self.tp), "tp": self.tp}
+
+
+        @hookimpl
+        def register_layouts() -> Iterable[Layout]:
+            yield Layout(
+                name="tp",
+                build="my_plugin.layout:build",  # build(module, config, run) -> Parallel
+                config=TensorParallel,
+                summary="tensor parallel: ranks share each layer",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
+    """Return the checkpoint formats that this plugin adds.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+
+        from recipe_core import CheckpointFormat, hookimpl
+
+
+        @hookimpl
+        def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
+            yield CheckpointFormat(
+                name="single_file",
+                build="my_plugin.checkpoint:SingleFile",  # with save, load, open and detect, see
+                recipe_core.checkpoint.store patterns=("*.weights",),  # names of its files, by which it is known
+                summary="one file, written by rank 0",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_recipes() -> Iterable[Recipe]:
+    """Return the recipes that this plugin adds; their parts may be of other plugins, and are named only.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+
+        from recipe_core import Recipe, Train, Use, hookimpl
+
+
+        @hookimpl
+        def register_recipes() -> Iterable[Recipe]:
+            yield Recipe(
+                name="my_gpt",
+                summary="GPT pre-training on memory-mapped token files",
+                model=Use("gpt", layers=4, hidden=256),
+                data=Use("token_files", sequence=256),
+                layout=Use("ddp"),
+                checkpoint=Use("dcp"),
+                train=Train(steps=300, global_batch=32, micro_batch=8, lr=1e-3),
+                variants={"tiny": {"model": {"layers": 2, "hidden": 64}, "train": {"steps": 4}}},
+            )
+    """
+    return ()

@@ -1,0 +1,331 @@
+"""What a plugin can contribute: small frozen dataclasses. Nothing here imports torch.
+
+A contribution says its name, its settings class and where its code is ("package.module:function"); the code is
+imported only by a run that needs it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from recipe_core.errors import PluginError
+from recipe_core.hooks.train import Train
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The settings of a contribution that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A named contribution: its settings (a frozen dataclass) and where its code is."""
+
+    name: str
+    """What recipes and the command line call it."""
+    build: str
+    """``package.module:function``, imported only when a run needs it."""
+    config: type = NoSettings
+    """Frozen dataclass of settings; its defaults must be usable. ``__post_init__`` may raise a ValueError with a line
+    for every problem, each starting with the name of a setting: ``hidden: expected at least 1, got 0``."""
+    summary: str = ""
+    """One line for ``recipe ls``."""
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return what ``build`` names."""
+        return load(self.build, f"{type(self).__name__} {self.name!r}")
+
+
+def load(target: str, owner: str) -> Callable[..., Any]:
+    """Import and return ``package.module:function``; ``owner`` says who names it.
+
+    Raises:
+        PluginError: there is no such module or function, or a package that it needs is missing.
+    """
+    try:
+        found: Callable[..., Any] = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PluginError(
+            f"{owner}: {target!r} cannot be imported ({type(error).__name__}: {error}); mend the plugin, or install "
+            "what it needs"
+        ) from error
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contribution that was picked by name, with its settings checked."""
+
+    spec: Spec
+    config: Any
+    """Instance of ``spec.config``."""
+
+    def build(self, *args: Any) -> Any:
+        """Import the contribution's code and call it."""
+        return self.spec.load()(*args)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What is known about a model from its settings alone; all counts are for one sample of the asked length.
+
+    "Values" are tensor elements; whoever asks multiplies them by the width of the precision in use.
+    """
+
+    parameters: int
+    """Trainable parameters, tied ones once."""
+    flops_per_sample: float
+    """Floating-point operations of forward and backward, without recomputation."""
+    activation_values: int
+    """Values that forward keeps for backward."""
+    recomputed_activation_values: int
+    """The same under activation checkpointing: the inputs of the blocks and one block's inside."""
+    logits_values: int
+    """Values of the largest logits-like tensor that exists at once for one sample."""
+    max_sequence: int | None = None
+    """Longest sequence that the model takes, if it has a limit."""
+    vocabulary: int | None = None
+    """Token ids must be below this."""
+    blocks: int = 0
+    """How many blocks it has, if it has any: what a pipeline cuts between, and what is gathered at once."""
+    block_parameters: int = 0
+    """Parameters of one block."""
+    divisible: Mapping[str, int] = field(default_factory=dict)
+    """What tensor parallelism cuts, by its setting (``{"model.heads": 12}``): the degree must divide it. The vocabulary
+    is not among it: its parts may differ by some rows, unless data-parallel ranks share them out further."""
+    divided_parameters: int = 0
+    """Of ``parameters``, those that tensor parallelism cuts."""
+    divided_activation_values: int = 0
+    """Of ``activation_values``, those that it cuts; sequence parallelism cuts the others."""
+    divided_recomputed_values: int = 0
+    """The same of ``recomputed_activation_values``."""
+    stream_values: int = 0
+    """Values that pass from one block to the next."""
+    mixed_activation_values: int = 0
+    """What ``bf16_mixed`` keeps beyond 16 bits for each of ``activation_values``, in 16-bit values: those that stay in
+    fp32 (the residual stream, and what norms take of it) count once more, and so does each copy that autocast makes
+    where several layers take the same. Tensor parallelism cuts none of them, sequence parallelism all."""
+    mixed_recomputed_values: int = 0
+    """The same beyond ``recomputed_activation_values``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """What is known about a dataset from its settings and the headers of its files, without reading it."""
+
+    sequence: int
+    """Tokens in one sample, padding included."""
+    vocabulary: int | None = None
+    """Token ids are below this, as far as it is known beforehand."""
+    train_samples: int | None = None
+    """Different training samples, as far as it is known beforehand."""
+    problems: tuple[str, ...] = ()
+    """Everything wrong with the files, one message each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """How a pipeline cuts a model: each stage has consecutive blocks, and what the first and the last need beside them.
+
+    A stage is the same module, with None in the place of submodules that it does not have. The first is called as the
+    model is; the others as ``module(batch, hidden)`` with what the stage before returned.
+    """
+
+    first: tuple[str, ...]
+    """Submodules of the first stage (embeddings)."""
+    last: tuple[str, ...]
+    """Submodules of the last stage (norm, output). One that the first has too (a tied output) is held by both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """How a model may be divided: names of its submodules."""
+
+    model: str = ""
+    """The model's name, for messages."""
+    blocks: str = ""
+    """See :class:`Model`."""
+    plan: Mapping[str, str] = field(default_factory=dict)
+    """Tensor plan: pattern of submodules -> role."""
+    stages: Stages | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """Into how many parts a layout cuts what one process would hold alone; for estimates."""
+
+    pipeline: int = 1
+    """Blocks."""
+    tensor: int = 1
+    """What the tensor plan cuts, and logits."""
+    sequence: bool = False
+    """``tensor`` also cuts the other activations."""
+    weights: int = 1
+    """Weights, beside that."""
+    gradients: int = 1
+    optimizer: int = 1
+    on_host: bool = False
+    """Weights, gradients and optimizer states are in the host's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Spec):
+    """``build(config) -> (module, loss)``.
+
+    ``module(batch)`` takes a micro batch (``dict`` of tensors, first dimension: sample) and returns an output;
+    ``loss(output, batch)`` turns that into a ``dict`` of scalar tensors: ``"loss"`` is what is minimised, a mean over
+    the micro batch; the others are logged beside it, except ``real_tokens`` and ``sequences``: these are counts, which
+    are added up and become speeds.
+    """
+
+    facts: str = ""
+    """``package.module:function(config, sequence) -> ModelFacts``, without torch; or None: the settings do not tell."""
+    blocks: str = ""
+    """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes, and fully sharded layouts
+    gather, one by one."""
+    plan: str = ""
+    """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
+    patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
+    ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one."""
+    stages: Stages | None = None
+    """How a pipeline cuts it; None: not at all."""
+    deferred: bool = False
+    """Under ``torch.device("meta")``, ``build`` gives a module without values, whose method ``initial_value(name,
+    shape)`` says that of each parameter and buffer; layouts that divide it then never hold all of it."""
+
+    free: tuple[str, ...] = ()
+    """Settings that do not decide what function the model computes, such as dropout and how it is initialised. All
+    others must be those that a checkpoint records of its model where a run begins with it or goes on from it. The
+    settings class may have a method ``resolved() -> Mapping[str, Any]``, which gives the settings with those filled in
+    that follow from others; settings that are compared are then taken from it."""
+    takes: tuple[str, ...] = ()
+    """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
+    before the run. Empty: not said."""
+    example: str = ""
+    """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
+    small models on it with the weights before and after."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """How this model stands in checkpoints of others: for each naming (``"hf"``: Hugging Face's) the
+    ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""
+
+    def structure(self, config: Any) -> Structure:
+        """How the model of these settings may be divided."""
+        plan = load(self.plan, f"model {self.name!r}")(config) if self.plan else {}
+        return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=self.stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Spec):
+    """``build(config, run) -> Samples``, see :class:`recipe_core.layouts.parallel.Samples`.
+
+    An endless global order of samples, which depends on the seed alone; the core gives each rank its part of it.
+    """
+
+    facts: str = ""
+    """``package.module:function(config) -> DataFacts``, without torch."""
+    gives: tuple[str, ...] = ()
+    """Names of the tensors that every micro batch has; empty: not said."""
+    prepare: str = ""
+    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files. It gives
+    back the manifest."""
+    prepare_config: type = NoSettings
+    """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
+    files: str = ""
+    """``package.module:class`` of a :class:`recipe_core.data.prepare.DataFiles`, for ``recipe inspect`` and
+    ``verify``."""
+    tokenizer: str = ""
+    """``package.module:function(config) -> dict``: names and texts of the files from which Hugging Face's AutoTokenizer
+    gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout(Spec):
+    """``build(module, config, run) -> Parallel``.
+
+    The settings class has a method ``axes(world_size) -> dict[str, int]``: the axes of the mesh and their sizes,
+    ``"dp"`` (ranks that share no samples) among them. Their product must be ``world_size``; the core says so where it
+    is not. A layout that has more to say raises a ValueError, worded like one of ``__post_init__``. The axes ``"tp"``
+    (ranks that share layers) and ``"pp"`` (ranks that hold one block after the other) are checked against the model.
+
+    It may have a method ``division(world_size) -> Division``, for the estimates of ``recipe check``.
+    """
+
+    divides: bool = False
+    """``module`` comes without values where the model can do so (``Model.deferred``), and not yet on ``run.device``;
+    ``build`` calls :func:`recipe_core.layouts.materialise.materialise` when each process knows its part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFormat(Spec):
+    """``build(config)`` gives a :class:`recipe_core.checkpoint.store.Format`: what saves, opens and loads a checkpoint.
+
+    A state is a nested dict of the parts ``model``, ``optimizer``, ``progress``, ``epoch`` and ``files``, see
+    :mod:`recipe_core.checkpoint.lazy`. A format that uses the names and shapes of others (``naming``) is given and
+    gives these, and ``recipe convert`` puts the model's adapter between.
+    """
+
+    patterns: tuple[str, ...] = ()
+    """Names of files by which a checkpoint of this format is known (``"ckpt_*.pt"``)."""
+    holds: tuple[str, ...] = ("model", "optimizer", "progress")
+    """The parts of a state that it can hold. A run saves only in formats that hold the first three."""
+    naming: str = ""
+    """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
+    whole: tuple[str, ...] = ()
+    """Settings, as words, with which it divides nothing over several files; ``recipe merge`` adds them."""
+    ranks: bool = False
+    """It consists of a file for each tensor-parallel and pipeline rank, divided by the model's tensor plan, see
+    :mod:`recipe_core.checkpoint.ranks.join`; it is for conversion, and no run saves in it."""
+    pads: bool = False
+    """Of one with a file for each rank: whether it pads the rows of a vocabulary."""
+    model: str = ""
+    """The only model that it is for; empty: any."""
+    refines: str = ""
+    """A format whose files this one's folders hold too: where the patterns of both match, this one is meant."""
+    stages: bool = False
+    """Whether it can save where processes hold different parameters, as in a pipeline; a state then has meta tensors in
+    the place of those that others hold."""
+
+
+@dataclass(frozen=True, init=False)
+class Use:
+    """A contribution picked by name, with settings: ``Use("gpt", layers=12)``."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def __init__(self, name: str, /, **settings: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "settings", settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run, as a composition of named contributions."""
+
+    name: str
+    summary: str
+    model: Use
+    data: Use
+    layout: Use = Use("ddp")
+    checkpoint: Use = Use("dcp")
+    train: Train = field(default_factory=Train)
+    """Its class is that of the section's settings: a subclass of :class:`Train` adds some that only this recipe has."""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another, ``processes: N`` says how
+    many it is made for. ``tiny`` must exist: it goes through the real command in seconds, on a laptop's CPU."""
+    processes: int = 1
+    """Processes that ``recipe run`` starts where nobody says how many."""
+    run: str = "recipe_core.train.run:run"
+    """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe has another."""
+    problems: str = ""
+    """``package.module:function(job, world_size) -> Iterable[str]``, without torch: what only this recipe's ``run``
+    finds wrong with settings that are right by themselves, one message each."""
+    log_line: str = ""
+    """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
+    closing: str = ""
+    """``package.module:function(module, job, run) -> dict``: called on every rank after the last step; what rank 0
+    returns goes into results.json. The closing summary shows ``sample``, a generated text, and ``notes``, a dict of
+    labels and lines."""

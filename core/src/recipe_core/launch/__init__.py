@@ -1,0 +1,6 @@
+"""Processes of a run: how they start, how they stop, and what they leave behind. Nothing in this folder imports torch.
+
+``worker.py``: how a process learns its rank, from our supervisor, torchrun or srun; read it first.
+``supervisor.py``: starts and watches the processes of one machine; ``tee.py`` keeps their output.
+``failures.py``: why a rank failed; ``stop.py``: the flag that signals set.
+"""

@@ -1,0 +1,345 @@
+"""Run a command as several ranks on this machine, and end as the first of them that failed. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
+
+from recipe_core.errors import DiskError, LaunchError
+from recipe_core.launch import failures
+from recipe_core.launch.failures import Failure
+from recipe_core.launch.tee import Output
+
+STORE = "RECIPE_STORE"
+"""Environment variable: the file through which the ranks of one machine meet."""
+SUPERVISOR = "RECIPE_SUPERVISOR"
+"""Environment variable: process id of the supervisor, for :func:`recipe_core.launch.worker.die_with_parent`."""
+TERMINAL = "RECIPE_TERMINAL"
+"""Environment variable, set for rank 0 where its stdout ends on a terminal, with the terminal's ``COLUMNS``."""
+GRACE = "RECIPE_GRACE"
+"""Environment variable: seconds that the other ranks have to end after one failed, and again after SIGTERM."""
+
+# Looked up by name: not every platform has all of them, and this file is imported on all.
+_FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+
+def supervise(argv: list[str], processes: int, logs: Path) -> int:
+    """Run ``argv`` as ``processes`` ranks of one run and wait for them. Call it from the main thread.
+
+    Each rank is told who it is by torchrun's variables and has a session of its own, so that a terminal's Ctrl-C
+    reaches this process alone. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to every rank; the second Ctrl-C
+    kills them. When a rank fails the others get ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the
+    reason of the one that failed first is printed once.
+
+    Args:
+        argv: the whole command of a rank; it should call :func:`recipe_core.launch.worker.die_with_parent` early and
+            :func:`recipe_core.launch.worker.record_failure` when it fails.
+        processes: how many, at least 1.
+        logs: folder for ``rank-N.log`` (both outputs of rank N, appended) and ``rank-N.error.json``. Rank 0's
+            output is also shown on ours, as it comes.
+
+    Returns:
+        0 when all ranks ended well, else the exit code of the rank that failed first (128 + N for signal N).
+
+    Raises:
+        LaunchError: the command cannot be started, or ``processes`` or ``RECIPE_GRACE`` is no such number.
+        DiskError: the logs cannot be written.
+    """
+    if os.name != "posix":
+        raise LaunchError("--processes: several processes need Linux or macOS; leave it out to run one")
+    if processes < 1:
+        raise LaunchError(f"--processes: expected at least 1, got {processes}")
+    supervisor = _Supervisor(processes, logs, _grace())
+    with ExitStack() as stack:
+        signals = stack.enter_context(_signals())
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="recipe-"))
+        stack.callback(supervisor.close)
+        supervisor.start(argv, Path(folder) / "store")
+        supervisor.wait(signals)
+    return supervisor.report()
+
+
+def _grace() -> float:
+    text = os.environ.get(GRACE, "5")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise LaunchError(f"the environment says {GRACE}={text!r}; expected a number of seconds, 0 or more")
+    return seconds
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket on which every signal arrives as one byte, its number: signals wait in line with all other events."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        before = {}
+        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            for number in (*_FORWARDED, signal.SIGCHLD):
+                # What we were told to ignore (nohup) stays so; the end of a child must be heard.
+                if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, lambda *_: None)
+            yield reader
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.set_wakeup_fd(wakeup)
+
+
+@dataclass
+class _Rank:
+    """One worker process."""
+
+    number: int
+    process: Popen[bytes]
+    log: Path
+    error: Path
+    ended: float | None = None
+    """When we saw its end, in seconds since the epoch."""
+    stopped: bool = False
+    """We told it to end because another rank had failed."""
+
+    def send(self, number: int) -> None:
+        """Send a signal to the worker, not to the processes it started: how to stop those is its own affair."""
+        if self.ended is None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the worker and what it started, as far as it lives in the worker's process group."""
+        with suppress(ProcessLookupError, PermissionError):  # macOS says EPERM of a group of zombies
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def stop(self, number: int) -> None:
+        """End a rank that outlives a failed one: SIGTERM to it, SIGKILL to all that it started, too."""
+        if self.ended is None:
+            self.stopped = True
+            if number == signal.SIGKILL:
+                self.kill()
+            else:
+                self.send(number)
+
+    def has_ended(self) -> bool:
+        if self.ended is None and self.process.poll() is not None:
+            self.ended = time.time()
+            self.kill()  # what it left behind; at once, while no other process can have got its number
+        return self.ended is not None
+
+    def failure(self, forwarded: list[int]) -> Failure | None:
+        """Why it failed; None when it did not, or only because we stopped it after another one's failure."""
+        code = self.process.returncode
+        if code == 0:
+            return None
+        recorded = failures.read_failure(self.error)
+        if recorded is not None:
+            return recorded
+        if self.stopped:
+            return None
+        ended = self.ended or time.time()
+        if code > 0:
+            return Failure(ended, f"rank {self.number} ended without saying why", None, code)
+        if -code in forwarded:
+            return Failure(ended, f"stopped by {_name(-code)}", None, 128 - code)
+        # Gloo and NCCL abort a rank that lost its peer where they cannot raise an error.
+        lost_peer = -code == signal.SIGABRT
+        return Failure(ended, f"rank {self.number} {_explain(-code)}", None, 128 - code, lost_peer)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
+
+
+def _explain(number: int) -> str:
+    if number == signal.SIGKILL:
+        return (
+            "was killed (SIGKILL); out of memory is the usual cause: the kernel's log (dmesg) would say so, "
+            "and a smaller train.micro_batch needs less"
+        )
+    if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT):
+        return f"crashed in native code ({_name(number)}); its log holds the Python stack"
+    return f"was ended by {_name(number)}"
+
+
+class _Supervisor:
+    def __init__(self, processes: int, logs: Path, grace: float) -> None:
+        self._processes = processes
+        self._logs = logs
+        self._grace = grace
+        self._ranks: list[_Rank] = []
+        self._outputs: list[Output] = []
+        self._received: list[int] = []
+        """The signals that came to us and were passed on."""
+        self._killed = False
+        """The second Ctrl-C came."""
+        self._failed_at: float | None = None
+        self._measures = [(grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
+        """What the ranks that outlive a failed one still have before them: seconds after the failure, and signal."""
+
+    def start(self, argv: list[str], store: Path) -> None:
+        files = [
+            [self._logs.absolute() / f"rank-{number}{suffix}" for suffix in (".log", ".error.json")]
+            for number in range(self._processes)
+        ]
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+            for stale in self._logs.glob("rank-*.error.json"):
+                stale.unlink()
+            for log, _ in files:
+                log.touch()
+        except OSError as problem:
+            raise DiskError(
+                f"{self._logs}: the logs of the ranks cannot be written ({problem.strerror}); choose another folder"
+            ) from problem
+        for number, (log, error) in enumerate(files):
+            environment = _environment(number, self._processes, store, error)
+            self._ranks.append(self._start_one(argv, number, log, error, environment))
+
+    def _start_one(self, argv: list[str], number: int, log: Path, error: Path, environment: dict[str, str]) -> _Rank:
+        shown = number == 0
+        with log.open("ab", buffering=0) as file:
+            try:
+                process = Popen(
+                    argv,
+                    env=environment,
+                    stdin=DEVNULL,
+                    stdout=PIPE if shown else file,
+                    stderr=PIPE if shown else STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as problem:
+                raise LaunchError(f"{argv[0]}: cannot be started ({problem.strerror or problem})") from problem
+        if process.stdout and process.stderr:
+            self._outputs = [Output(process.stdout, sys.stdout, log), Output(process.stderr, sys.stderr, log)]
+        return _Rank(number, process, log, error)
+
+    def wait(self, signals: socket.socket) -> None:
+        """Pass signals and output on until every rank has ended."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(signals, selectors.EVENT_READ)
+            for output in self._outputs:
+                selector.register(output.pipe, selectors.EVENT_READ, output)
+            while self._running():
+                for key, _ in selector.select(self._press()):
+                    if key.data is None:
+                        self._forward(signals.recv(4096))
+                    elif not key.data.pump():
+                        selector.unregister(key.data.pipe)
+        for output in self._outputs:
+            while output.pump():
+                pass
+
+    def _running(self) -> bool:
+        ended = [rank.has_ended() for rank in self._ranks]  # a list: the end of every one of them must be noticed
+        return not all(ended)
+
+    def _forward(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number == signal.SIGINT and number in self._received:
+                self._killed = True
+                self.kill()
+            elif number != signal.SIGCHLD:
+                self._received.append(number)
+                for rank in self._ranks:
+                    rank.send(number)
+
+    def _press(self) -> float | None:
+        """Take the measures that are due against ranks that outlive a failed one; seconds until the next is due."""
+        if not any(rank.process.returncode for rank in self._ranks):
+            return None
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        while self._measures:
+            after, number = self._measures[0]
+            if now < self._failed_at + after:
+                return self._failed_at + after - now
+            self._measures.pop(0)
+            for rank in self._ranks:
+                rank.stop(number)
+        return None
+
+    def kill(self) -> None:
+        """Kill whatever still runs."""
+        for rank in self._ranks:
+            if rank.ended is None:
+                rank.kill()
+
+    def close(self) -> None:
+        """Leave no process and no open file behind."""
+        self.kill()
+        for rank in self._ranks:
+            rank.process.wait()
+        for output in self._outputs:
+            output.close()
+
+    def report(self) -> int:
+        """Print why the run failed, once, and return its exit code."""
+        if sys.stdout.isatty() and any(rank.process.returncode for rank in self._ranks):
+            print("\x1b[?25h")  # rank 0 may have left its bar's line open and the cursor hidden
+        if self._killed:
+            print("recipe: killed by the second Ctrl-C; nothing was saved", file=sys.stderr)
+            return 128 + signal.SIGINT
+        causes = [(failure, rank) for rank in self._ranks if (failure := rank.failure(self._received))]
+        if not causes:
+            return 0
+        for failure, rank in causes:
+            with suppress(OSError), rank.log.open("a", encoding="utf-8") as log:
+                log.write(f"{failure.text}\n")
+        # Who lost a peer may have noticed it before the peer's own word arrived, and is not the cause.
+        first, rank = min(causes, key=lambda cause: (cause[0].lost_peer, cause[0].time))
+        print(f"recipe: {first.text}" if first.traceback is None else first.text, file=sys.stderr)
+        print(
+            f"recipe: rank {rank.number} of {self._processes} ended with exit code {first.exit_code}; "
+            f"its log is {self._logs / rank.log.name}",
+            file=sys.stderr,
+        )
+        return first.exit_code
+
+
+def _environment(rank: int, processes: int, store: Path, error: Path) -> dict[str, str]:
+    """The environment of one rank."""
+    env = dict(os.environ)
+    env.pop(TERMINAL, None)
+    env |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        # A file instead of a port: no other run can take it between our choice and its use.
+        STORE: str(store),
+        SUPERVISOR: str(os.getpid()),
+        failures.FILE: str(error),
+        "PYTHONUNBUFFERED": "1",
+    }
+    # Every rank would take all cores for its operators.
+    env.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+    # The stack of a crash in native code, into the log.
+    env.setdefault("PYTHONFAULTHANDLER", "1")
+    if sys.platform == "linux":
+        # The ranks are all here; the name of the machine may lead to an address that it does not answer on.
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if rank == 0 and sys.stdout.isatty():
+        env |= {TERMINAL: "1", "COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
+    return env
+
+
+def _cores() -> int:
+    """Cores that this process may use, where the platform says so; else all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

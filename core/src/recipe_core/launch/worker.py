@@ -1,0 +1,181 @@
+"""How a process learns that it is one rank of a run: from our supervisor, from torchrun, or from Slurm's srun.
+
+The same command is a whole run where none of them started it, and a rank where one did. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from recipe_core.errors import LaunchError
+from recipe_core.launch.failures import exit_code, record_failure
+from recipe_core.launch.supervisor import STORE, SUPERVISOR, supervise
+
+__all__ = ["Worker", "die_with_parent", "exit_code", "record_failure", "supervise", "worker"]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank of a run of several processes."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Rank among the processes of this machine."""
+    local_world_size: int
+    """Processes of this machine, as far as it is known: at least ``local_rank + 1``."""
+    launcher: Literal["recipe", "torchrun", "srun"]
+    rendezvous: Mapping[str, str]
+    """Where the ranks meet, as environment variables: ``RECIPE_STORE``, or ``MASTER_ADDR`` and ``MASTER_PORT``."""
+
+    def variables(self) -> dict[str, str]:
+        """This rank in torchrun's variables, for libraries that read nothing else."""
+        names = ("rank", "world_size", "local_rank", "local_world_size")
+        return {**{name.upper(): str(getattr(self, name)) for name in names}, **self.rendezvous}
+
+
+def worker(environment: Mapping[str, str] | None = None) -> Worker | None:
+    """Which rank this process is; None for a process that nobody started as one.
+
+    Raises:
+        LaunchError: the environment says half of it, or a value is no number.
+    """
+    env = os.environ if environment is None else environment
+    ranked = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & env.keys()
+    if len(ranked) < 3 and "SLURM_STEP_ID" in env and _number(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        return _of_srun(env)
+    return _of_torchrun(env) if ranked else None
+
+
+def _of_torchrun(env: Mapping[str, str]) -> Worker:
+    needed = ["RANK", "WORLD_SIZE", "LOCAL_RANK"]
+    if STORE not in env and env.get("WORLD_SIZE") != "1":
+        needed += ["MASTER_ADDR", "MASTER_PORT"]
+    missing = [name for name in needed if name not in env]
+    if missing:
+        present = [name for name in needed if name in env]
+        raise LaunchError(
+            f"the environment says {_listed(present)} but not {_listed(missing)}; a rank needs all of them. "
+            f"Start the ranks with `recipe run NAME --processes N`, torchrun or srun, or unset {_listed(present)}"
+        )
+    local_rank = _number(env, "LOCAL_RANK")
+    return _checked(
+        Worker(
+            rank=_number(env, "RANK"),
+            world_size=_number(env, "WORLD_SIZE"),
+            local_rank=local_rank,
+            local_world_size=_number(env, "LOCAL_WORLD_SIZE", local_rank + 1),
+            launcher="recipe" if STORE in env else "torchrun",
+            rendezvous={name: env[name] for name in (STORE, "MASTER_ADDR", "MASTER_PORT") if name in env},
+        )
+    )
+
+
+def _of_srun(env: Mapping[str, str]) -> Worker:
+    needed = ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NODELIST", "SLURM_JOB_ID"]
+    missing = [name for name in needed if name not in env]
+    if missing:
+        raise LaunchError(
+            f"the environment says SLURM_STEP_ID but not {_listed(missing)}; a rank under srun needs all of them. "
+            "Start the run with `srun recipe run NAME`, one task per rank"
+        )
+    # Steps of one machine need ports of their own. Job numbers of neighbours in time are close, those of steps too:
+    # 31 keeps a job's steps off the next job's. The range ends below the ports that the kernel hands out (32768).
+    port = 10_000 + (_number(env, "SLURM_JOB_ID") * 31 + _number(env, "SLURM_STEP_ID")) % 20_000
+    local_rank = _number(env, "SLURM_LOCALID")
+    return _checked(
+        Worker(
+            rank=_number(env, "SLURM_PROCID"),
+            world_size=_number(env, "SLURM_STEP_NUM_TASKS"),
+            local_rank=local_rank,
+            local_world_size=max(local_rank + 1, _tasks_of_node(env)),
+            launcher="srun",
+            rendezvous={
+                "MASTER_ADDR": env.get("MASTER_ADDR") or first_host(env["SLURM_STEP_NODELIST"]),
+                "MASTER_PORT": env.get("MASTER_PORT") or str(port),
+            },
+        )
+    )
+
+
+def _checked(found: Worker) -> Worker:
+    if not 0 <= found.rank < found.world_size or found.local_rank < 0:
+        raise LaunchError(
+            f"rank {found.rank} (local rank {found.local_rank}) of {found.world_size} ranks cannot be; "
+            "ranks count from 0 to one below their number"
+        )
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names)
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise LaunchError(f"the environment says {name}={text!r}; expected a number") from None
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a Slurm node list: ``node02`` of ``node[02-04,07],other``."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodelist)
+    if first is None:
+        raise LaunchError(f"SLURM_STEP_NODELIST={nodelist!r} names no host; set MASTER_ADDR to the host of rank 0")
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first.group())
+
+
+def _tasks_of_node(env: Mapping[str, str]) -> int:
+    """Tasks on this node, from Slurm's ``4(x2),3``: four on each of two nodes, three on a third; 0 if unknown."""
+    counts: list[int] = []
+    for text in env.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
+        if found is None:
+            return 0
+        counts += [int(found[1])] * int(found[2] or 1)
+    node = _number(env, "SLURM_NODEID", 0)
+    return counts[node] if node < len(counts) else 0
+
+
+def die_with_parent() -> None:
+    """End this rank when the supervisor that started it ends, however that ends; nothing where there is none.
+
+    Call it first, before slow imports, and from the main thread. A supervisor that is killed cannot stop its ranks,
+    and orphans would keep the devices.
+    """
+    # Taken out, so that a program that this rank starts does not believe to be a rank.
+    supervisor = int(os.environ.pop(SUPERVISOR, "0"))
+    if not supervisor:
+        return
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        pr_set_pdeathsig = 1  # linux/prctl.h
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    else:
+        _watch(supervisor)
+    if os.getppid() != supervisor:  # it was gone before the kernel knew of our wish
+        os._exit(1)
+
+
+def _watch(supervisor: int) -> None:
+    """Look every second whether the supervisor lives, where the kernel does not tell."""
+    import threading
+    import time
+
+    def look() -> None:
+        while os.getppid() == supervisor:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=look, name="supervisor-watch", daemon=True).start()

@@ -1,0 +1,70 @@
+"""Values and place of a model that was built without them, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from recipe_core.layouts.ties import replace
+
+
+class Deferred(Protocol):
+    """A module that was built on the meta device and knows the initial value of each of its tensors."""
+
+    def initial_value(self, name: str, shape: torch.Size) -> Tensor:
+        """The whole value of the parameter or buffer ``name``, on the CPU.
+
+        It depends on ``torch.initial_seed()``, the name and the shape, and on nothing else: not on the device, nor on
+        what part of the model this process holds.
+        """
+        ...
+
+
+@torch.no_grad()
+def materialise(
+    module: nn.Module, device: torch.device, part: nn.Module | None = None, names: Mapping[str, str] | None = None
+) -> None:
+    """Give the parameters and buffers of ``part`` (None: all of ``module``) their values, on ``device``.
+
+    Those on the meta device get the initial values that :class:`Deferred` says, of which this process keeps its shard;
+    others are moved. So at most one whole tensor exists at a time beside what the process holds. Names are those of
+    ``module``, or what ``names`` gives for them: those in the whole model, where ``module`` lacks the first of several.
+    Ties stay.
+    """
+    wanted = None if part is None else {*part.parameters(), *part.buffers()}
+    new: dict[Tensor, Tensor] = {}
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):  # tied ones once
+        if wanted is None or tensor in wanted:
+            placed = _placed(module, (names or {}).get(name, name), tensor, device)
+            new[tensor] = nn.Parameter(placed, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else placed
+    replace(module, new)
+
+
+def _placed(module: nn.Module, name: str, tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` with its value, on ``device``."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    if local.is_meta:
+        whole = cast("Deferred", module).initial_value(name, tensor.shape)
+        placed = torch.empty_like(local, device=device).copy_(_share(whole, tensor))
+    else:
+        placed = local.to(device)
+    if isinstance(tensor, DTensor):
+        return DTensor.from_local(
+            placed, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        )
+    return placed
+
+
+def _share(whole: Tensor, tensor: Tensor) -> Tensor:
+    """What this process holds of ``whole`` in ``tensor``."""
+    if isinstance(tensor, DTensor):
+        mesh = tensor.device_mesh
+        for axis, placement in enumerate(tensor.placements):
+            if isinstance(placement, Shard):
+                whole = whole.chunk(mesh.size(axis), placement.dim)[mesh.get_local_rank(axis)]
+    return whole

@@ -1,0 +1,140 @@
+"""The settings of the core's layouts: which ranks hold what. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recipe_core.hooks.specs import Division
+from recipe_core.hooks.train import too_small
+
+Data = Literal["ddp", "zero1", "fsdp"]
+
+
+@dataclass(frozen=True)
+class Single:
+    """One process."""
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """A mesh of one rank.
+
+        Raises:
+            ValueError: there are more.
+        """
+        if world_size > 1:
+            raise ValueError(f"single runs in one process, and this run has {world_size}; choose layout=ddp")
+        return {"dp": 1}
+
+
+@dataclass(frozen=True)
+class Ddp:
+    """Every rank holds the whole model and its part of each global batch."""
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """All ranks share the batch."""
+        return {"dp": world_size}
+
+
+class Divided:
+    """What a layout may divide, and into how many parts; the layouts below say which of it is a setting of theirs."""
+
+    pp: int = 1
+    tp: int = 1
+    sequence_parallel: bool = False
+    data: Data = "ddp"
+    cpu_offload: bool = False
+    reduce_each_micro_batch: bool = True
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """Neighbouring ranks share layers (tp), then samples are shared out (dp), then layers are (pp).
+
+        Raises:
+            ValueError: the degrees do not divide the number of processes.
+        """
+        degrees = {name: getattr(self, name) for name in ("pp", "tp") if getattr(self, name) > 1}
+        each = self.pp * self.tp
+        if world_size % each:
+            text = " x ".join(f"{name} {degree}" for name, degree in degrees.items())
+            raise ValueError(
+                f"{text} takes a multiple of {each} processes, and this run has {world_size}; start as many "
+                "(--processes), or choose other degrees"
+            )
+        pipeline = {"pp": self.pp} if self.pp > 1 else {}
+        return {**pipeline, "dp": world_size // each, **({"tp": self.tp} if self.tp > 1 else {})}
+
+    def division(self, world_size: int) -> Division:
+        """What one process holds of the whole."""
+        ranks = self.axes(world_size)["dp"]
+        return Division(
+            pipeline=self.pp,
+            tensor=self.tp,
+            sequence=self.sequence_parallel,
+            weights=ranks if self.data == "fsdp" else 1,
+            gradients=ranks if self.data == "fsdp" and self.reduce_each_micro_batch else 1,
+            optimizer=ranks if self.data != "ddp" else 1,
+            on_host=self.cpu_offload and self.data == "fsdp",
+        )
+
+
+def _require_degrees(layout: Divided) -> None:
+    if problems := too_small(layout, 1, "pp", "tp"):
+        raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True)
+class Zero1(Divided):
+    """Every rank computes with all weights and keeps its part of the optimizer's states."""
+
+    data = "zero1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fsdp(Divided):
+    """Every rank keeps its part of the weights, gradients and optimizer states; weights meet block by block."""
+
+    data = "fsdp"
+    cpu_offload: bool = False
+    """Keep weights, gradients and optimizer states in the host's memory; each block's weights come to the device to
+    compute, and the optimizer steps on the host."""
+    reduce_each_micro_batch: bool = True
+    """Sum gradients over the ranks after each micro batch and keep a part of them; ``false``: once a step, which
+    communicates less and keeps whole gradients till then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tp(Divided):
+    """Teams of neighbouring ranks share each layer, as the model's tensor plan says; the teams share the batch."""
+
+    tp: int = 2
+    """Ranks of a team."""
+    sequence_parallel: bool = False
+    """Split what lies between the shared matrices (norms, dropout, residuals) along the sequence: less memory for the
+    same communication. The samples' length must divide by ``tp``."""
+    data: Data = "ddp"
+    """What the teams do among each other: hold copies (``ddp``), share the optimizer's states (``zero1``) or all
+    (``fsdp``)."""
+    cpu_offload: bool = False
+    """With ``data=fsdp``: as in the layout fsdp."""
+    reduce_each_micro_batch: bool = True
+    """With ``data=fsdp``: as in the layout fsdp."""
+
+    def __post_init__(self) -> None:
+        _require_degrees(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pp(Divided):
+    """Ranks hold consecutive blocks of the model and pass micro batches on (1F1B); each may be a team that shares its
+    layers."""
+
+    pp: int = 2
+    """Stages. A step needs at least as many micro batches on each data-parallel rank."""
+    tp: int = 1
+    """Ranks that share the layers of a stage."""
+    sequence_parallel: bool = False
+    """As in the layout tp."""
+    data: Data = "ddp"
+    """As in the layout tp."""
+
+    def __post_init__(self) -> None:
+        _require_degrees(self)

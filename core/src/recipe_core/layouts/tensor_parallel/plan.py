@@ -1,0 +1,203 @@
+"""A model's tensor plan applied to it: which parameters are cut where, and what each submodule then computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from recipe_core.checkpoint.ranks.cuts import BY_ROLE
+from recipe_core.errors import ConfigError, PluginError, did_you_mean
+from recipe_core.layouts.patterns import matching
+from recipe_core.layouts.tensor_parallel.roles import Team, start, take, use_local_parameters
+from recipe_core.layouts.ties import replace, ties
+
+_TYPES = {"column": nn.Linear, "row": nn.Linear, "vocabulary_in": nn.Embedding, "vocabulary_out": nn.Linear}
+_UNEVEN = ("vocabulary_in", "vocabulary_out")
+"""Roles that can do with parts of unequal size: nobody chose the number of words for its divisors."""
+_INHERITED = ("sequence", "replicated", "whole", "split")
+"""Roles that the submodules of a module share, where they have none of their own."""
+ROLES = (*BY_ROLE, *_INHERITED)
+
+
+class Cut(NamedTuple):
+    """How a parameter is cut over the ranks."""
+
+    name: str
+    dim: int | None
+    """Along which dimension; None: it is whole on every rank."""
+    even: bool
+    """Whether the parts must be of one size."""
+    partial: bool
+    """Whether it is whole on every rank, and each has only its part of the gradient."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a plan says of a model's submodules and parameters."""
+
+    roles: dict[str, str]
+    """Submodule -> role, of those that have one of their own."""
+    cuts: dict[Tensor, Cut]
+    partial: list[tuple[nn.Module, str]]
+    """See :class:`Team`."""
+
+
+def assign(
+    module: nn.Module, plan: Mapping[str, str], degree: int, *, sequence: bool = False, even: bool = False
+) -> Assignment:
+    """Hold ``plan`` against ``module``, which stays as it is.
+
+    Args:
+        module: with or without values (on the meta device).
+        plan: pattern of submodules -> role, see :mod:`recipe_core.layouts.tensor_parallel.roles`.
+        degree: ranks of a team.
+        sequence: whether to split the residual stream along the sequence.
+        even: whether all parts must be of one size, which FSDP expects of what it shares out further; else those of
+            the vocabulary need not be.
+
+    Raises:
+        ConfigError: ``degree`` does not divide what is to be cut.
+        PluginError: the plan does not fit the model: a pattern without a match, an unknown role, a parameter without
+            a role, tied parameters that are to be cut in different ways.
+    """
+    roles = _roles(module, plan)
+    cuts: dict[Tensor, Cut] = {}
+    partial: list[tuple[nn.Module, str]] = []
+    for name, owner in module.named_modules():
+        role, inherited = roles.get(name), _inherited(name, roles)
+        for parameter_name, parameter in owner.named_parameters(recurse=False):
+            if role or inherited:
+                dim = BY_ROLE.get(role or "", {}).get(parameter_name)
+                part = _is_partial(role, inherited, dim, sequence)
+                cut = Cut(f"{name}.{parameter_name}", dim, even or role not in _UNEVEN, part)
+                _require_same(cuts, parameter, cut)
+                if part:
+                    partial.append((owner, parameter_name))
+    _require_all(module, cuts)
+    for parameter, cut in cuts.items():
+        _require_divisible(parameter, cut, degree)
+    return Assignment(roles, cuts, partial)
+
+
+def divide(
+    module: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh, device: torch.device, sequence: bool,
+    *, even: bool = False,
+) -> Team:  # fmt: skip
+    """Cut ``module`` over the ranks of ``mesh`` (one axis) as ``plan`` says; its parameters become DTensors.
+
+    ``device`` is where the model computes; for the others, and what it raises, see :func:`assign`.
+    """
+    tied = ties(module)
+    found = assign(module, plan, mesh.size(), sequence=sequence, even=even)
+    team = Team(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=found.partial)
+    replace(module, {parameter: _piece(parameter, cut, mesh) for parameter, cut in found.cuts.items()})
+    for name, owner in list(module.named_modules()):
+        if name in found.roles:
+            take(owner, found.roles[name], name, team, inside=_inherited(name, found.roles) == "split")
+        elif next(owner.parameters(recurse=False), None) is not None:
+            use_local_parameters(owner)
+    start(module, team)
+    if ties(module) != tied:
+        raise PluginError(f"tensor plan: tied parameters came apart: {tied} before, {ties(module)} after")
+    return team
+
+
+def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
+    """The role of each submodule that the plan names."""
+    roles: dict[str, str] = {}
+    for pattern, role in plan.items():
+        if role not in ROLES:
+            hint = did_you_mean(role, ROLES)
+            raise PluginError(f"tensor plan: {pattern}: no such role as {role!r}{hint} (roles: {', '.join(ROLES)})")
+        found = matching(module, pattern)
+        if not found:
+            hint = did_you_mean(pattern, [name for name, _ in module.named_modules()])
+            raise PluginError(f"tensor plan: {pattern}: the model has no such submodule{hint}; mend the plugin")
+        for name, owner in found.items():
+            if roles.setdefault(name, role) != role:
+                raise PluginError(f"tensor plan: {name}: two patterns name it, as {roles[name]} and as {role}")
+            expected = _TYPES.get(role, nn.Module)
+            if not isinstance(owner, expected):
+                kind = type(owner).__name__
+                raise PluginError(f"tensor plan: {name}: {role} is a role for {expected.__name__}, and this is {kind}")
+    return roles
+
+
+def _inherited(name: str, roles: Mapping[str, str]) -> str | None:
+    """The role of the nearest module around ``name`` whose submodules share it."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if roles.get(name) in _INHERITED:
+            return roles[name]
+    return None
+
+
+def _is_partial(role: str | None, inherited: str | None, dim: int | None, sequence: bool) -> bool:
+    """Whether each rank sees only its part of the gradient of a parameter that is whole on all of them."""
+    if dim is not None:
+        return False
+    if role == "row":  # the bias, which is added to the stream
+        return sequence
+    around = role if role in _INHERITED else inherited
+    return around == "split" or (around == "sequence" and sequence)
+
+
+def _require_same(cuts: dict[Tensor, Cut], parameter: Tensor, cut: Cut) -> None:
+    """Note how a parameter is cut, which must be the same under each of its names."""
+    first = cuts.setdefault(parameter, cut)
+    if first.dim != cut.dim:
+        words = {None: "whole", 0: "cut by rows", 1: "cut by columns"}
+        raise PluginError(
+            f"tensor plan: {first.name} and {cut.name} are one tied parameter, which is to be {words[first.dim]} by "
+            f"the role of the one and {words[cut.dim]} by that of the other"
+        )
+    if first.partial != cut.partial:
+        raise PluginError(
+            f"tensor plan: {first.name} and {cut.name} are one tied parameter, and by their roles a rank has the whole "
+            "gradient of the one and a part of that of the other, which cannot be added up; give both modules one role "
+            "(sequence, or replicated), or take layout.sequence_parallel=false"
+        )
+    cuts[parameter] = first._replace(even=first.even or cut.even)
+
+
+def _require_all(module: nn.Module, cuts: Mapping[Tensor, Cut]) -> None:
+    missing = [name for name, parameter in module.named_parameters() if parameter not in cuts]
+    if missing:
+        names = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
+        raise PluginError(f"tensor plan: no role for what holds {names}; say replicated or sequence for it")
+
+
+def _require_divisible(parameter: Tensor, cut: Cut, degree: int) -> None:
+    if cut.dim is None:
+        return
+    length = parameter.shape[cut.dim]
+    most = -(-length // degree)
+    if length % degree and (cut.even or most * (degree - 1) >= length):  # every rank has something of it
+        raise ConfigError(
+            f"layout.tp: {degree} does not divide dimension {cut.dim} of {cut.name}, which is {length:,} "
+            f"(shape {list(parameter.shape)}); choose another degree, or change the size in the model's settings"
+        )
+
+
+def _piece(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
+    """This rank's part of a parameter, as a DTensor."""
+    local, placement = parameter.detach(), Replicate() if cut.dim is None else Shard(cut.dim)
+    if cut.dim is not None:
+        part = local.chunk(mesh.size(), cut.dim)[mesh.get_local_rank()]
+        local = part.clone(memory_format=torch.contiguous_format)
+    piece = DTensor.from_local(
+        local, mesh, [placement], run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
+    return nn.Parameter(piece, parameter.requires_grad)
+
+
+def partial_gradients(team: Team) -> list[Tensor]:
+    """This rank's part of the gradients that are still to be summed over the team; tied parameters once."""
+    gradients = {getattr(owner, name): getattr(owner, name).grad for owner, name in team.partial}
+    return [g.to_local() if isinstance(g, DTensor) else g for g in gradients.values() if g is not None]

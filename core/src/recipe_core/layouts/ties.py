@@ -1,0 +1,33 @@
+"""Tied parameters: one tensor under several names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from recipe_core.layouts.parallel import plain_name
+
+
+def ties(module: nn.Module) -> dict[str, str]:
+    """Further names of tied parameters, with the first one."""
+    first: dict[nn.Parameter, str] = {}
+    found = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        plain = plain_name(name)
+        if first.setdefault(parameter, plain) != plain:
+            found[plain] = first[parameter]
+    return found
+
+
+def replace(module: nn.Module, new: Mapping[Tensor, Tensor]) -> None:
+    """Put the values of ``new`` in the place of its keys (parameters or buffers), wherever ``module`` uses them.
+
+    What was tied stays tied, which PyTorch's own functions do not promise: parallelize_module, to_empty and a move to
+    some devices give each use of a parameter a copy of its own.
+    """
+    for owner in module.modules():
+        for held in (owner._parameters, owner._buffers):
+            for name, tensor in list(held.items()):
+                if tensor is not None and tensor in new:
+                    setattr(owner, name, new[tensor])

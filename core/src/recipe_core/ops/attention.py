@@ -1,0 +1,115 @@
+"""Causal self-attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recipe_core.ops.dropout import keep_mask, keep_scale
+
+_ROWS = 128
+"""Queries whose scores the CPU holds at once: few enough to stay in its cache, many enough for fast products."""
+
+
+def causal_attention(qkv: Tensor, dropout: float) -> Tensor:
+    """Attention of every token to itself and those before it, with ``dropout`` on the probabilities.
+
+    Args:
+        qkv: query, key and value of each head, ``[batch, sequence, heads, 3, head_dim]``.
+        dropout: its probability; 0 outside training.
+
+    Returns:
+        ``[batch, sequence, heads, head_dim]``.
+    """
+    if _better_in_blocks(qkv, dropout):
+        seed = int(torch.randint(2**63 - 1, ())) if dropout else 0
+        with torch.autocast("cpu", enabled=False):
+            output: Tensor = _BlockAttention.apply(qkv, dropout, seed)  # type: ignore[no-untyped-call]
+        return output
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(3))
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True).transpose(1, 2)
+
+
+def _better_in_blocks(qkv: Tensor, dropout: float) -> bool:
+    """Whether the function below is faster than PyTorch's.
+
+    On CPUs PyTorch has no kernel with dropout (it falls back to whole score matrices in fp32, with a slow generator),
+    and its kernel for 16-bit numbers takes twice the time of plain products.
+    """
+    on_cpu = qkv.device.type == "cpu" and not torch.compiler.is_compiling()
+    return on_cpu and (dropout > 0 or qkv.dtype == torch.bfloat16)
+
+
+class _BlockAttention(torch.autograd.Function):
+    """Attention in blocks of queries; backward computes each block's probabilities and dropout mask again.
+
+    Nothing of size ``sequence x sequence`` is kept, and the keys after a block are not touched. The products are of the
+    inputs' width, as in Megatron-LM's unfused attention; softmax computes in fp32 inside.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, dropout: float, seed: int) -> Tensor:
+        ctx.save_for_backward(qkv)
+        ctx.dropout, ctx.seed = dropout, seed
+        q, k, v = _heads_first(qkv)
+        output = torch.empty_like(q)
+        for start, stop, probabilities, mask in _blocks(q, k, dropout, seed):
+            if mask is not None:
+                probabilities.mul_(mask)
+            output[:, start:stop] = torch.bmm(probabilities, v[:, :stop])
+        if dropout:
+            output.mul_(keep_scale(dropout))
+        batch, sequence, heads, _, head_dim = qkv.shape
+        return output.view(batch, heads, sequence, head_dim).transpose(1, 2).contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (qkv,) = ctx.saved_tensors
+        batch, sequence, heads, _, head_dim = qkv.shape
+        q, k, v = _heads_first(qkv)
+        grad = grad.transpose(1, 2).reshape(q.shape) * keep_scale(ctx.dropout)
+        grad_q = torch.empty_like(q)
+        grad_k, grad_v = (torch.zeros(q.shape, dtype=torch.float32) for _ in range(2))  # sums over blocks
+        for start, stop, probabilities, mask in _blocks(q, k, ctx.dropout, ctx.seed):
+            dropped, grad_p = probabilities, torch.bmm(grad[:, start:stop], v[:, :stop].mT)
+            if mask is not None:
+                dropped = probabilities * mask
+                grad_p.mul_(mask)
+            grad_v[:, :stop] += torch.bmm(dropped.mT, grad[:, start:stop])
+            grad_s = torch._softmax_backward_data(grad_p, probabilities, -1, probabilities.dtype)
+            grad_q[:, start:stop] = torch.bmm(grad_s, k[:, :stop])
+            grad_k[:, :stop] += torch.bmm(grad_s.mT, q[:, start:stop])
+        scale = head_dim**-0.5
+        grads = torch.stack([grad_q.mul_(scale), grad_k.mul_(scale).to(q.dtype), grad_v.to(q.dtype)])
+        return grads.view(3, batch, heads, sequence, head_dim).permute(1, 3, 2, 0, 4), None, None
+
+
+def _heads_first(qkv: Tensor) -> Tensor:
+    """``[3, batch * heads, sequence, head_dim]``, each part contiguous, as batched products want it."""
+    return qkv.permute(3, 0, 2, 1, 4).flatten(1, 2).contiguous()
+
+
+def _blocks(q: Tensor, k: Tensor, dropout: float, seed: int) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
+    """Each block of queries ``start`` to ``stop - 1`` with what it attends with.
+
+    Yields:
+        start, stop, probabilities ``[batch * heads, stop - start, stop]``, and the dropout mask of that shape, the same
+        for the same ``seed``, or None without dropout.
+    """
+    sequence, head_dim = q.shape[1:]
+    later = torch.full((_ROWS, _ROWS), -math.inf, dtype=q.dtype).triu_(1)
+    unused = q.new_empty(1, 1, 1)
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, sequence, _ROWS):
+        stop = min(start + _ROWS, sequence)
+        scores = torch.baddbmm(unused, q[:, start:stop], k[:, :stop].mT, beta=0, alpha=head_dim**-0.5)
+        scores[:, :, start:].add_(later[: stop - start, : stop - start])
+        mask = keep_mask(scores.shape, dropout, q.dtype, generator) if dropout else None
+        yield start, stop, torch.softmax(scores, -1), mask

@@ -1,0 +1,275 @@
+"""A recipe with every name looked up and every setting checked. Still no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
+from recipe_core.files import require_local
+from recipe_core.hooks.registry import PARTS, PartKind, Registry
+from recipe_core.hooks.specs import Division, Model, ModelFacts, Part, Recipe, Structure, Use, load
+from recipe_core.hooks.train import Train
+from recipe_core.settings import fill
+from recipe_core.settings.facts import Facts
+
+__all__ = ["Job", "Part", "resolve", "split_name"]
+
+SECTIONS = (*PARTS, "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that a run needs to know, and nothing else."""
+
+    recipe: Recipe
+    variant: str | None
+    model: Part
+    data: Part
+    layout: Part
+    checkpoint: Part
+    train: Train
+    processes: int
+    """So many are started where nobody says how many: those that the variant is made for, or the recipe's."""
+    facts: Facts = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """``recipe`` or ``recipe:variant``, as a user types it."""
+        return self.recipe.name if self.variant is None else f"{self.recipe.name}:{self.variant}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data that :func:`resolve` turns into this same job."""
+        plain: dict[str, Any] = {"recipe": self.recipe.name}
+        if self.variant is not None:
+            plain["variant"] = self.variant
+        for kind in PARTS:
+            part: Part = getattr(self, kind)
+            plain[kind] = {"use": part.spec.name, **fill.plain(part.config)}
+        return {**plain, "train": fill.plain(self.train)}
+
+    def as_yaml(self) -> str:
+        """The same as text, with lists on one line."""
+        import yaml
+
+        class Dumper(yaml.SafeDumper):
+            pass
+
+        Dumper.add_representer(
+            list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
+        )
+        return yaml.dump(self.as_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+    def model_facts(self) -> ModelFacts | None:
+        """What the model says of itself, at the length of the samples; None where it or the dataset says nothing."""
+        return self.facts.model
+
+    def structure(self) -> Structure:
+        """How the model may be divided."""
+        spec = self.model.spec
+        return spec.structure(self.model.config) if isinstance(spec, Model) else Structure()
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """The axes of the mesh; empty where the layout does not fit so many processes."""
+        try:
+            found: dict[str, int] = self.layout.config.axes(world_size)
+        except (RecipeError, ValueError):
+            return {}
+        return found
+
+    def division(self, world_size: int) -> tuple[Division | None, int]:
+        """Into how many parts the layout cuts the model, None where it does not say; and the data-parallel ranks."""
+        axes, say = self.axes(world_size), getattr(self.layout.config, "division", None)
+        return (say(world_size) if axes and say else None), axes.get("dp", 1)
+
+    def tokens_per_sample(self) -> int:
+        """Length of a sample; 0 where the dataset does not say."""
+        return self.facts.data.sequence if self.facts.data else 0
+
+    def problems(self, world_size: int, out: Path | None = None) -> list[str]:
+        """What only shows when the parts are seen together, with the files, the processes and the disk of ``out``."""
+        parts = {kind: getattr(self, kind) for kind in PARTS}
+        return _problems(parts, self.train, self.facts, world_size, out)
+
+
+def resolve(
+    registry: Registry,
+    target: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    world_size: int | None = None,
+    out: Path | None = None,
+) -> Job:
+    """Lay variant, file and overrides over a recipe, look every name up, and check every setting.
+
+    Args:
+        registry: where the names are looked up.
+        target: name of a recipe, ``name:variant``, path of a YAML file, or what such a file holds.
+        overrides: words ``section.setting=value``, or sections with settings.
+        world_size: number of processes, 0 for :attr:`Job.processes`; where it is given, everything that
+            :meth:`Job.problems` finds is checked too.
+        out: the run folder, for the check of its disk.
+
+    Raises:
+        ConfigError: the target or a setting is wrong; one error names everything that is.
+        PluginError: the recipe is unknown, or claimed by two plugins.
+    """
+    found: list[str] = []
+    recipe, variant, file = _target(registry, target)
+    merged = _base(recipe)
+    extra = overrides if isinstance(overrides, Mapping) else fill.overrides(overrides, found)
+    layers, made_for = _variant_layers(recipe, variant)
+    for layer in (*layers, file, extra):
+        merged = fill.merge(merged, _sections(layer, found))
+    parts: dict[PartKind, Part] = {}
+    for kind in PARTS:
+        part = _part(registry, kind, merged[kind], found)
+        if part is not None:
+            parts[kind] = part
+    train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", found)
+    facts = Facts(parts.get("model"), parts.get("data"))
+    if world_size is not None:
+        processes = world_size or made_for
+        train = train and train.for_run(processes, _train_samples(facts))
+        found += _problems(parts, train, facts, processes, out)
+    if found or train is None:
+        raise ConfigError.of(dict.fromkeys(found))
+    job = Job(recipe=recipe, variant=variant, train=train, processes=made_for, facts=facts, **parts)
+    if world_size is not None and recipe.problems:
+        problems = load(recipe.problems, f"recipe {recipe.name!r}")(job, world_size or made_for)
+        if found := list(problems):
+            raise ConfigError.of(dict.fromkeys(found))
+    return job
+
+
+def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
+    """The contribution that a section names (``use``), with its settings; what is wrong goes to ``problems``."""
+    if not isinstance(section.get("use"), str):
+        problems.append(f"{kind}: expected a line `use: NAME`")
+        return None
+    return _part(registry, kind, section, problems)
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """``"gpt:tiny"`` as ``("gpt", "tiny")``; no variant is None."""
+    recipe, colon, variant = name.partition(":")
+    return recipe, variant if colon else None
+
+
+def _problems(
+    parts: Mapping[PartKind, Part], train: Train | None, facts: Facts, world_size: int, out: Path | None
+) -> list[str]:
+    from recipe_core.cli.check import problems  # what looks at files and machines costs time that `recipe show` saves
+
+    return list(problems(parts, train, facts, world_size, out))
+
+
+def _train_samples(facts: Facts) -> int | None:
+    """Different training samples, where they are known."""
+    try:
+        return facts.data.train_samples if facts.data else None
+    except RecipeError:  # which fact_problems tells
+        return None
+
+
+def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple[Recipe, str | None, Mapping[str, Any]]:
+    """The recipe, the variant, and the sections of the file where ``target`` is one."""
+    if isinstance(target, str) and not _is_path(target):
+        name, variant = split_name(target)
+        return registry.get("recipe", name), variant, {}
+    where = "job" if isinstance(target, Mapping) else str(target)
+    data = dict(target if isinstance(target, Mapping) else _read_file(target))
+    recipe, variant = data.pop("recipe", None), data.pop("variant", None)
+    if not isinstance(recipe, str):
+        raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
+    if variant is not None and not isinstance(variant, str):
+        raise ConfigError(f"{where}: variant: expected a name, got {variant!r}")
+    return registry.get("recipe", recipe), variant, data
+
+
+def _is_path(target: str) -> bool:
+    return target.endswith((".yaml", ".yml")) or os.sep in target
+
+
+def _read_file(target: str | Path) -> Mapping[str, Any]:
+    import yaml
+
+    require_local(target, "FILE")
+    path = Path(target)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path}: expected settings as `recipe show NAME` prints them, got {type(data).__name__}")
+    return data
+
+
+def _base(recipe: Recipe) -> dict[str, Any]:
+    """What the recipe itself says."""
+    sections: dict[str, Any] = {"train": fill.plain(recipe.train)}
+    for kind in PARTS:
+        use: Use = getattr(recipe, kind)
+        sections[kind] = {"use": use.name, **fill.plain(use.settings)}
+    return sections
+
+
+def _variant_layers(recipe: Recipe, variant: str | None) -> tuple[list[Mapping[str, Any]], int]:
+    """The variant and those that it extends, the farthest first; and how many processes they are made for."""
+    processes: list[int] = []
+    layers: list[Mapping[str, Any]] = []
+    seen: list[str] = []
+    while variant is not None:
+        if variant in seen:
+            raise PluginError(f"{recipe.name}: variants extend each other in a circle: {' -> '.join([*seen, variant])}")
+        if variant not in recipe.variants:
+            known = ", ".join(recipe.variants) or "none"
+            asked = f"{recipe.name}:{seen[-1]} extends {variant!r}, and there is" if seen else f"{recipe.name} has"
+            hint = did_you_mean(variant, recipe.variants)
+            raise ConfigError(f"{asked} no variant {variant!r}{hint} (variants: {known})")
+        seen.append(variant)
+        layer = dict(recipe.variants[variant])
+        variant = layer.pop("extends", None)
+        if "processes" in layer:
+            processes.append(_processes(layer.pop("processes"), f"{recipe.name}:{seen[-1]}"))
+        layers.insert(0, layer)
+    return layers, [*processes, recipe.processes][0]
+
+
+def _processes(number: object, owner: str) -> int:
+    if type(number) is not int or number < 1:
+        raise PluginError(f"{owner}: processes: expected a whole number of at least 1, got {number!r}")
+    return number
+
+
+def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in layer.items():
+        if name not in SECTIONS:
+            hint = did_you_mean(str(name), SECTIONS)
+            problems.append(f"{name}: no such section{hint} (sections: {', '.join(SECTIONS)})")
+        elif isinstance(value, Mapping):
+            sections[name] = fill.plain(value)
+        elif isinstance(value, str) and name != "train":
+            sections[name] = {"use": value}
+        elif value is not None:
+            problems.append(f"{name}: expected settings ({{name: value}}), got {value!r}")
+    return sections
+
+
+def _part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
+    """The contribution that a section names, with its settings."""
+    settings = dict(section)
+    name = settings.pop("use")
+    try:
+        spec = registry.get(kind, str(name))
+    except PluginError as error:
+        problems.append(f"{kind}: {error}")
+        return None
+    filled = fill.fill(spec.config, settings, kind, problems)
+    return None if filled is None else Part(spec, filled)

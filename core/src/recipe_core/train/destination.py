@@ -1,0 +1,119 @@
+"""The folder of a run for which ``--out`` names none."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from recipe_core.errors import ConfigError, DiskError, LaunchError
+from recipe_core.files import require_local
+from recipe_core.launch.worker import Worker
+from recipe_core.train.metrics.curves import METRICS, read_lines
+
+RUNS = Path("runs")
+LOCK = ".lock"
+TRIAL = "trial"
+"""Folder in a run folder where `recipe precompile` works."""
+_BEFORE_A_RUN = {"logs", LOCK, TRIAL}
+"""What a folder may hold whose run has not begun."""
+_SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
+
+
+def require_run_folder(out: Path) -> None:
+    """Raise ConfigError where ``out`` is remote, or holds other things than a run: nothing may be written into it."""
+    require_local(out, "--out")
+    if not out.exists():
+        return
+    if not (out / "job.yaml").exists():
+        if not out.is_dir() or any(path.name not in _BEFORE_A_RUN for path in out.iterdir()):
+            raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
+    elif not _is_our_job(out / "job.yaml"):
+        raise ConfigError(
+            f"{out} exists and is not a run folder ({out / 'job.yaml'} is none that a run wrote); give another --out"
+        )
+
+
+def begun(out: Path) -> bool:
+    """Whether the run of ``out`` has anything to keep. One that failed before its first step has not: whoever corrects
+    the setting that it failed by gives the same folder again."""
+    folder = out / "checkpoints"
+    if folder.is_dir() and any(folder.iterdir()):
+        return True
+    lines = read_lines(out / METRICS)
+    return bool(lines.damaged) or any(row.get("step") for row in lines.rows)
+
+
+def _is_our_job(path: Path) -> bool:
+    """Whether a run wrote the file: all sections are in it, and no comment. Others call their files job.yaml too."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False
+    commented = any(line.lstrip().startswith("#") for line in text.splitlines())
+    return isinstance(found, Mapping) and found.keys() >= _SECTIONS and not commented
+
+
+def new_folder(name: str) -> Path:
+    """Make ``runs/NAME-<time>``, which no other run has."""
+    stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while True:
+        folder = RUNS / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # several runs that a script started in the same second
+            if not RUNS.is_dir():
+                raise DiskError(f"{RUNS}: expected a folder to put runs into; name another with --out") from None
+            number += 1
+        except OSError as error:
+            raise DiskError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from error
+        else:
+            return folder
+
+
+def shared_folder(name: str, worker: Worker) -> Path:
+    """``runs/NAME-<launch>``, which every rank of a launch by torchrun or srun arrives at without asking the others.
+
+    Raises:
+        LaunchError: the launcher says nothing that tells this launch from others.
+    """
+    launch = _slurm_step(os.environ) if worker.launcher == "srun" else _torchrun_launch(os.environ, worker)
+    if launch is None:
+        raise LaunchError(
+            "the ranks cannot agree on a run folder, for torchrun gives this run no name; add --out DIR, or give "
+            "torchrun --rdzv-id=NAME"
+        )
+    return RUNS / f"{file_name(name)}-{file_name(launch)}"
+
+
+def _slurm_step(env: Mapping[str, str]) -> str:
+    """A job that Slurm starts again keeps its number, and so goes on in its folder."""
+    return f"slurm-{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}"
+
+
+def _torchrun_launch(env: Mapping[str, str], worker: Worker) -> str | None:
+    name = env.get("TORCHELASTIC_RUN_ID", "none")
+    if name != "none":  # which is what torchrun says where it was given no name
+        return name
+    return _parent() if worker.local_world_size == worker.world_size else None
+
+
+def _parent() -> str | None:
+    """Number and start of the parent process, which ranks of one machine have in common; None but on Linux."""
+    try:
+        after_name = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return None
+    start = after_name.split()[19]  # field 22 of proc(5): clock ticks after the machine's start
+    return f"torchrun-{os.getppid()}-{start}"
+
+
+def file_name(text: str) -> str:
+    """``text`` with nothing but what may stand in the name of a file."""
+    return re.sub(r"[^\w.-]+", "-", text)

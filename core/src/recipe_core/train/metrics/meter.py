@@ -1,0 +1,159 @@
+"""What training measures: the loss of each step, counts of what was in its samples, and the speed of the last steps."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from recipe_core.engine import neuron
+from recipe_core.engine.protocol import Engine
+from recipe_core.layouts.parallel import Run
+from recipe_core.train.metrics.curves import Row
+
+COUNTS = ("real_tokens", "sequences")
+"""What a loss may count beside its values: tokens that are no padding, and sequences, of which a packed sample holds
+several. They are added up over micro batches, steps and ranks, where values are averaged."""
+WINDOW = 10
+"""Steps, at least, that a speed is measured over."""
+
+
+def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values of a loss that are averaged."""
+    return {name: value for name, value in values.items() if name not in COUNTS}
+
+
+def mean_over_ranks(engine: Engine, run: Run, values: Mapping[str, Tensor]) -> dict[str, float]:
+    """All values averaged over the data-parallel ranks, in one reduction; the host waits for it."""
+    return _averaged(engine, run, values, engine.read(_stacked(list(values.values()))))
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    here = [value.cpu() if neuron.is_narrow(value.device) else value for value in values]
+    return torch.stack([value.double() if value.device.type == "cpu" else value.float() for value in here])
+
+
+def _averaged(engine: Engine, run: Run, names: Iterable[str], stacked: Tensor) -> dict[str, float]:
+    group = run.mesh["dp"].get_group() if run.mesh is not None else None
+    return dict(zip(names, engine.mean(stacked, group).tolist(), strict=True))
+
+
+@dataclass
+class Stretch:
+    """Consecutive steps: how many, how long they took, and what was counted in them over all ranks."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the steps since the last reading gave."""
+
+    row: Row
+    """Means of the last step and speeds, for metrics.jsonl."""
+    losses: list[float]
+    """The loss of every step since the last reading, where the meter keeps them."""
+
+
+class Meter:
+    """Gathers what each step leaves on the device; only :meth:`read` makes the host wait for it.
+
+    Args:
+        engine: the device and the other ranks.
+        run: what the run is.
+        tokens_per_sample: length of a sample with its padding; 0 where it is not known.
+        flops_per_sample: floating-point operations of one sample, where they are known.
+        every_loss: keep the loss of every step until it is read.
+    """
+
+    def __init__(
+        self, engine: Engine, run: Run, tokens_per_sample: int = 0, flops_per_sample: float | None = None,
+        *, every_loss: bool = False,
+    ) -> None:  # fmt: skip
+        self._engine, self._run = engine, run
+        self._tokens_per_sample, self._flops_per_sample = tokens_per_sample, flops_per_sample
+        self._losses: list[Tensor] | None = [] if every_loss else None
+        self._counts: dict[str, Tensor] = {}  # of the step under way
+        self._counted: dict[str, list[Tensor]] = {}  # of the steps since the last reading
+        self._now = Stretch()
+        self._recent: deque[Stretch] = deque()
+        self._values: dict[str, Tensor] = {}
+        self._norm = torch.tensor(torch.nan)
+        self._lr = 0.0
+
+    def micro(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Add the counts of one micro batch; return its other values."""
+        for name in COUNTS:
+            if name in values:
+                count = values[name].detach().long()
+                self._counts[name] = self._counts[name] + count if name in self._counts else count
+        return without_counts(values)
+
+    def step(self, values: dict[str, Tensor], norm: Tensor, lr: float, seconds: float) -> None:
+        """Note a step: this rank's means over its micro batches, gradient norm, learning rate, time on the host."""
+        self._values, self._norm, self._lr = values, norm, lr
+        for name, count in self._counts.items():
+            self._counted.setdefault(name, []).append(count)
+        self._counts = {}
+        self._now.steps += 1
+        self._now.seconds += seconds
+        if self._losses is not None:
+            self._losses.append(values["loss"])
+
+    def read(self) -> Reading:
+        """Wait for the device and tell what the steps since the last reading gave; all ranks call it."""
+        start = time.perf_counter()
+        losses = {f"loss {i}": loss for i, loss in enumerate(self._losses or ())}
+        counts = {name: self._sum(steps) for name, steps in self._counted.items()}
+        values = {**self._values, **counts, **losses}
+        # One transfer for all. The norm is the same on all ranks, and so stays out of the mean.
+        norms = self._norm.to(next(iter(values.values())).device)
+        stacked = self._engine.read(_stacked([*values.values(), norms]))
+        means = _averaged(self._engine, self._run, values, stacked[:-1])
+        norm = float(stacked[-1])
+        self._engine.synchronize()
+        now, self._now = self._now, Stretch()
+        now.seconds += time.perf_counter() - start
+        now.counts = {name: means[name] * self._run.dp_size for name in counts}
+        self._counted = {}
+        if self._losses is not None:
+            self._losses = []
+        row = {name: means[name] for name in self._values}
+        row |= {"lr": self._lr, "grad_norm": norm, "seconds": now.seconds / now.steps}
+        return Reading(row | self._speeds(now), [means[name] for name in losses])
+
+    def _sum(self, steps: list[Tensor]) -> Tensor:
+        """The sum over many steps, which may need more than the 32 bits that some devices have."""
+        counts = torch.stack(steps)
+        return (counts.cpu().long() if neuron.is_narrow(counts.device) else counts).sum()
+
+    def _speeds(self, now: Stretch) -> Row:
+        """Speeds over the last stretches that make up WINDOW steps; ``now`` is the newest."""
+        self._recent.append(now)
+        while sum(stretch.steps for stretch in self._recent) - self._recent[0].steps >= WINDOW:
+            self._recent.popleft()
+        seconds = sum(stretch.seconds for stretch in self._recent)
+        samples = sum(stretch.steps for stretch in self._recent) * self._run.train.global_batch / seconds
+        counted = {
+            name: sum(stretch.counts[name] for stretch in self._recent) / seconds
+            for name in COUNTS
+            if name in now.counts
+        }
+        row: Row = {"samples_per_second": samples, "sequences_per_second": counted.get("sequences", samples)}
+        if "real_tokens" in counted:
+            row["real_tokens_per_second"] = counted["real_tokens"]
+        if self._tokens_per_sample:
+            row["tokens_per_second"] = samples * self._tokens_per_sample
+        if self._flops_per_sample:
+            each = row["flops_per_second"] = samples * self._flops_per_sample / self._run.world_size
+            if peak := self._engine.peak_flops(self._run.train.precision):
+                row["mfu"] = each / peak
+        if memory := self._engine.peak_memory():
+            row["peak_memory"] = memory
+        return row | self._engine.counters()

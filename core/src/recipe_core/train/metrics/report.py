@@ -1,0 +1,185 @@
+"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere, a summary at the end."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from recipe_core.settings.job import Job
+from recipe_core.train.metrics.curves import Row
+
+
+class Report:
+    """Shows a run on rank 0 and nothing on the others."""
+
+    def __init__(self, visible: bool, steps: int, line: Callable[[Row], str]) -> None:
+        self._visible, self._steps, self._line = visible, steps, line
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Report:
+        if self._visible and (sys.stdout.isatty() or os.environ.get("RECIPE_TERMINAL")):
+            self._bar = _progress_bar()
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            _attempt(bar.stop)
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        if not self._visible:
+            return
+        if self._bar is None:
+            show(text)
+        elif not _attempt(partial(self._bar.console.print, text, markup=False, highlight=False, soft_wrap=True)):
+            self._bar = None
+
+    def row(self, row: Row) -> None:
+        """Show a row of metrics."""
+        self.say(self._line(row))
+
+    def advance(self, step: int) -> None:
+        """Move the progress bar to ``step``."""
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("training", total=self._steps)
+        self._bar.update(self._task, completed=step)
+
+
+def show(text: str) -> None:
+    """Print a line. Where nobody can read it any more (a closed terminal, ``| head``), training goes on without."""
+    _attempt(partial(print, text, flush=True))
+
+
+def warn(text: str) -> None:
+    """Print a warning. Where nobody can read it, training goes on without."""
+    with suppress(OSError, ValueError):
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def _attempt(write: Callable[[], object]) -> bool:
+    """Whether ``write`` could write; where it could not, further output goes nowhere."""
+    try:
+        write()
+    except (OSError, SystemExit):  # rich ends the program when a pipe is broken
+        with suppress(OSError, ValueError, AttributeError):
+            nowhere, out = os.open(os.devnull, os.O_WRONLY), sys.__stdout__
+            os.dup2(nowhere, out.fileno())  # type: ignore[union-attr]  # None where there is no stdout at all
+            os.close(nowhere)
+        return False
+    return True
+
+
+def _progress_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(force_terminal=True) if os.environ.get("RECIPE_TERMINAL") else Console()
+    return Progress(*columns, console=console)
+
+
+def log_line(job: Job) -> Callable[[Row], str]:
+    """How a row of metrics looks on the console of ``job``."""
+    if not job.recipe.log_line:
+        return partial(plain_line, steps=job.train.steps)
+    line: Callable[[Row, Job], str] = pkgutil.resolve_name(job.recipe.log_line)
+    return lambda row: line(row, job)
+
+
+def plain_line(row: Mapping[str, Any], steps: int) -> str:
+    """A row of metrics as one line, for recipes that bring no line of their own."""
+    parts = [f"step {row['step']}/{steps}"]
+    for key, form in (
+        ("loss", ".4f"), ("val_loss", ".4f"), ("lr", ".3e"), ("grad_norm", ".3f"), ("seconds", ".3f"),
+        ("sequences_per_second", ",.1f"), ("tokens_per_second", ",.0f"),
+    ):  # fmt: skip
+        if key in row:
+            parts.append(f"{key.replace('_', ' ')} {row[key]:{form}}")
+    return " | ".join(parts)
+
+
+def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where each loss and accuracy began and ended: the whole loss first, then its parts; training, then validation."""
+
+    def place(key: str) -> tuple[bool, bool, bool]:
+        return key.removeprefix("val_") != "loss", key.endswith("accuracy"), key.startswith("val_")
+
+    keys = [key.removeprefix("first_") for key in results if key.startswith("first_")]
+    for key in sorted(keys, key=place):
+        first, last = results[f"first_{key}"], results.get(key)
+        at = results.get("val_loss_step" if key.startswith("val_") else "loss_step")
+        if first is None or (last is None and at is None):
+            continue
+        change = f" ({(last - first) / first:+.1%})" if key.endswith("loss") and first and last is not None else ""
+        change += f" at step {at}" if at not in (None, results["step"]) else ""
+        name = key.replace("val_", "validation ").replace("_", " ")
+        ended = "not finite" if last is None else f"{last:.4f}"
+        yield "training loss" if name == "loss" else name, f"{first:.4f} -> {ended}{change}"
+
+
+def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Speed in the unit that counts: tokens without padding and sequences, where the model counts them."""
+    real = results.get("real_tokens_per_second")
+    tokens = [f"{real:,.0f} tokens/s without padding"] if real else []
+    if real and results.get("sequences_per_second"):
+        tokens.insert(0, f"{results['sequences_per_second']:,.1f} sequences/s")
+    elif results.get("tokens_per_second"):
+        tokens.append(f"{results['tokens_per_second']:,.0f} tokens/s")
+    if results.get("mfu"):
+        tokens.append(f"MFU {results['mfu']:.1%}")
+    if tokens:
+        yield "speed", f"{', '.join(tokens)} (median)"
+
+
+def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
+    """The closing words: losses, speed, where the files are, what to try next.
+
+    ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the words of
+    the line that make a run twice as long, where these are not steps.
+    """
+    steps, total = results["step"], results["steps"]
+    if results["stopped"]:
+        head = f"{name} stopped at step {steps} of {total} and saved"
+    elif steps < total:
+        head = f"{name} reached step {steps} of {total} (train.stop_after)"
+    else:
+        head = f"{name} finished {total} steps"
+    found = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
+    if results.get("sample"):
+        found.append(("sample", " ".join(results["sample"].split())))
+    found.append(("files", f"{folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)"))
+    width = max(16, *(len(label) for label, _ in found))
+    lines = ["", head, *(f"  {label:{width}} {text}" for label, text in found), "next"]
+    job = f"{folder}/job.yaml"
+    if steps < total:
+        lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")
+    else:
+        longer = results.get("twice", f"train.steps={2 * total}")
+        lines.append(f"  recipe run {job} {longer}    # the same, twice as long")
+    if results["world_size"] == 1:
+        lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
+    lines.append(f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)")
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""What a run ends with: results.json, and the closing words."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recipe_core.files import write_text
+from recipe_core.settings.job import Job
+from recipe_core.train.metrics.curves import Row
+from recipe_core.train.metrics.report import show, summary
+
+
+def measured(rows: Sequence[Row]) -> dict[str, float | None]:
+    """First and last value of each loss and accuracy in the rows of metrics.jsonl, and the medians of the speeds."""
+    return {**_ends(rows), **_speeds(rows)}
+
+
+def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
+    """Write ``results`` into the run folder ``out``, and say how the run ended; one process calls it.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
+    write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
+    show(summary(results, job.name, os.path.relpath(out)))
+
+
+def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
+    """First and last value of the loss, and of the parts and accuracies that a model gives beside it.
+
+    The last ones are those of the last step that measured any, which ``loss_step`` and ``val_loss_step`` name: a run
+    that stopped between two evaluations has an older validation loss. None there: it was no finite number.
+    """
+    known = ("first_loss", "loss", "loss_step", "first_val_loss", "val_loss", "val_loss_step")
+    found: dict[str, float | None] = dict.fromkeys(known)
+    for row in rows:
+        for key, value in row.items():
+            if key.endswith(("loss", "accuracy")):
+                found[f"first_{key}"] = value if found.get(f"first_{key}") is None else found[f"first_{key}"]
+                found[key] = value
+        found |= {f"{key}_step": row["step"] for key in ("loss", "val_loss") if key in row}
+    return found
+
+
+def _speeds(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Medians of the speeds; the first row's includes what a device compiles."""
+    keys = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
+    values = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
+    found = {key: statistics.median(numbers) for key, numbers in values.items() if numbers}
+    return {"tokens_per_second": None, **found}

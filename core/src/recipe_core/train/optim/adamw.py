@@ -1,0 +1,122 @@
+"""AdamW, and what the optimizers here have in common: states, weights and states of any width, sharded parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recipe_core.hooks.train import Train
+from recipe_core.train.optim.adam import adam_, fused
+from recipe_core.train.optim.batch import Batch
+from recipe_core.train.optim.pieces import chunks
+from recipe_core.train.optim.rounding import Rounding
+from recipe_core.train.optim.shards import local, sharers
+from recipe_core.train.optim.wide import FIRSTS, SECONDS, Widener, computing
+
+Group = dict[str, Any]
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW (Loshchilov and Hutter, 2019).
+
+    States of a parameter: ``step`` (on the host, so that nobody waits for the device), ``exp_avg`` and ``exp_avg_sq``
+    (placed as the parameter is), and ``master`` where ``train.optimizer_states`` asks for it.
+
+    Args:
+        groups: parameters with their weight decay.
+        train: rates, widths and the seed.
+        names: of all parameters; stochastic rounding follows from them.
+    """
+
+    def __init__(self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str]) -> None:
+        settings = {"lr": train.lr, "betas": train.betas, "eps": train.eps, "weight_decay": train.weight_decay}
+        super().__init__(groups, settings)
+        self._kept = train.optimizer_states
+        # On XLA devices the runtime rounds, see recipe_core.xla.engine.
+        traced = any(parameter.device.type == "xla" for parameter in names)
+        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding and not traced else None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all parameters that have gradients; ``closure`` computes these first and gives the loss back."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        widener = Widener(self._rounding)
+        for group in self.param_groups:
+            for batch in self._batches(group["params"]):
+                self._update(batch, group, widener)
+                batch.finish()
+        return loss
+
+    def _update(self, batch: Batch, group: Group, widener: Widener) -> None:
+        """One step of the parameters of ``batch``."""
+        whole = self._in_place(batch)
+        dtype = batch.weights[0].dtype if whole else computing(batch.weights[0].dtype)
+        for chunk in chunks(batch.weights, whole=whole):
+            weights = widener.widen("weights", batch.updated, chunk, dtype)
+            gradients = widener.widen("gradients", batch.gradients, chunk, dtype)
+            firsts = widener.widen("firsts", batch.firsts, chunk, dtype)
+            seconds = widener.widen("seconds", batch.seconds, chunk, dtype)
+            adam_(
+                weights.values, gradients.values, firsts.values, seconds.values, batch.step,
+                lr=group["lr"], betas=group["betas"], eps=group["eps"], decay=group["weight_decay"],
+            )  # fmt: skip
+            widener.store_weights(weights, batch, chunk)
+            widener.store(firsts, batch, chunk, FIRSTS)
+            widener.store(seconds, batch, chunk, SECONDS)
+
+    def _batches(self, parameters: list[nn.Parameter]) -> list[Batch]:
+        """The parameters that have gradients, one step on. The order is the same on all ranks."""
+        found = [(p, p.grad.dtype, self._state(p)) for p in parameters if p.grad is not None]
+        if found:
+            torch._foreach_add_([state["step"] for _, _, state in found], 1)
+        batches: dict[tuple[Any, ...], Batch] = {}
+        for p, dtype, state in found:
+            step, shared, held = int(state["step"].item()), sharers(p), local(p)
+            key = (held.device, held.dtype, dtype, "master" in state, step, shared)
+            batches.setdefault(key, Batch(step, shared)).add(p, state)
+        return list(batches.values())
+
+    def _in_place(self, batch: Batch) -> bool:
+        """Whether one call updates everything where it lies; else it is worked through in chunks, with copies."""
+        weight = batch.weights[0]
+        same = {t.dtype for t in (weight, batch.gradients[0], batch.firsts[0])} == {weight.dtype} and not batch.masters
+        return same and not self._rounding and fused(weight.device, weight.dtype)
+
+    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The states of ``parameter``, made where it has none."""
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            wide = computing(parameter.dtype)
+            dtype = parameter.dtype if self._kept == "weights" else wide
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = _zeros(parameter, dtype)
+            state["exp_avg_sq"] = _zeros(parameter, dtype)
+            if self._kept == "master" and parameter.dtype != wide:
+                state["master"] = _zeros(parameter, wide)
+                local(state["master"]).copy_(local(parameter))
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what ``state_dict()`` gave, each state in the width that it has here.
+
+        torch's own method would make the states as narrow as the weights.
+        """
+        super().load_state_dict({**state_dict, "state": {}})
+        names = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
+        for name, parameter in zip(names, parameters, strict=True):
+            for key, value in state_dict["state"].get(name, {}).items():
+                mine = self._state(parameter)[key]
+                self.state[parameter][key] = value.to(device=mine.device, dtype=mine.dtype)
+
+
+def _zeros(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
+    """Zeros in the shape and place of ``parameter``, without gaps in memory."""
+    return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.contiguous_format, requires_grad=False)

@@ -1,0 +1,77 @@
+"""Parameters that one call updates together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from recipe_core.train.optim.pieces import matrix
+from recipe_core.train.optim.shards import local, local_gradient
+
+
+@dataclass
+class Batch:
+    """Parameters of one device and one dtype, sharded over the same ranks, with equally many steps behind them.
+
+    The lists of tensors hold what this process has of each, as matrices ``[first dimension, all others]``.
+    """
+
+    step: int
+    """Which step of theirs this is, from 1."""
+    sharers: tuple[ProcessGroup, ...]
+    """The groups over which these parameters are sharded."""
+    parameters: list[nn.Parameter] = field(default_factory=list)
+    weights: list[Tensor] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
+    firsts: list[Tensor] = field(default_factory=list)
+    seconds: list[Tensor] = field(default_factory=list)
+    masters: list[Tensor] = field(default_factory=list)
+    """Wider copies of the weights, which take the updates; empty where the weights themselves do."""
+    _scattered: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    @property
+    def updated(self) -> list[Tensor]:
+        """The tensors that take the updates."""
+        return self.masters or self.weights
+
+    def add(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
+        """Take one more parameter, which has a gradient."""
+        self.parameters.append(parameter)
+        self.weights.append(matrix(self._contiguous(local(parameter))))
+        self.gradients.append(matrix(local_gradient(parameter).contiguous()))
+        self.firsts.append(matrix(local(state["exp_avg"])))
+        self.seconds.append(matrix(local(state["exp_avg_sq"])))
+        if "master" in state:
+            self.masters.append(matrix(local(state["master"])))
+
+    def _contiguous(self, weight: Tensor) -> Tensor:
+        """``weight``, or a copy of one that lies scattered in memory (channels last, transposed)."""
+        if not weight.is_contiguous():
+            self._scattered.append((weight, weight.contiguous()))
+            return self._scattered[-1][1]
+        return weight
+
+    def parts(self, limit: int) -> Iterator[Batch]:
+        """Batches of at most ``limit`` values each, or of one larger tensor.
+
+        The whole tensors count, not what this process has of them, so that all ranks make the same parts.
+        """
+        start = size = 0
+        for number, parameter in enumerate(self.parameters):
+            if number > start and size + parameter.numel() > limit:
+                yield self._part(start, number)
+                start, size = number, 0
+            size += parameter.numel()
+        yield self._part(start, len(self.parameters))
+
+    def _part(self, start: int, stop: int) -> Batch:
+        names = ("parameters", "weights", "gradients", "firsts", "seconds", "masters")
+        return replace(self, **{name: getattr(self, name)[start:stop] for name in names})
+
+    def finish(self) -> None:
+        """Write back what had to be copied."""
+        for weight, copy in self._scattered:
+            weight.copy_(copy)

@@ -1,0 +1,48 @@
+"""The optimizer that the settings ask for, and its two groups of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from recipe_core.hooks.train import Train
+from recipe_core.train.optim.adamw import AdamW
+from recipe_core.train.optim.lamb import Lamb
+
+_CLASSES: dict[str, type[AdamW]] = {"adamw": AdamW, "lamb": Lamb}
+
+
+def build(parameters: Iterable[tuple[str, nn.Parameter]], train: Train) -> torch.optim.Optimizer:
+    """The optimizer that ``train`` asks for.
+
+    Args:
+        parameters: names in the model and trainable parameters, tied ones once. DTensors and others may be mixed.
+        train: the settings.
+
+    Returns:
+        An optimizer of two groups: what decays (and, under LAMB, adapts to its norm), then biases and norms.
+    """
+    named = list(parameters)
+    groups = [
+        {"params": [p for name, p in named if decays(name, p)], "weight_decay": train.weight_decay},
+        {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0, "adapts": False},
+    ]
+    return _CLASSES[train.optimizer](groups, train, {p: name for name, p in named})
+
+
+def decays(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies: to matrices and embeddings, not to biases and norms, which are vectors.
+
+    A DTensor counts as the whole tensor that it is a part of. A layout that flattens parameters gives the names of the
+    originals and marks each with the answer for the original, ``parameter.decays = True``.
+    """
+    marked: bool | None = getattr(parameter, "decays", None)
+    return (parameter.ndim > 1 and not name.endswith("bias")) if marked is None else marked
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Use ``value`` from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = value

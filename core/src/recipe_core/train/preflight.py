@@ -1,0 +1,56 @@
+"""Try out, on a model without values, what a run does before its first step: dividing the model, and taking over the
+checkpoint and the folder that it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from recipe_core.checkpoint.locate import steps
+from recipe_core.errors import RecipeError
+from recipe_core.hooks.specs import Model, Recipe
+from recipe_core.layouts.stages import cut
+from recipe_core.layouts.tensor_parallel.plan import assign
+from recipe_core.settings.job import Job
+from recipe_core.train.folder import require_own
+from recipe_core.train.resume import start_problems
+
+
+def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
+    """Everything that a run of ``job`` in ``out`` would fail by."""
+    found = division_problems(job, world_size) if {"tp", "pp"} & job.axes(world_size).keys() else []
+    if out is not None and (out / "job.yaml").exists():
+        try:
+            require_own(out, job)
+        except RecipeError as error:
+            found.append(str(error))
+    if job.recipe.run == Recipe.run and not (out is not None and steps(out)):
+        found += start_problems(job)
+    return found
+
+
+def division_problems(job: Job, world_size: int) -> list[str]:
+    """What is wrong with the tensor plan or the stages of the model; nothing is said of a model that holds values."""
+    spec, axes = job.model.spec, job.axes(world_size)
+    if not isinstance(spec, Model) or not spec.deferred:
+        return []
+    return [str(error) for error in _tried(job, axes)]
+
+
+def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
+    structure, tp, pp = job.structure(), axes.get("tp", 1), axes.get("pp", 1)
+    with torch.device("meta"):
+        module, _ = job.model.build(job.model.config)
+    if tp > 1:
+        even = getattr(job.layout.config, "data", "ddp") != "ddp" and axes["dp"] > 1
+        try:
+            assign(module, structure.plan, tp, even=even)
+        except RecipeError as error:
+            yield error
+    if pp > 1:
+        try:
+            cut(module, structure, 0, pp)
+        except RecipeError as error:
+            yield error

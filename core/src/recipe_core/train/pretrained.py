@@ -1,0 +1,142 @@
+"""Where a recipe that goes on from a trained model finds it: a run of another recipe, or a checkpoint of any format.
+
+No torch here: what needs it is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recipe_core.checkpoint.locate import Request, Source, find
+from recipe_core.errors import RecipeError
+from recipe_core.files import write_text
+from recipe_core.hooks.registry import load
+from recipe_core.hooks.specs import CheckpointFormat, Part
+from recipe_core.hooks.specs import load as load_function
+from recipe_core.launch.failures import FILE
+from recipe_core.launch.supervisor import STORE, SUPERVISOR
+from recipe_core.train.destination import file_name
+
+if TYPE_CHECKING:
+    from recipe_core.settings.job import Job
+
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", STORE, FILE)
+"""What tells a process that it is a rank; ``SLURM_STEP_ID`` does so under srun."""
+
+
+class TrainingFailedError(RecipeError):
+    """A run that another run needs did not come to its end."""
+
+
+def job_of(name: str) -> Job:
+    """The job of ``recipe run NAME`` on one process.
+
+    Raises:
+        RecipeError: there is no such recipe, or its settings do not fit together.
+    """
+    from recipe_core.settings.job import resolve
+
+    return resolve(load(), name, [], 1)
+
+
+def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | None:
+    """The folder of a finished run of ``recipe run NAME``, which is made in ``cache`` unless it is there.
+
+    It is a program of its own, with its lines on the console: nothing that it holds stays in this process. Several
+    processes may ask at once: one trains, the others wait. One that was interrupted goes on where it stopped.
+
+    Args:
+        name: recipe, or recipe:variant.
+        cache: folder of this machine.
+        stopped: says whether a signal came; the run is then told to save and to end.
+
+    Returns:
+        The run folder; None where a signal ended it.
+
+    Raises:
+        TrainingFailedError: the run failed; what it said stands on the console.
+        DiskError: ``cache`` cannot be written.
+    """
+    from filelock import FileLock
+
+    out = _folder(name, cache)
+    if _finished(out):
+        return out
+    # Making the folder by our own function turns a disk that cannot be written into a message.
+    write_text(out.with_name(f".{out.name}.lock"), "")
+    with FileLock(out.with_name(f".{out.name}.lock")):
+        if not _finished(out):
+            code = None if stopped() else _run(name, out, stopped)
+            if code:
+                raise TrainingFailedError(
+                    f"recipe run {name} --out {out}: ended with exit code {code}, and this run begins with its model; "
+                    "see what it said above, or name another model"
+                )
+    return out if _finished(out) else None
+
+
+def checkpoint_at(path: Path) -> Source:
+    """The checkpoint that ``path`` is or holds, its sizes compared but not its bytes.
+
+    Raises:
+        CheckpointError: there is none that is whole and of a known format.
+    """
+    return find(load(), path, hashes=False)
+
+
+def to_hugging_face(source: Path, target: Path, recipe: str | None = None) -> None:
+    """Make the folder ``target``, which Hugging Face's ``from_pretrained`` reads, of the weights of any checkpoint.
+
+    Args:
+        source: a run folder (its newest checkpoint is taken), a checkpoint's folder or file.
+        target: a new folder, which appears when it is complete.
+        recipe: a recipe of the model in ``source``, where that does not tell.
+
+    Raises:
+        CheckpointError: ``source`` is damaged, or holds a model that has no form at Hugging Face.
+        DiskError: ``target`` cannot be written.
+    """
+    registry = load()
+    spec = registry.get("checkpoint", "hf")
+    assert isinstance(spec, CheckpointFormat)
+    request = Request(source=source, target=target, to=Part(spec, spec.config()), recipe=recipe, drop_optimizer=True)
+    load_function("recipe_core.checkpoint.convert.convert:convert", "the core")(registry, request)
+
+
+def _folder(name: str, cache: Path) -> Path:
+    """Another one for other settings, another Python (whose text may be the corpus) and another PyTorch."""
+    from importlib.metadata import version
+
+    made_by = [job_of(name).as_yaml(), sys.version, version("torch")]
+    return cache / f"trained-{file_name(name)}-{blake2b(chr(0).join(made_by).encode(), digest_size=6).hexdigest()}"
+
+
+def _finished(out: Path) -> bool:
+    try:
+        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        return bool(results["step"] == results["steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
+    """``recipe run NAME --out OUT`` in a process of its own, which ends when this one does; its exit code."""
+    alone = (*_OF_A_RANK, "SLURM_STEP_ID")
+    env = {key: value for key, value in os.environ.items() if key not in alone and not key.startswith("TORCHELASTIC_")}
+    env[SUPERVISOR] = str(os.getpid())
+    line = [sys.executable, "-m", "recipe_core.cli", "run", name, "--out", str(out)]
+    with subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL) as child:
+        while child.poll() is None:
+            if stopped():
+                child.terminate()
+                return child.wait()
+            time.sleep(0.05)
+    return child.returncode

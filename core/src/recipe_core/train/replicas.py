@@ -1,0 +1,197 @@
+"""A comparison, bit by bit, of what several ranks hold copies of: a drift between them is seen before it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from recipe_core.checkpoint.lazy import flat
+from recipe_core.engine.protocol import Engine
+from recipe_core.errors import ReplicaError
+from recipe_core.layouts.parallel import Parallel, plain_name
+
+_ROW = 1 << 17
+"""Words that are hashed at once on a CPU, few enough for its cache."""
+_ROWS = 64
+"""So many times as much elsewhere, enough to keep the device busy."""
+_EXACT = ("cpu", "cuda")
+"""Devices whose 64-bit integers have 64 bits; of others, values are hashed on the host."""
+_SHOWN = 5
+
+Holding = tuple[tuple[int, ...], tuple[tuple[str, int], ...]]
+"""Stages that hold a tensor, and of each axis that it is sharded over, the place: equal for copies of the same part."""
+Digests = dict[Holding, dict[str, int]]
+
+
+def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) -> None:
+    """Compare the copies that ranks hold of the parts of ``state`` and of buffers, bit by bit. All ranks call it.
+
+    Each rank hashes its copies on their device; what ranks exchange is one small object each.
+
+    Raises:
+        ReplicaError: some differ. All ranks raise the same.
+    """
+    if engine.world_size == 1:
+        return
+    with model.gathered() as weights:
+        found = _digests(model, _leaves(model, state, weights), engine.world_size)
+    sums = engine.gather({holding: _joined(digests) for holding, digests in found.items()})
+    holdings = {holding: None for rank in sums for holding in rank}
+    wrong = [holding for holding in holdings if len({rank[holding] for rank in sums if holding in rank}) > 1]
+    if wrong:
+        ranks = engine.gather({holding: found[holding] for holding in wrong if holding in found})
+        raise ReplicaError(_message(step, [text for holding in wrong for text in _differences(holding, ranks)]))
+
+
+def announcement(every: int, world_size: int) -> str:
+    """A line for the user who asks for comparisons where there is nothing to compare."""
+    if not every or world_size > 1:
+        return ""
+    return f"train.check_replicas_every={every}: one process has no copies of its weights to compare"
+
+
+def _leaves(model: Parallel, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Everything in ``state`` and the buffers that are not saved, by name; ``weights`` in the place of shards."""
+    buffers = {f"model.{plain_name(name)}": buffer for name, buffer in model.module.named_buffers()}
+    found = {**buffers, **dict(flat(state)), **{f"model.{name}": weight for name, weight in weights.items()}}
+    return {name: leaf for name, leaf in found.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
+
+
+def _digests(model: Parallel, leaves: Mapping[str, Any], world_size: int) -> Digests:
+    """The hash of each leaf that other ranks hold too."""
+    tensors: dict[tuple[Holding, str], Tensor] = {}
+    found: Digests = {}
+    for name, leaf in leaves.items():
+        holding, copies = _holding(model, name, leaf, world_size)
+        if copies < 2:
+            continue
+        if isinstance(leaf, Tensor):
+            local = leaf.detach()
+            tensors[holding, name] = local._local_tensor if isinstance(local, DTensor) else local
+        else:
+            found.setdefault(holding, {})[name] = _number(repr(leaf))
+    for (holding, name), digest in zip(tensors, _read(list(tensors.values())), strict=True):
+        found.setdefault(holding, {})[name] = digest
+    return found
+
+
+def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple[Holding, int]:
+    """Which part of what this is, and how many ranks hold the same."""
+    stages, count = model.stages(name.removeprefix("model.").removeprefix("optimizer.state."))
+    shards: list[tuple[str, int]] = []
+    parts = 1
+    if isinstance(leaf, DTensor):
+        mesh = leaf.device_mesh
+        names, place = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim))), mesh.get_coordinate() or ()
+        for axis, placement in enumerate(leaf.placements):
+            if not placement.is_replicate():
+                shards.append((names[axis], place[axis]))
+                parts *= mesh.size(axis)
+    return (stages, tuple(shards)), world_size * len(stages) // (count * parts)
+
+
+def _read(tensors: list[Tensor]) -> list[int]:
+    """The hash of each tensor; the host waits once for each device."""
+    remote = [tensor for tensor in tensors if tensor.device.type == "xla"]
+    brought: dict[int, Any] = {}
+    if remote:  # all at once: each time the host asks, it waits
+        from recipe_core.xla.shards import on_host
+
+        brought = dict(zip(map(id, remote), on_host(remote), strict=True))
+    hashed = [digest(brought.get(id(tensor), tensor)) for tensor in tensors]
+    found: list[int] = [0] * len(tensors)
+    for device in dict.fromkeys(one.device for one in hashed):
+        places = [place for place, one in enumerate(hashed) if one.device == device]
+        for place, value in zip(places, torch.stack([hashed[p] for p in places]).tolist(), strict=True):
+            found[place] = value
+    return found
+
+
+@torch.no_grad()
+def digest(tensor: Tensor) -> Tensor:
+    """A 64-bit hash of the bytes of ``tensor``, int64 ``[]`` on its device, with no copy of all of it.
+
+    The words of 64 bits are multiplied by odd random numbers and added up modulo 2**64 (multiply-shift hashing,
+    Dietzfelbinger and others, 1997), each after its upper half was mixed into the lower: of a product with a word that
+    differs in its highest bit alone, a sign, only the highest bit differs, and two such would cancel each other.
+    """
+    if tensor.device.type not in _EXACT:
+        tensor = tensor.cpu()
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if data.data_ptr() % 8 or data.storage_offset() % 8:
+        data = data.clone()
+    whole = data.numel() // 8 * 8
+    rest = torch.zeros(8, dtype=torch.uint8, device=data.device)
+    rest[: data.numel() - whole] = data[whole:]
+    return _folded(torch.cat([_rows(data[:whole].view(torch.int64)), rest.view(torch.int64)]))
+
+
+def _folded(words: Tensor) -> Tensor:
+    """A few words as one."""
+    while words.numel() > _ROW:
+        words = _rows(words)
+    return _row_sums(words[None])[0]
+
+
+def _rows(words: Tensor) -> Tensor:
+    """A word for each row of ``words``."""
+    count = words.numel() // _ROW
+    step = 1 if words.device.type == "cpu" else _ROWS
+    matrix = words[: count * _ROW].view(count, _ROW)
+    sums = [_row_sums(matrix[start : start + step]) for start in range(0, count, step)]
+    return torch.cat([*sums, _row_sums(words[None, count * _ROW :])])
+
+
+def _row_sums(rows: Tensor) -> Tensor:
+    mixed = rows.bitwise_right_shift(32).bitwise_and_(0xFFFF_FFFF).bitwise_xor_(rows)
+    return mixed.mul_(_factors(rows.device)[: rows.shape[1]]).sum(1)
+
+
+@lru_cache(maxsize=8)
+def _factors(device: torch.device) -> Tensor:
+    """Odd random numbers, the same on all ranks."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-(1 << 62), 1 << 62, (_ROW,), generator=generator).mul_(2).add_(1).to(device)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _joined(digests: Mapping[str, int]) -> int:
+    return _number(repr(sorted(digests.items())))
+
+
+def _differences(holding: Holding, ranks: list[Digests]) -> Iterator[str]:
+    """Each name whose copies differ, with the ranks that differ from most."""
+    held = {rank: digests[holding] for rank, digests in enumerate(ranks) if holding in digests}
+    for name in dict.fromkeys(name for digests in held.values() for name in digests):
+        alike: dict[int | None, list[int]] = {}
+        for rank, digests in held.items():
+            alike.setdefault(digests.get(name), []).append(rank)
+        if len(alike) > 1:
+            most, *others = sorted(alike.values(), key=len, reverse=True)
+            odd = sorted(rank for group in others for rank in group)
+            yield f"{name.removeprefix('model.')} ({_ranks(odd)} unlike {_ranks(most)})"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def _message(step: int, differences: list[str]) -> str:
+    more = f"; and {len(differences) - _SHOWN:,} more" if len(differences) > _SHOWN else ""
+    return (
+        f"step {step}: copies of the same values differ between ranks: {'; '.join(differences[:_SHOWN])}{more}. "
+        "Nothing was saved of this step. A device or a link computes wrongly, or code changes weights outside the "
+        "optimizer or draws other random numbers on each rank. Continue from the last checkpoint with the same --out; "
+        "train.check_replicas_every=1 finds the first step at which they differ, and with "
+        "train.check_replicas_at_save=false checkpoints are written all the same"
+    )

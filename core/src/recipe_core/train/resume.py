@@ -1,0 +1,232 @@
+"""What a run begins with: a checkpoint that it goes on from, the weights of another run, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from recipe_core.checkpoint.adapter import matches
+from recipe_core.checkpoint.lazy import Lazy, fill, flat
+from recipe_core.checkpoint.locate import Source, find
+from recipe_core.checkpoint.manifest import NAME, STEP
+from recipe_core.checkpoint.match.mismatch import mismatch
+from recipe_core.checkpoint.match.origin import Origin
+from recipe_core.checkpoint.match.same_model import require_same
+from recipe_core.checkpoint.state import apply_state, blank_weights, fillable, gather_state, weights
+from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.engine.precision import cast
+from recipe_core.errors import CheckpointError, ConfigError, RecipeError
+from recipe_core.hooks.registry import load
+from recipe_core.layouts.parallel import Parallel
+from recipe_core.settings.job import Job
+from recipe_core.train import optim
+
+if TYPE_CHECKING:
+    from recipe_core.train.loop import Progress
+
+T = TypeVar("T")
+SHOWN = 5
+"""So many names are told; the others are counted."""
+
+
+def begin(
+    job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress
+) -> str:
+    """Take over what ``train.resume`` and ``train.init_from`` say, and return it in words. All ranks call it.
+
+    Raises:
+        ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
+        CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
+    """
+    path = checkpoints.newest()
+    if job.train.resume == "none" and path is not None:
+        raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
+    if path is None and job.train.resume in ("auto", "none"):
+        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
+    state = fillable(model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()}))
+    notes: list[str] = []
+    if path is not None:
+        checkpoints.load(path, state)
+    else:
+        notes = _load_named(job, checkpoints, Path(job.train.resume), state)
+    apply_state(model.module, optimizer, model.own(state))
+    progress.restore(_counted(state["progress"], job.train.global_batch))
+    words = f"continuing after step {progress.step:,}"
+    again = "" if job.train.init_from is None else "; train.init_from is not read again"
+    return "\n".join([words + again, *notes])
+
+
+def start_problems(job: Job) -> list[str]:
+    """What :func:`begin` would find wrong with the checkpoint that a new run is to begin with, in one process.
+
+    Names, shapes and recorded settings are compared; no values are read.
+    """
+    try:
+        if job.train.resume not in ("auto", "none"):
+            source = find(load(), Path(job.train.resume), hashes=False)
+            strict = getattr(job.checkpoint.build(job.checkpoint.config), "strict_dtypes", True)
+            strict = strict and source.format.name == job.checkpoint.spec.name  # others are turned into the run's types
+            _fitting(source, job, _blank_state(job), dtypes=strict)
+        elif job.train.init_from is not None:
+            _fitting_weights(job, find(load(), Path(job.train.init_from), hashes=False), blank_weights(job.model))
+    except RecipeError as error:
+        return [str(error)]
+    return []
+
+
+def _blank_state(job: Job) -> dict[str, Any]:
+    """The state that a run saves, without values."""
+    with torch.device("meta"):
+        module, _ = job.model.build(job.model.config)
+    module = cast(module, job.train.precision)
+    return {
+        **gather_state(module, optim.build(module.named_parameters(), job.train)),
+        "progress": {"step": 0, "consumed_samples": 0},
+    }
+
+
+def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> list[str]:
+    """Fill ``state`` from another run's checkpoint, of any format; return lines for the log."""
+    ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
+    if ours and (problems := checkpoints.problems(path)):
+        raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
+    # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
+    source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
+    if source.format.name == checkpoints.format.name:
+        note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
+        checkpoints.load(source.path, state)
+        return [note] if note else []
+    return _on_all(checkpoints, lambda: _fill(source, job, state))
+
+
+def _texts(source: Source) -> Mapping[str, str]:
+    """What stands beside the tensors, where the format has a naming of others."""
+    found: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
+    return found
+
+
+def _fill(source: Source, job: Job, state: dict[str, Any]) -> list[str]:
+    saved, notes = _fitting(source, job, state)
+    found = dict(flat(saved))
+    for name, target in flat({part: state[part] for part in state if part != "progress"}):
+        if isinstance(target, torch.Tensor):
+            fill(target, found[name])
+    state["progress"] = dict(saved["progress"])
+    return notes
+
+
+def _fitting(
+    source: Source, job: Job, state: dict[str, Any], *, dtypes: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The parts of ``state`` in ``source``, checked against it, and lines for the log.
+
+    With ``dtypes``, types of values must agree too.
+    """
+    origin, opened = Origin(model=job.model), source.open()
+    note = require_same(job.model, source, opened.get("files", {}), "train.resume")
+    saved = origin.ours(opened, source.format, source.path)
+    lacking = [part for part in state if part not in saved]
+    if lacking:
+        raise CheckpointError(
+            f"train.resume: {source.path} holds no {' and no '.join(lacking)}; a new run can begin with its weights: "
+            f"train.init_from={source.path}"
+        )
+    saved = {part: saved[part] for part in state}  # others (texts, an epoch) are for scripts
+    if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
+        raise CheckpointError(f"train.resume: {source.path} {text}")
+    return saved, _notes(note, origin.left_out(opened, source.format, source.path))
+
+
+def _notes(note: str, left_out: list[str]) -> list[str]:
+    return [*(f"not taken: {text}" for text in left_out), *([note] if note else [])]
+
+
+def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer) -> str:
+    """Fill the model from ``train.init_from``: its tensors alone, of any format."""
+    if job.train.init_from == "required" or job.train.init_from is None:
+        raise ConfigError("train.init_from: required, and nothing is named; give a run folder or a checkpoint")
+    path = Path(job.train.init_from)
+    # One reading of every byte is enough, and what it finds damaged no other rank must take.
+    source = checkpoints.on_rank_0(lambda: find(load(), path))
+    wanted = model.with_others(weights(model.module))
+    masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
+    drawn, notes = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))
+    words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
+    if drawn:
+        more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
+        words += f"\nnot in it, and drawn at random: {', '.join(drawn[:SHOWN])}{more}"
+    return "\n".join([words, *notes])
+
+
+def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The wider copies of the weights, made now, so that they are filled from the source themselves: those of the first
+    step would be made of what bf16 weights have left of it."""
+    states = model.with_others(gather_state(model.module, optimizer))["optimizer"]["state"]
+    return {name: kept["master"] for name, kept in states.items() if "master" in kept}
+
+
+def _fill_weights(
+    job: Job, source: Source, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
+) -> tuple[list[str], list[str]]:
+    """Fill ``wanted`` and their wider copies.
+
+    Returns:
+        The names of what the source may lack, and does; and lines for the log.
+    """
+    saved, drawn, notes = _fitting_weights(job, source, wanted)
+    for name, tensor in wanted.items():
+        if name not in drawn:
+            fill(tensor, saved[name])
+            if name in masters:
+                fill(masters[name], saved[name])
+    return drawn, notes
+
+
+def _fitting_weights(
+    job: Job, source: Source, wanted: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The weights in ``source``, checked against those ``wanted``.
+
+    Returns:
+        The weights; the names of those that the source may lack, and does; and lines for the log.
+    """
+    origin, naming = Origin(model=job.model), source.format.naming
+    opened = source.open(weights=True)
+    note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
+    saved = _widest(origin, source, opened)
+    optional = origin.adapter(naming, source.path).optional if naming else ()
+    drawn = [name for name in wanted if name not in saved and matches(name, optional)]
+    rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
+    advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
+    if text := mismatch(saved, rest, advice, dtypes=False):
+        raise CheckpointError(f"train.init_from: {source.path} {text}")
+    return saved, drawn, _notes(note, origin.left_out(opened, source.format, source.path))
+
+
+def _widest(origin: Origin, source: Source, opened: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights ``opened``; where these are narrow and their optimizer kept wider copies, the copies."""
+    found: dict[str, Any] = origin.ours(opened, source.format, source.path)["model"]
+    if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in found.values()):
+        return found
+    try:
+        kept = origin.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
+    except CheckpointError:  # what is wrong with its optimizer does not matter here
+        return found
+    masters = {name: states["master"] for name, states in kept.items() if "master" in states}
+    return {name: masters.get(name, tensor) for name, tensor in found.items()}
+
+
+def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:
+    """Progress with the samples that so many steps consume, where others counted steps alone."""
+    step, samples = int(progress["step"]), progress.get("consumed_samples")
+    return {"step": step, "consumed_samples": step * global_batch if samples is None else int(samples)}
+
+
+def _on_all(checkpoints: Checkpoints, action: Callable[[], T]) -> T:
+    """What ``action`` gives on this rank; where it fails on one, all raise the same."""
+    found: list[T] = []
+    checkpoints.together(lambda: found.append(action()))
+    return found[0]

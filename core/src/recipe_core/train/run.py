@@ -1,0 +1,225 @@
+"""One run, from a job to its last step. Read this file first."""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipe_core.checkpoint.background import Saver
+from recipe_core.checkpoint.state import gather_state
+from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.trend import Trend
+from recipe_core.engine import neuron
+from recipe_core.engine import protocol as engines
+from recipe_core.engine.precision import cast, described
+from recipe_core.engine.select import engine_problems, one_process
+from recipe_core.errors import ConfigError
+from recipe_core.files import home
+from recipe_core.launch.stop import StopFlag
+from recipe_core.layouts.parallel import Parallel, Run, Samples
+from recipe_core.settings.job import Job
+from recipe_core.train import folder as folders
+from recipe_core.train import optim, replicas
+from recipe_core.train.compiled import GraphCounter, Graphs
+from recipe_core.train.feed import Feed
+from recipe_core.train.loop import Parts, Progress, evaluation_due, train
+from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.metrics.golden import load_golden
+from recipe_core.train.metrics.meter import Meter
+from recipe_core.train.metrics.report import Report, log_line, warn
+from recipe_core.train.metrics.results import conclude, measured
+from recipe_core.train.metrics.writer import Metrics
+from recipe_core.train.recompute import recompute
+from recipe_core.train.resume import begin
+
+
+def run(job: Job, out: Path, *, rehearsal: bool = False) -> dict[str, Any]:
+    """Build every part of ``job`` in order, continue what ``out`` holds, train; return what results.json says.
+
+    A ``rehearsal`` saves and shows nothing; rank 0 returns what was compiled on the way.
+    """
+    problems = list(engine_problems(job.train, job.layout))  # whoever calls this may have checked nothing
+    if problems:
+        raise ConfigError.of(problems)
+    with StopFlag() as stop, engines.start(job.train, one_process=one_process(job.train, job.layout)) as engine:
+        return _run(job, out, engine, stop, rehearsal)  # a call, so that all groups are let go before the engine stops
+
+
+def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal: bool) -> dict[str, Any]:
+    graphs = GraphCounter(engine.device.type)
+    facts, golden = job.model_facts(), load_golden(job.train)
+    run = _context(job, engine, facts.vocabulary if facts else None)
+    model, loss = _model(job, run)
+    optimizer = optim.build(model.named_parameters(), job.train)
+    model.follow(optimizer)
+    samples = job.data.build(job.data.config, run)
+    with ExitStack() as stack:
+        stack.enter_context(folders.claimed(out, job, engine))
+        progress, trend = Progress(), Trend()
+        checkpoints, background = _checkpoints(job, out, engine, samples, trend)
+        begun = begin(job, checkpoints, model, optimizer, progress)
+        model.settle()
+
+        saver = stack.enter_context(Saver(checkpoints, background=background))
+        report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, log_line(job)))
+        feed = stack.enter_context(Feed(samples, run, engine.carrier()))
+        record: Callable[[Row], None] = lambda row: None  # noqa: E731
+        if engine.rank == 0:
+            record = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend)).write
+        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
+        if golden is not None:
+            report.say(golden.announcement(progress.step))
+        if note := replicas.announcement(job.train.check_replicas_every, engine.world_size):
+            report.say(note)
+        flops = facts.flops_per_sample if facts else None
+        parts = Parts(
+            engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
+            advance=report.advance, save=_forget if rehearsal else partial(_save, saver, model, optimizer, progress),
+            check=_nothing if rehearsal else partial(_compare, engine, model, optimizer, progress),
+            stop_signal=lambda: stop.signal, golden=golden,
+            owes_evaluation=_owes_evaluation(job, checkpoints, progress.step),
+            evaluated=partial(checkpoints.evaluated, progress.step),
+            meter=Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None),
+        )  # fmt: skip
+        stopped = train(parts, progress)
+        saver.wait()
+    if rehearsal:
+        return {"graphs": graphs.read(), "device": run.device.type} if engine.rank == 0 else {}
+    compiled = graphs.read() if job.train.compile or run.device.type == "xla" else None
+    return _close(job, out, engine, run, model, progress, stop.signal if stopped else None, compiled)
+
+
+def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
+    """The mesh that the layout names, and this rank's place in it."""
+    axes: dict[str, int] = job.layout.config.axes(engine.devices)
+    if math.prod(axes.values()) != engine.devices or "dp" not in axes:
+        text = " x ".join(f"{name}={size}" for name, size in axes.items())
+        raise ConfigError(
+            f"layout: {text} needs {math.prod(axes.values())} processes, and this run has {engine.devices}"
+        )
+    mesh = engine.mesh(axes)
+    return Run(
+        device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.devices, local_rank=engine.local_rank,
+        dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
+        train=job.train, cache=home(), vocabulary=vocabulary, structure=job.structure(),
+        together=axes["dp"] if engine.devices > engine.world_size else 1, collectives=engine.collectives,
+    )  # fmt: skip
+
+
+def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
+    """The model under its layout, with its loss."""
+    torch.manual_seed(job.train.seed)  # every rank builds the same weights
+    divides = getattr(job.layout.spec, "divides", False)
+    with torch.device("meta") if divides and getattr(job.model.spec, "deferred", False) else nullcontext():
+        module, loss = job.model.build(job.model.config)
+    module = cast(module, job.train.precision)
+    if not divides and run.device.type != "xla":  # where a move unties what is tied: the layout sees to both
+        module = module.to(run.device)
+    if job.train.compile:
+        module.compile(**neuron.compile_options(run.device))
+    model = job.layout.build(module, job.layout.config, run)
+    if job.train.activation_checkpointing:
+        recompute(model.module, run.structure.blocks, run.device.type)  # with what the layout made of the blocks
+    return model, model.loss(loss)
+
+
+def _checkpoints(
+    job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend
+) -> tuple[Checkpoints, bool]:
+    """The checkpoints of the run folder, and whether their format can save in another thread."""
+    form, ranks = job.checkpoint.build(job.checkpoint.config), engine.side()
+    background = hasattr(form, "group")
+    for name, value in {"group": ranks.group, "train": job.train, "samples": samples}.items():
+        if hasattr(form, name):  # see recipe_core.checkpoint.store.Format
+            setattr(form, name, value)
+    found = Checkpoints(
+        out / "checkpoints",
+        form,
+        ranks,
+        job.train.keep,
+        warn,
+        keep_best=job.train.keep_best,
+        notes={"job.yaml": job.as_yaml()},
+        trend=trend,
+    )
+    return found, background
+
+
+def _owes_evaluation(job: Job, checkpoints: Checkpoints, step: int) -> bool:
+    """Whether a signal ended the run after ``step``, before the evaluation that was due there."""
+    return step > 0 and evaluation_due(job.train, step) and checkpoints.unevaluated(step)
+
+
+def _state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
+    return model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
+
+
+def _save(
+    saver: Saver, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress, val_loss: float | None
+) -> None:
+    saver.save(progress.step, _state(model, optimizer, progress), val_loss)
+
+
+def _compare(engine: engines.Engine, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    replicas.check(engine, model, _state(model, optimizer, progress), progress.step)
+
+
+def _nothing() -> None:
+    """Compare nothing."""
+
+
+def _forget(val_loss: float | None) -> None:
+    """Save nothing."""
+
+
+def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
+    parameters = model.size()  # a collective
+    precision = described(run.device.type, job.train.precision)
+    return (
+        f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
+        f"samples, {run.world_size} x {run.device.type}, {precision}; {out}"
+    )
+
+
+def _close(
+    job: Job,
+    out: Path,
+    engine: engines.Engine,
+    run: Run,
+    model: Parallel,
+    progress: Progress,
+    signal: str | None,
+    compiled: Graphs | None,
+) -> dict[str, Any]:
+    """What the recipe adds at its end, results.json, and the closing words."""
+    extra: Mapping[str, Any] = {}
+    if job.recipe.closing and progress.step == job.train.steps:
+        with model.inference() as module:
+            extra = pkgutil.resolve_name(job.recipe.closing)(module, job, _beside(module, run)) or {}
+    if engine.rank != 0:
+        return {}
+    results = {
+        "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
+        "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
+        "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__, **extra,
+    }  # fmt: skip
+    if compiled is not None:  # after `recipe precompile`, none had to be
+        results["compilations"] = compiled.compiled
+        name = "PyTorch/XLA" if run.device.type == "xla" else "torch.compile"
+        results["notes"] = {**results.get("notes", {}), name: str(compiled)}
+    conclude(results, job, out)
+    return results
+
+
+def _beside(module: torch.nn.Module, run: Run) -> Run:
+    """``run`` on the device that ``module`` is on, which a layout may have brought to the host."""
+    first = next(module.parameters(), None)
+    return run if first is None or first.device.type == run.device.type else replace(run, device=first.device)

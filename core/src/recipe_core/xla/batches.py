@@ -1,0 +1,149 @@
+"""Batches on their way to an XLA device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Batch, Carrier
+
+
+class XlaCarrier:
+    """Brings batches to the device by threads of torch_xla; see :class:`recipe_core.layouts.parallel.Carrier`.
+
+    Args:
+        device: where to.
+        mesh: of several devices (``torch_xla.distributed.spmd.Mesh``), over whose axis ``dp`` samples are shared out.
+    """
+
+    def __init__(self, device: torch.device, mesh: Any) -> None:
+        self._device = device
+        self._sharding = None if mesh is None else _BySample(mesh)
+        self._loader: Any = None
+
+    def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
+        """See :class:`recipe_core.layouts.parallel.Carrier`. Asking for the next one syncs what came before."""
+        from torch_xla.distributed.parallel_loader import ParallelLoader
+
+        self.close()
+        # What MpDeviceLoader makes of itself when it is walked through; this one can be closed.
+        self._loader = ParallelLoader(
+            batches, [self._device], loader_prefetch_size=ahead, device_prefetch_size=ahead,
+            input_sharding=self._sharding,
+        )  # fmt: skip
+        found: Iterator[Batch] = self._loader.per_device_loader(self._device)
+        return found
+
+    def place(self, batch: Batch) -> Batch:
+        """See :class:`recipe_core.layouts.parallel.Carrier`."""
+        from torch_xla.core import xla_model as xm
+
+        placed: list[Batch] = xm.send_cpu_data_to_device([batch], self._device, self._sharding)
+        return placed[0]
+
+    def close(self) -> None:
+        """See :class:`recipe_core.layouts.parallel.Carrier`."""
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            loader.close()
+
+
+class _BySample:
+    """What torch_xla asks about each tensor it is to place: it is shared out along its first dimension."""
+
+    minibatch = False
+    """It is all there: no other process has more of it."""
+
+    def __init__(self, mesh: Any) -> None:
+        self._mesh = mesh
+        self._specs: dict[int, Any] = {}
+
+    def xla_spec(self, tensor: Tensor) -> Any:
+        """The sharding of ``tensor``."""
+        from torch_xla.distributed.spmd import ShardingSpec
+
+        if tensor.ndim not in self._specs:
+            self._specs[tensor.ndim] = ShardingSpec(self._mesh, ("dp", *[None] * (tensor.ndim - 1)))
+        return self._specs[tensor.ndim].xla_spec(tensor)
+
+
+_NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32}
+
+
+class Stream(Iterator[Batch]):
+    """Micro batches from the sample ``consumed`` on.
+
+    Args:
+        carrier: brings them to the device.
+        read: the micro batches of the step that begins with a sample.
+        count: how many these are.
+        train: for how long.
+    """
+
+    def __init__(
+        self, carrier: Carrier, read: Callable[[int], list[Batch]], consumed: int, count: int, train: Train
+    ) -> None:
+        self.position = consumed
+        self._read, self._count, self._train = read, count, train
+        self._waiting: list[Batch] = []
+        self._ahead, self._stopped = consumed, False
+        self._failure: BaseException | None = None
+        self._carried = carrier.stream(self, self._count)
+
+    def step(self) -> Sequence[Batch]:
+        """The micro batches of the next step."""
+        self.position += self._train.global_batch
+        return _Once(self._taken(), self._count)
+
+    def stop(self) -> None:
+        """Nothing more is wanted."""
+        self._stopped = True
+
+    def __next__(self) -> Batch:
+        if not self._waiting:
+            if self._stopped or self._failure or self._ahead >= self._train.steps * self._train.global_batch:
+                raise StopIteration
+            try:
+                self._waiting = self._read(self._ahead)
+            except BaseException as error:  # told where it is noticed: a thread of the carrier's would lose it
+                self._failure = error
+                raise StopIteration from error
+            self._ahead += self._train.global_batch
+        return self._waiting.pop(0)
+
+    def _taken(self) -> Iterator[Batch]:
+        for _ in range(self._count):
+            batch = next(self._carried, None)
+            if batch is None:
+                raise self._failure or RuntimeError("the stream of batches ended before the run")
+            yield all_widened(batch)
+
+
+class _Once(Sequence[Batch]):
+    """So many micro batches, each taken once and in order: one that was used is not kept."""
+
+    def __init__(self, batches: Iterator[Batch], count: int) -> None:
+        self._batches, self._count = batches, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError("these micro batches are taken in order")
+
+
+def all_widened(batch: Batch) -> Batch:
+    """:func:`widened` of every tensor."""
+    return {name: widened(value) for name, value in batch.items()}
+
+
+def widened(value: Tensor) -> Tensor:
+    """Integers as int64, which embeddings and losses take; on the way to the device they are as narrow as in files."""
+    return value.long() if value.dtype in _NARROW else value

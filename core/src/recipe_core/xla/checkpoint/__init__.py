@@ -1,0 +1,1 @@
+"""Checkpoint formats of PyTorch/XLA's world, read and written without it."""

@@ -1,0 +1,98 @@
+"""The checkpoint format ``xser``: what torch_xla's serialization saves, whole or for each tensor-parallel rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
+from recipe_core.checkpoint.ranks.join import Grid
+from recipe_core.checkpoint.settings import XserSettings
+from recipe_core.errors import CheckpointError
+from recipe_core.hooks.train import Train
+from recipe_core.xla.checkpoint import rank_files, xser_file
+
+ENDING = ".xser"
+_RANK = re.compile(r"tp_rank_(?P<tp>\d+)_pp_rank_(?P<pp>\d+)\.xser")
+
+
+class Xser:
+    """``checkpoint.xser`` and its tensors, or ``tp_rank_<T>_pp_rank_<P>.xser`` for each rank.
+
+    The tree in it is a dict of ``model``, ``optimizer`` and ``scheduler``, as ``state_dict()`` gives them. Files of
+    others may be called as they like: name the file and the format.
+    """
+
+    name = "xser"
+    train: Train | None = None
+    """The settings that the optimizer's states belong to. Set by who saves."""
+
+    def __init__(self, config: XserSettings | None = None) -> None:
+        self._config = config or XserSettings()
+        self.grid = Grid(tp=self._config.tp, pp=self._config.pp, ties=True)
+
+    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.divided` gives it, into the empty folder
+        ``path``.
+
+        Raises:
+            DiskError: the disk is full or cannot be written.
+        """
+        progress, epoch = state.get("progress", {}), int(state.get("epoch") or 0)
+        tasks = [partial(self._write, path, rank, state["ranks"][rank], progress, epoch) for rank in self.grid.ranks()]
+        rank_files.at_once(tasks, self._config.writers)
+
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        """Everything in it, as the ranks' states whose tensors are read when they are asked for.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, of another step or degree, or names a forbidden global.
+        """
+        found = self._files(path)
+        trees = {rank: rank_files.read(file) for rank, file in found.items()}
+        positions = {found[rank]: rank_files.progress_of(tree, None) for rank, tree in trees.items()}
+        rank_files.require_one_step({file: progress["step"] for file, progress in positions.items()})
+        ranks = {rank: rank_files.decoded(tree, found[rank], weights=weights) for rank, tree in trees.items()}
+        first = next(iter(trees.values()))
+        return {"ranks": ranks, "progress": next(iter(positions.values())), **rank_files.epoch_of(first)}
+
+    def load(self, path: Path, state: dict[str, Any]) -> None:
+        """No run saves in it, so that none loads from it without the model's plan."""
+        raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``path`` looks like a checkpoint of this format."""
+        return path.suffix == ENDING or any(path.glob(f"*{ENDING}"))
+
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read, each with its own check sums where it is an archive."""
+        found = self._files(path).values()
+        return [*found, *(tensor for file in found for tensor in sorted(xser_file.tensors_of(file).glob("*.pt")))]
+
+    def _write(
+        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+    ) -> None:
+        whole = self.grid.tp == self.grid.pp == 1
+        name = "checkpoint" if whole else f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
+        tree = rank_files.encoded(found, progress, epoch, self.train, self.name)
+        rank_files.write(folder / f"{name}{ENDING}", tree, xser=True)
+
+    def _files(self, path: Path) -> dict[Rank, Path]:
+        """The file of each rank."""
+        if path.is_file():
+            if not xser_file.is_xser(path):
+                raise CheckpointError(
+                    f"{path}: {xser_file.tensors_of(path).name} is missing, the folder of its tensors"
+                )
+            if not _RANK.fullmatch(path.name):
+                return {(0, 0): path}
+            path = path.parent
+        files = [file for file in path.glob(f"*{ENDING}") if file.is_file()] if path.is_dir() else []
+        if len(files) == 1 and not _RANK.fullmatch(files[0].name):
+            return {(0, 0): files[0]}
+        found = by_rank(files, _RANK)
+        require_all(found, path)
+        return found

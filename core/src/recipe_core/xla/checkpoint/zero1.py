@@ -1,0 +1,93 @@
+"""Optimizer states that neuronx-distributed's ZeRO-1 has shared out over data-parallel ranks, put together again.
+
+Each file has ``base_state`` (by number, tensors cut along their first dimension and padded to equal parts),
+``shape_info`` (by number, the shape without padding), and ``param_groups``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipe_core.checkpoint.lazy import Lazy
+from recipe_core.checkpoint.ranks.assemble import concatenated
+from recipe_core.errors import CheckpointError
+
+
+def is_shared(tree: Mapping[str, Any]) -> bool:
+    """Whether these are such states."""
+    return "base_state" in tree and "shape_info" in tree
+
+
+def whole_states(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> dict[str, Any]:
+    """What ``state_dict()`` of an optimizer that shares nothing out would give.
+
+    Raises:
+        CheckpointError: the files do not belong together.
+    """
+    try:
+        _require_one(trees, paths)
+        shapes = {number: torch.Size(shape) for number, shape in trees[0]["shape_info"].items()}
+        states = {
+            number: {kind: _whole([tree["base_state"][number][kind] for tree in trees], shape, kind) for kind in kinds}
+            for number, shape in shapes.items()
+            for kinds in [trees[0]["base_state"][number]]
+        }
+        groups = trees[0]["param_groups"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{paths[0]}: its states are not as ZeRO-1 shares them out ({error!r})") from error
+    for number, masters in _masters(trees).items():
+        if number in states:
+            states[number]["master"] = _whole(masters, shapes[number], "master")
+    return {"state": states, "param_groups": groups}
+
+
+def _require_one(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
+    """Refuse files whose ranks count other steps or parameters than the first.
+
+    Raises:
+        CheckpointError: they are of two checkpoints.
+    """
+    for tree, path in zip(trees[1:], paths[1:], strict=True):
+        for what in (_steps, _shapes):
+            if (found := what(tree)) != (first := what(trees[0])):
+                key = next(key for key in {**first, **found} if first.get(key) != found.get(key))
+                raise CheckpointError(
+                    f"{path} and {paths[0]} differ in {key}, {found.get(key, 'missing')} and "
+                    f"{first.get(key, 'missing')}: files of two checkpoints are mixed"
+                )
+
+
+def _steps(tree: Mapping[str, Any]) -> dict[str, float]:
+    """Steps by the number of each parameter, and by group where groups count them."""
+    counted = {
+        f"the step of parameter {n}": state["step"] for n, state in tree["base_state"].items() if "step" in state
+    }
+    counted |= {f"the step of group {n}": g["step"] for n, g in enumerate(tree["param_groups"]) if "step" in g}
+    return {key: float(value.read() if isinstance(value, Lazy) else value) for key, value in counted.items()}
+
+
+def _shapes(tree: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {f"the shape of parameter {number}": list(shape) for number, shape in tree["shape_info"].items()}
+
+
+def _whole(parts: Sequence[Any], shape: torch.Size, kind: str) -> Any:
+    first = parts[0]
+    if kind == "step" or not isinstance(first, Lazy) or not first.shape:
+        return first
+    rows = sum(part.shape[0] for part in parts)
+    if not shape or rows < shape[0] or rows - shape[0] >= len(parts):
+        raise ValueError(f"{rows} rows of {kind} for a tensor of shape {list(shape)}")
+    return Lazy(shape, first.dtype, partial(concatenated, list(parts), shape, 0))
+
+
+def _masters(trees: Sequence[Mapping[str, Any]]) -> dict[Any, list[Any]]:
+    """Copies of the weights in fp32, by number."""
+    shared = [tree.get("sharded_master_weights") for tree in trees]
+    if not all(isinstance(part, Mapping) for part in shared):
+        return {}
+    return {number: [part[number] for part in shared if part] for number in shared[0] or {}}

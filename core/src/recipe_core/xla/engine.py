@@ -1,0 +1,136 @@
+"""PyTorch/XLA: operations are gathered into graphs, which the device compiles once and runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipe_core.engine.memory import peak_resident
+from recipe_core.engine.native import NativeEngine
+from recipe_core.engine.peaks import trainium_instance_peak
+from recipe_core.engine.select import pjrt_device
+from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.hooks.train import Train
+from recipe_core.xla import neuronx
+from recipe_core.xla.batches import XlaCarrier
+from recipe_core.xla.collectives import Collectives, OnDevices, OneProcess, OverHost, refuse_raw_collectives
+from recipe_core.xla.mesh import Grid, Group
+
+
+class XlaEngine(NativeEngine):
+    """One process with one XLA device, or under SPMD with all of them; see :class:`recipe_core.engine.protocol.Engine`.
+
+    Processes meet on the host, as those of a native run on a CPU do: flags, Python objects, barriers and checkpoints
+    never touch the device. What the device has goes through ``collectives``.
+    """
+
+    def __init__(self, train: Train, *, one_process: bool) -> None:
+        """``one_process``: drive all devices of the run by SPMD."""
+        super().__init__("cpu", train.timeout)
+        self._one_process = one_process
+        self._kind = pjrt_device()
+        self._grid: Grid | None = None
+        self.collectives: Collectives = OneProcess()
+
+    def __enter__(self) -> XlaEngine:
+        os.environ["PJRT_DEVICE"] = self._kind
+        super().__enter__()
+        import torch_xla
+        from torch_xla import runtime
+
+        if self._one_process:
+            if self.world_size > 1:
+                raise ConfigError(
+                    f"layout: under train.engine=xla one process drives all devices, and this run has "
+                    f"{self.world_size}; start one (recipe run without torchrun or srun)"
+                )
+            runtime.use_spmd()
+        elif self.world_size > 1:
+            refuse_raw_collectives()
+            self.collectives = OverHost() if self._kind == "CPU" else OnDevices()
+        self.device = torch_xla.device()  # before any model exists, see docs/explanation/xla.md
+        if isinstance(self.collectives, OnDevices) and runtime.world_size() != self.world_size:
+            # Else its collectives would leave everything as it is.
+            raise LaunchError(
+                f"this run has {self.world_size} processes, and the runtime of PJRT_DEVICE={self._kind} knows of "
+                f"{runtime.world_size()}; start them as its manual says (torchrun), each with a device of its own"
+            )
+        return self
+
+    @property
+    def devices(self) -> int:
+        if not self._one_process:
+            return self.world_size
+        from torch_xla import runtime
+
+        return int(runtime.global_runtime_device_count())
+
+    def mesh(self, axes: dict[str, int]) -> Any:  # a Grid, which tells what a DeviceMesh does
+        self._require_size(axes)
+        if self._one_process and self.devices > 1:
+            self._grid = Grid.of_devices(axes)
+        elif self.world_size > 1 and "tp" in axes:  # who shares layers, neuronx-distributed decides
+            self._grid = neuronx.grid(axes, self.rank, self._timeout)
+        elif self.world_size > 1:
+            self._grid = Grid.of_processes(axes, self.rank, self._timeout)
+        return self._grid
+
+    def synchronize(self) -> None:
+        from torch_xla.core import xla_model as xm
+
+        xm.wait_device_ops()
+
+    def end_step(self) -> None:
+        self.collectives.sync()
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """See :class:`recipe_core.engine.protocol.Engine`; the transfer waits for the graph that computes it, and
+        makes none."""
+        from torch_xla.core import xla_model as xm
+
+        found: list[Tensor] = []
+        xm.add_step_closure(lambda value: found.append(value.cpu()), args=(tensor.detach(),))
+        self.collectives.sync()
+        return found[0]
+
+    def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
+        wide = tensor.detach().to(self._mean_type(tensor.dtype))
+        if group is None and self._grid is not None and self.world_size > 1:
+            return super().mean(wide.cpu()).to(tensor.device)
+        return self.collectives.mean(wide, group if isinstance(group, Group) else None)
+
+    def seed(self, number: int) -> None:
+        import torch_xla
+
+        torch.manual_seed(number)
+        torch_xla.manual_seed(number & 0x7FFF_FFFF_FFFF_FFFF, self.device)
+
+    def peak_memory(self) -> int | None:
+        if self._kind == "CPU":
+            return peak_resident()
+        from torch_xla.core import xla_model as xm
+
+        try:
+            return int(xm.get_memory_info(self.device)["peak_bytes_used"])
+        except (KeyError, RuntimeError):  # not every runtime tells
+            return None
+
+    def peak_flops(self, precision: str) -> float | None:
+        peak = trainium_instance_peak() if self._kind == "NEURON" else None
+        if peak is None:
+            return None
+        value = peak.fp32 if precision == "fp32" else peak.bf16
+        return None if value is None else value * 1e12
+
+    def counters(self) -> dict[str, float]:
+        """How many graphs were compiled so far, and how often values went from the device to the host."""
+        from torch_xla.debug import metrics
+
+        named = {"graphs_compiled": "CompileTime", "host_transfers": "TransferFromDeviceTime"}
+        return {name: float((metrics.metric_data(metric) or (0,))[0]) for name, metric in named.items()}
+
+    def carrier(self) -> XlaCarrier:
+        return XlaCarrier(self.device, None if self._grid is None else self._grid.mesh)

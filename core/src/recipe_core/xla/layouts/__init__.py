@@ -1,0 +1,1 @@
+"""Layouts on PyTorch/XLA devices."""

@@ -1,0 +1,280 @@
+"""The doctor, on machines that tests make up: packages in a folder, devices in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recipe_core.cli.doctor import Finding, command, machine, packages, probe, variables
+from recipe_core.cli.doctor.probe import Answer, ask
+from recipe_core.cli.main import main
+from recipe_core.engine import stack
+
+GOOD = {
+    "version": "2.13.0", "cuda": None, "hip": None, "distributed": True, "bf16": True, "sum": probe.RIGHT_SUM,
+}  # fmt: skip
+
+
+@pytest.fixture
+def site(bare_site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages before all others, and libraries that answer at once."""
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(dict(GOOD, device="cpu", count=1)))
+    return bare_site
+
+
+def install(site: Path, name: str, version: str, size: int = 1_000_000) -> None:
+    module = name.replace("-", "_")
+    info = site / f"{module}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (site / f"{module}.py").write_text("#" * size)
+    (info / "RECORD").write_text(f"{module}.py,,\n")
+
+
+def said(findings: list[Finding], state: str) -> str:
+    return "\n".join(f"{f.text} -> {f.remedy}" for f in findings if f.state == state)
+
+
+# ---- packages ---------------------------------------------------------------------------------------------------
+
+
+def test_placeholders_are_named_as_such(site: Path) -> None:
+    install(site, "torch", "2.13.0")
+    for name in stack.PLACEHOLDERS:
+        install(site, name, "1.0", size=119)
+    broken = said(list(packages.package_findings()), "broken")
+    for name in stack.PLACEHOLDERS:
+        assert f"{name} 1.0 is a placeholder" in broken
+        assert f"pip uninstall {name};" in broken
+
+
+def test_a_sound_legacy_stack(site: Path) -> None:
+    (site.parent / "product").write_text("trn1.32xlarge")
+    for name, version in {
+        "torch": "2.9.0", "torch-xla": "2.9.0", "torch-neuronx": "2.9.0.2.11", "neuronx-distributed": "0.18.1",
+        "neuronx-cc": "2.21.1", "transformers": "4.57.1",
+    }.items():  # fmt: skip
+        install(site, name, version)
+    found = list(packages.package_findings())
+    assert said(found, "broken") == ""
+    assert "torch-neuronx 2.9.0.2.11, the real one" in said(found, "ok")
+    assert "neuronx-distributed 0.18.1, the real one" in said(found, "ok")
+
+
+@pytest.mark.parametrize(
+    ("installed", "instance", "expected"),
+    [
+        ({"torch": "2.8.1"}, "", "torch 2.8.1 is too old -> pip install 'torch>=2.9'"),
+        ({"torch": "2.13.0", "torch-xla": "2.9.0"}, "", "torch-xla 2.9.0 is built for torch 2.9, and this is"),
+        ({"torch": "2.13.0", "torch-neuronx": "2.14.3.0"}, "", "torch-neuronx 2.14.3.0 needs torch 2.14, and this is"),
+        ({"torch": "2.9.0", "torch-neuronx": "2.9.0.2"}, "", "runs over torch-xla, which is not installed"),
+        ({"torch": "2.13.0", "torch-neuronx": "2.13.3"}, "", "neuronx-cc, the compiler, is not installed"),
+        ({"torch": "2.13.0", "torch-neuronx": "2.13.3"}, "trn1.32xlarge", "the native Neuron stack does not know trn1"),
+        ({"torch": "2.9.0", "torch-neuronx": "2.9.0.2"}, "trn3.48xlarge", "the legacy Neuron stack does not know trn3"),
+        ({"torch": "2.13.0"}, "trn2.48xlarge", "this is a trn2.48xlarge, and torch-neuronx is not installed"),
+    ],
+)  # fmt: skip
+def test_packages_that_do_not_fit(site: Path, installed: dict[str, str], instance: str, expected: str) -> None:
+    (site.parent / "product").write_text(instance)
+    for name, version in installed.items():
+        install(site, name, version)
+    assert expected in said(list(packages.package_findings()), "broken")
+
+
+def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USE_TORCH_XLA", raising=False)
+    for name, version in {
+        "torch": "2.9.0", "torch-xla": "2.9.0", "neuronx-distributed": "0.18", "transformers": "5.1.0",
+    }.items():  # fmt: skip
+        install(site, name, version)
+    warnings = said(list(packages.package_findings()), "warning")
+    assert (
+        "neuronx-distributed 0.18 imports as a whole only beside transformers 4 -> pip install 'transformers<5'"
+        in warnings
+    )
+    assert "sets USE_TORCH_XLA=0" in warnings
+    assert "training_args" not in warnings
+    install(site, "torch-neuronx", "1.0", size=119)
+    monkeypatch.setenv("USE_TORCH_XLA", "0")
+    warnings = said(list(packages.package_findings()), "warning")
+    assert "USE_TORCH_XLA" not in warnings
+    assert "transformers.training_args starts a process group" in warnings
+
+
+def test_a_torch_that_does_not_work(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "torch", "2.13.0")
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(problem="ImportError: libgomp.so.1"))
+    assert "torch 2.13.0 does not work: ImportError: libgomp.so.1" in said(list(packages.package_findings()), "broken")
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(dict(GOOD, sum=511.0)))
+    assert "a product of ones gave 511.0" in said(list(packages.package_findings()), "broken")
+
+
+def test_a_library_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    assert ask('import json, os; print("FOUND" + json.dumps({"rank": os.environ.get("RANK")}))').found == {"rank": None}
+    assert ask("print('warm'); import os; os.kill(os.getpid(), 9)").problem == "the process was ended by signal 9"
+    assert ask("import a_module_that_is_not_there").problem.startswith("ModuleNotFoundError: No module named")
+    assert ask("import time; time.sleep(60)", patience=0.2).problem == "no answer within 0 seconds"
+
+
+# ---- machine ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with nothing in it."""
+    monkeypatch.setattr(machine, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def test_a_machine_without_devices_has_nothing_broken(root: Path) -> None:
+    found = list(machine.machine_findings(root / "runs"))
+    assert said(found, "broken") == ""
+    assert "no Neuron device and no Neuron driver" in said(found, "note")
+    assert "processor core" in said(found, "ok")
+
+
+def test_trainium_without_its_driver(root: Path) -> None:
+    (root.parent / "product").write_text("trn1.32xlarge\n")
+    found = list(machine.machine_findings(root))
+    assert "no Neuron driver is loaded (no /dev/neuron0) -> install aws-neuronx-dkms" in said(found, "broken")
+    assert "this trn1.32xlarge was started without EFA" in said(found, "warning")
+
+
+def test_a_driver_that_shows_no_device(root: Path) -> None:
+    module = root / "sys/module/neuron"
+    module.mkdir(parents=True)
+    (module / "version").write_text("2.21.37.0\n")
+    assert "the Neuron driver 2.21.37.0 is loaded and shows no device" in said(
+        list(machine.machine_findings(root)), "broken"
+    )
+
+
+def test_a_sound_trainium_machine(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root.parent / "product").write_text("trn1.32xlarge\n")
+    module = root / "sys/module/neuron"
+    module.mkdir(parents=True)
+    (module / "version").write_text("2.21.37.0\n")
+    (root / "dev").mkdir()
+    for number in range(16):
+        (root / f"dev/neuron{number}").touch()
+        (root / f"dev/neuron_core{number}").touch()  # another kind of file
+    for number in range(8):
+        (root / f"sys/class/infiniband/rdmap{number}s27").mkdir(parents=True)
+    for tool in ("opt/aws/neuron/bin/neuron-ls", "opt/amazon/efa/bin/fi_info"):
+        (root / tool).parent.mkdir(parents=True)
+        (root / tool).touch()
+    monkeypatch.setattr(machine, "_soft_limit", lambda name: -1)
+    found = list(machine.machine_findings(root))
+    assert "16 Neuron devices, driver 2.21.37.0" in said(found, "ok")
+    assert "8 EFA devices" in said(found, "ok")
+    assert said(found, "broken") == ""
+
+
+def test_limits_and_disks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"RLIMIT_NOFILE": 1024, "RLIMIT_NPROC": 100, "RLIMIT_AS": 2_000_000_000}
+    monkeypatch.setattr(machine, "_soft_limit", lambda name: limits.get(name, -1))
+    monkeypatch.setattr(machine, "_LITTLE", 10**18)
+    warnings = said(list(machine.machine_findings(root / "runs")), "warning")
+    assert "1,024 open files, few for many ranks -> ulimit -n 65535" in warnings
+    assert "100 processes and threads" in warnings
+    assert "address space is limited to 2 GB -> ulimit -v unlimited" in warnings
+    assert f"free for {root / 'runs'} -> make room" in warnings
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(root: Path) -> None:
+    root.chmod(0o500)
+    assert f"runs: {root / 'runs'} cannot be written" in said(list(machine.machine_findings(root / "runs")), "broken")
+
+
+# ---- variables --------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_environment_is_sound() -> None:
+    (finding,) = variables.variable_findings({})
+    assert finding.state == "ok"
+    (finding,) = variables.variable_findings({"XLA_USE_BF16": "0", "NEURON_EXTRACT_GRAPHS_ONLY": ""})
+    assert finding.state == "ok"
+
+
+@pytest.mark.parametrize("name", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])
+def test_variables_that_make_bf16_of_everything(name: str) -> None:
+    (finding,) = variables.variable_findings({name: "1"})
+    assert finding.state == "broken"
+    assert finding.remedy.startswith(f"unset {name}; take train.precision=bf16")
+
+
+@pytest.mark.parametrize(
+    ("environment", "state", "expected"),
+    [
+        ({"NEURON_EXTRACT_GRAPHS_ONLY": "1"}, "broken", "every loss is wrong"),
+        ({"TORCH_NEURONX_COMPILE_ONLY": "1"}, "broken", "nothing is computed"),
+        ({"BUCKET_CAP_MB": "100"}, "warning", "set ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB instead"),
+        ({"RANK": "0"}, "broken", "the environment says RANK but not"),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "note", "this process is rank 0 of 1 (torchrun)"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "note", "only these GPUs are seen: none"),
+        ({"USE_TORCH_XLA": "0"}, "note", "USE_TORCH_XLA=0"),
+    ],
+)  # fmt: skip
+def test_variables_that_matter(environment: dict[str, str], state: str, expected: str) -> None:
+    assert expected in said(list(variables.variable_findings(environment)), state)
+
+
+def test_variables_of_the_native_stack(site: Path) -> None:
+    install(site, "torch-neuronx", "2.13.3.0")
+    found = list(variables.variable_findings({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "NEURON_COMPILE_CACHE_URL": "/x"}))
+    assert "PyTorch does not find the device neuron" in said(found, "broken")
+    assert "TORCH_NEURONX_NEFF_CACHE_DIR" in said(found, "warning")
+
+
+# ---- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_topic_by_topic_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [
+        Finding("Packages", "ok", "Python 3.11"), Finding("Packages", "broken", "x is a placeholder", "uninstall it"),
+        Finding("Disk", "warning", "little room", "make some"),
+    ]  # fmt: skip
+    monkeypatch.setattr("recipe_core.cli.doctor.examine", lambda runs: iter(found))
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "Packages", "  ok       Python 3.11", "  broken   x is a placeholder", "           -> uninstall it", "",
+        "Disk", "  warning  little room", "           -> make some", "", "1 broken, 1 warning",
+    ]  # fmt: skip
+    assert main(["doctor", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["note"], told["warning"], told["broken"]) == (1, 0, 1, 1)
+    assert told["findings"][1] == {
+        "topic": "Packages", "state": "broken", "text": "x is a placeholder", "remedy": "uninstall it",
+    }  # fmt: skip
+    del found[1]
+    assert main(["doctor"]) == 0
+    assert command._summary([]) == "Nothing is broken."
+
+
+def test_the_command_imports_no_torch_and_finds_this_machine_sound(tmp_path: Path) -> None:
+    code = (
+        "import sys; from recipe_core.cli.main import main; code = main(['doctor', '--json']); "
+        "print('torch' in sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    plain = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=plain | {"RECIPE_PLUGINS": "core"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.stderr.strip() == "False"
+    told = json.loads(done.stdout)
+    texts = [finding["text"] for finding in told["findings"] if finding["state"] == "ok"]
+    assert any(text.startswith("torch ") and "computes on" in text for text in texts)
+    assert done.returncode == (1 if told["broken"] else 0)

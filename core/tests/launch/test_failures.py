@@ -1,0 +1,68 @@
+"""What an error means, and how a rank's is told to its supervisor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.launch.failures import LostRankError, exit_code, explain, read_failure, record_failure
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning", "kind"),
+    [
+        # The first three are what gloo of torch 2.13 said here; the others are NCCL's and the stores' words.
+        ("[pair.cc:553] Connection closed by peer [127.0.0.1]:4516.", "lost contact", LostRankError),
+        ("[unbound_buffer.cc:78] Timed out waiting 20000ms for recv", "did not take part", LostRankError),
+        ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms", "rank 1, 3 did not", LostRankError),
+        ("NCCL error: remote process exited or there was a network error", "lost contact", LostRankError),
+        ("wait timeout after 600000ms, keys: /default_pg/0/1", "did not take part", LostRankError),
+        ("The client socket has failed to connect to any network address of (a, 7)", "cannot reach", LaunchError),
+    ],
+)
+def test_explain(text: str, meaning: str, kind: type) -> None:
+    found = explain(RuntimeError(text))
+    assert type(found) is kind
+    assert meaning in str(found)
+
+
+def test_explain_leaves_other_errors_alone() -> None:
+    assert explain(RuntimeError("shapes do not match")) is None
+    assert explain(OSError("Connection reset by peer")) is None  # a download's, say
+
+
+def test_exit_codes() -> None:
+    errors = [ConfigError("x"), KeyboardInterrupt(), SystemExit(7), SystemExit("bye"), SystemExit(), ValueError()]
+    assert [exit_code(error) for error in errors] == [2, 130, 7, 1, 0, 1]
+
+
+def test_a_failure_is_recorded_only_for_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECIPE_FAILURE", raising=False)
+    assert record_failure(ValueError("x")) is False
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("RECIPE_FAILURE", str(path))
+    assert record_failure(ConfigError("train.lr: no")) is True
+    found = read_failure(path)
+    assert found is not None
+    assert (found.message, found.traceback, found.exit_code, found.lost_peer) == ("train.lr: no", None, 2, False)
+    monkeypatch.setenv("RECIPE_FAILURE", "/proc/none/error.json")
+    assert record_failure(ValueError("x")) is False  # nobody would read it: the caller prints the error itself
+
+
+def test_an_error_that_a_lost_peer_brought_about_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("RECIPE_FAILURE", str(path))
+    try:
+        try:
+            raise RuntimeError("Connection closed by peer [127.0.0.1]:4516.")
+        except RuntimeError:
+            raise ValueError("while cleaning up") from None
+    except ValueError as error:
+        record_failure(error)
+    found = read_failure(path)
+    assert found is not None
+    assert found.lost_peer
+    assert found.traceback is not None
+    assert read_failure(tmp_path / "none") is None

@@ -1,0 +1,128 @@
+"""recipe precompile: what the trial run compiles, the run has no more to compile; and the tool of Neuron over XLA."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from recipe_core.cli import precompile
+from recipe_core.cli.main import main
+from recipe_core.engine import stack
+from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.settings.job import Job, resolve
+from recipe_core.testing import spawn, toy
+from recipe_core.train.compiled import GraphCounter, cache
+from recipe_core.train.destination import require_run_folder
+
+LINE = ["train.device=cpu", "train.compile=true", "train.steps=4", "train.eval_every=2", "model.dropout=0.0"]
+
+
+def rehearse_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
+    """In a process of its own: nothing is compiled in it yet."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from recipe_core.train.run import run
+
+    said, place = StringIO(), Path(folder)
+    job = resolve(toy.registry(), "toy", precompile.trial_words(LINE), 1)
+    with redirect_stdout(said):
+        precompile.precompile(job, LINE, place / "run", 1)
+    kept = any((place / "run").glob("**/step-*"))
+    import torch
+
+    torch._dynamo.reset()  # as in a new process, with the same cache
+    run(resolve(toy.registry(), "toy", LINE, 1), place / "run")
+    return said.getvalue(), kept, json.loads((place / "run" / "results.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_after_it_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    ((said, kept, results),) = spawn(rehearse_then_run, 1, str(tmp_path), timeout=170)
+    assert f"kept in {tmp_path / 'compiled'}" in said
+    assert " 0 compilations" not in said
+    assert "loss" not in said  # no lines of steps
+    assert not kept
+    assert results["compilations"] == 0
+    assert str(results["notes"]["torch.compile"]).endswith(", 0 compilations")  # type: ignore[index]
+
+
+def test_a_trial_forgets_what_a_run_begins_with_and_is_held_to() -> None:
+    words = precompile.trial_words(["train.golden=curve.jsonl", "train.init_from=required", "train.steps=50"])
+    job = resolve(toy.registry(), "toy", words, 1)
+    assert (job.train.golden, job.train.init_from, job.train.resume) == (None, None, "none")
+    assert (job.train.steps, job.train.stop_after, job.train.save_every) == (50, 2, 0)
+
+
+def test_a_trial_in_a_run_folder_touches_nothing_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("job.yaml", "metrics.jsonl"):
+        (tmp_path / name).write_text("of a run")
+    places: list[Path] = []
+    monkeypatch.setattr("recipe_core.train.dry_run.rehearse", lambda job, folder: places.append(folder))
+    precompile.precompile(job_of(*LINE), LINE, tmp_path, 1)
+    assert places == [tmp_path / "trial"]
+    require_run_folder(tmp_path / "trial")  # a run may begin there, and in the one above
+
+
+def job_of(*words: str) -> Job:
+    return resolve(toy.registry(), "toy", precompile.trial_words(words), 1)
+
+
+def test_what_compiles_nothing_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"^train\.compile: false, and device cpu compiles nothing by itself; say"):
+        precompile.precompile(job_of("train.device=cpu"), [], None, 1)
+
+
+@pytest.fixture
+def legacy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with Neuron over XLA."""
+    monkeypatch.setattr(stack, "neuron", lambda: "legacy")
+    monkeypatch.delenv("NEURON_EXTRACT_GRAPHS_ONLY", raising=False)
+
+
+def test_neurons_tool_runs_the_same_line(
+    legacy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool, cached = tmp_path / "neuron_parallel_compile", tmp_path / "cache"
+    cached.mkdir()
+    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\ntouch {cached}/a.neff {cached}/b.neff\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", str(cached))
+    words = ["toy", "train.lr=0.1"]
+    assert precompile.precompile(job_of(), words, None, 8) == 0
+    called = (tmp_path / "called").read_text().split()
+    assert called == [sys.executable, "-m", "recipe_core.cli", "precompile", *words, "--processes", "8"]
+    assert f"2 graphs compiled, 0 s; kept in {cached}" in capsys.readouterr().out
+    tool.write_text("#!/bin/sh\nexit 3\n")
+    assert precompile.precompile(job_of(), words, None, 8) == 3
+
+
+def test_without_neurons_tool_the_way_out_is_told(
+    legacy: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match="neuron_parallel_compile is not on the path; it comes with torch-neuronx"):
+        precompile.precompile(job_of(), [], None, 2)
+
+
+def test_neurons_programs_are_counted_in_their_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
+    assert cache("neuron") == tmp_path
+    (tmp_path / "old.neff").touch()
+    counter = GraphCounter("neuron")
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / "new.neff").touch()
+    (tmp_path / "ab" / "other.txt").touch()
+    assert counter.read().compiled == 1
+
+
+def test_a_mistake_is_told_as_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["precompile", "no_such_recipe"]) == 2
+    assert "no recipe named 'no_such_recipe'" in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""What the numbers of a shard may be: looked at as they are read, since a model would fail on others without a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from recipe_bert_dp.data.shards import Arrays, Shape
+from recipe_core.errors import DataError
+
+
+def check(block: Arrays, shape: Shape, vocabulary: int | None, path: Path, first: int) -> None:
+    """Look for numbers that cannot be in ``block``, whose rows count from ``first`` in the shard ``path``.
+
+    Raises:
+        DataError: there are some; the message names the shard, the row and the way out.
+    """
+    for name, most in _largest(shape, vocabulary):
+        values = block[name]
+        # Without a sign, what is negative is large: the numbers are gone through once.
+        if not values.size or values.view(f"u{values.itemsize}").max() <= most:
+            continue
+        row, *_ = np.argwhere((values < 0) | (values > most))[0]
+        wrong = values[row][(values[row] < 0) | (values[row] > most)].flat[0]
+        raise DataError(
+            f"{path}: row {first + row}: {name} holds {wrong}, expected 0 to {most}"
+            + (_vocabulary_hint(vocabulary) if name.endswith("_ids") and name != "segment_ids" else _HINT)
+        )
+
+
+_HINT = "; `recipe verify` tells what else is wrong with it"
+
+
+def _vocabulary_hint(vocabulary: int | None) -> str:
+    return f": the vocabulary of the model has {vocabulary:,} entries; raise model.vocabulary, or prepare with another"
+
+
+def _largest(shape: Shape, vocabulary: int | None) -> Iterator[tuple[str, int]]:
+    """Arrays and the largest number that each may hold."""
+    if vocabulary is not None:
+        yield "input_ids", vocabulary - 1
+        yield "masked_lm_ids", vocabulary - 1
+    yield "masked_lm_positions", shape.sequence - 1
+    yield "segment_ids", 1
+    yield "next_sentence_labels", 1
+    yield "input_mask", shape.slots or 1
+    if shape.packed:
+        yield "positions", shape.sequence - 1
+        yield "next_sentence_positions", shape.sequence - 1
+        yield "next_sentence_weights", 1

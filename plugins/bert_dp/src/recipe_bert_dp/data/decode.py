@@ -1,0 +1,66 @@
+"""Token ids back to text, and which ids are special: what can be told from a vocab.txt or a tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_bert_dp.data.shards import Arrays, vocabulary_beside
+from recipe_core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of a vocabulary by their ids."""
+
+    names: dict[int, str]
+
+    @classmethod
+    def find(cls, path: Path | None, beside: Iterable[Path]) -> Pieces | None:
+        """Those of ``path`` (a vocab.txt or tokenizer.json), or of a vocab.txt near the shards ``beside``, if any.
+
+        Raises:
+            DataError: ``path`` cannot be read.
+        """
+        found = path or vocabulary_beside(beside)
+        return None if found is None else cls(_read(found))
+
+    @property
+    def size(self) -> int:
+        """Ids are below this."""
+        return max(self.names, default=-1) + 1
+
+    def special(self) -> NDArray[np.int64]:
+        """Ids that are never predicted."""
+        never = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+        return np.array([number for number, piece in self.names.items() if piece in never], dtype=np.int64)
+
+    def example(self, block: Arrays) -> str:
+        """The first row of ``block`` as text; what is to be predicted stands in brackets behind its place."""
+        ids = block["input_ids"][0][block["input_mask"][0] != 0]
+        positions = block["masked_lm_positions"][0]
+        wanted = {int(p): int(i) for p, i in zip(positions, block["masked_lm_ids"][0], strict=True) if p}
+        words: list[str] = []
+        for place, number in enumerate(map(int, ids)):
+            piece = self.names.get(number, f"<{number}>")
+            shown = piece + (f"({self.names.get(wanted[place], '?')})" if place in wanted else "")
+            if piece.startswith("##") and words:
+                words[-1] += shown[2:]
+            else:
+                words.append(shown)
+        return " ".join(words)
+
+
+def _read(path: Path) -> dict[int, str]:
+    try:
+        if path.suffix != ".json":
+            return dict(enumerate(path.read_text(encoding="utf-8").splitlines()))
+        from tokenizers import Tokenizer
+
+        return {number: piece for piece, number in Tokenizer.from_file(str(path)).get_vocab().items()}
+    except Exception as error:  # the library tokenizers raises Exception itself
+        raise DataError(f"{path}: cannot be read as a vocab.txt or tokenizer.json ({error})") from error

@@ -1,0 +1,89 @@
+"""The datasets ``bert_hdf5`` and ``bert_packed``: batches from plain and packed shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import torch
+
+from recipe_bert_dp.data import corpus
+from recipe_bert_dp.data.facts import check
+from recipe_bert_dp.data.stream import Stream
+from recipe_bert_dp.settings import BertHdf5
+from recipe_core.errors import DataError
+from recipe_core.layouts.parallel import Batch, Run
+
+_SPLITS = {"train": "training", "valid": "test"}
+_AT_ONCE = 32
+"""Batches that are cut at once where reads follow each other."""
+
+
+def build(config: BertHdf5, run: Run) -> BertSamples:
+    """Look at the heads of all shards and check them against the settings; without files, make the embedded corpus.
+
+    Raises:
+        DataError: there is no shard, or one is damaged or does not fit the settings.
+        DiskError: the cache cannot be written.
+    """
+    return BertSamples(config, run)
+
+
+class BertSamples:
+    """The samples of a run, as :class:`recipe_core.layouts.parallel.Samples` describes. A sample is a row, packed or
+    not."""
+
+    def __init__(self, config: BertHdf5, run: Run) -> None:
+        self._config, self._run = corpus.filled(config, run.cache), run
+        self._streams: dict[str, Stream] = {}
+        self._cut: dict[tuple[str, int, int], Batch] = {}
+        self._last: tuple[str, int] | None = None
+        # What is wrong with the test shards should show before the first step, not at the first evaluation.
+        for split in ("train", "valid") if run.train.eval_every else ("train",):
+            self._stream(split)
+
+    def read(self, split: str, start: int, count: int) -> Batch:
+        """Rows ``start`` to ``start + count - 1`` of ``split``: the arrays of the shards, ``[count, ...]``.
+
+        Their integers are as narrow as in the files; on the device they become int64.
+
+        Raises:
+            DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
+        """
+        batch = self._cut.pop((split, start, count), None)
+        if batch is None:
+            # A tensor for each array of each small batch takes as long as all the rest; cutting many is quicker.
+            many = self._stream(split).left(start) // count if self._last == (split, start) else 1
+            self._cut = dict(self._batches(split, start, count, max(1, min(many, _AT_ONCE))))
+            batch = self._cut.pop((split, start, count))
+        self._last = split, start + count
+        return batch
+
+    def _batches(self, split: str, start: int, count: int, many: int) -> Iterator[tuple[tuple[str, int, int], Batch]]:
+        """So many batches of ``count`` rows from ``start`` on."""
+        rows = self._stream(split).read(start, many * count)
+        parts = zip(*(torch.from_numpy(values).split(count) for values in rows.values()), strict=True)
+        for number, part in enumerate(parts):
+            yield (split, start + number * count, count), dict(zip(rows, part, strict=True))
+
+    def position(self, consumed: int) -> tuple[int, Fraction, list[str]]:
+        """Where a run stands that has read ``consumed`` training rows, for scripts that read shard after shard.
+
+        Returns:
+            The epoch, how much of it is done (below 1), and the shards. Rows come from all shards at a time here, so
+            that no shard is done before the epoch is.
+        """
+        stream = self._stream("train")
+        epoch, done = divmod(consumed, stream.rows)
+        return epoch, Fraction(done, stream.rows), [str(path.absolute()) for path in stream.paths]
+
+    def _stream(self, split: str) -> Stream:
+        if split not in self._streams:
+            found = check(self._config, _SPLITS[split])
+            if not found:
+                raise DataError(
+                    f"data.files: no test shard (*test*.hdf5) in {', '.join(self._config.files)}, which evaluation "
+                    "needs; prepare with test_share above 0, or set train.eval_every=0"
+                )
+            self._streams[split] = Stream(found, self._run.train.seed, self._run.vocabulary)
+        return self._streams[split]

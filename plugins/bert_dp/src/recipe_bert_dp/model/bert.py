@@ -1,0 +1,196 @@
+"""BERT's pre-training: masked words and next sentence, by the parameters of Hugging Face's BertForPreTraining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertForPreTraining
+
+from recipe_bert_dp.model.layer import Layer
+from recipe_bert_dp.settings import BertPretraining
+from recipe_core.layouts.parallel import Batch, Loss
+from recipe_core.ops.cross_entropy import losses_and_hits
+from recipe_core.ops.dropout import dropout
+from recipe_core.ops.group_attention import groups_of
+from recipe_core.ops.initial import normal_of
+
+
+class Output(NamedTuple):
+    """What the model says of a micro batch, place by place; unused places have values that mean nothing."""
+
+    masked_losses: Tensor
+    """fp32 ``[rows, predictions]``."""
+    masked_hits: Tensor
+    """Whether the likeliest word is the right one, bool ``[rows, predictions]``."""
+    next_losses: Tensor
+    """fp32 ``[rows, slots]``; a plain row has one slot."""
+    next_hits: Tensor
+    """bool ``[rows, slots]``."""
+
+
+def build(config: BertPretraining) -> tuple[BertPretrainingModel, Loss]:
+    """The model on the default device, its values drawn from torch's initial seed, and its loss.
+
+    Under ``with torch.device("meta")`` it has no values; :meth:`BertPretrainingModel.reset_parameters` gives them after
+    ``to_empty``.
+    """
+    with torch.device("meta"):  # spares the values that transformers would draw for nothing
+        module = BertPretrainingModel(bert_config(config))
+    device = torch.get_default_device()
+    if device.type != "meta":
+        module.to_empty(device=device)
+        module.reset_parameters()
+    return module, loss
+
+
+def example(config: BertPretraining) -> Batch:
+    """Two plain rows of up to 32 tokens all over the vocabulary, with as many predictions as fit, a pair each."""
+    sizes = config.sizes
+    length = min(32, sizes.positions)
+    ids = (torch.arange(2 * length) * 7919 % sizes.vocabulary).view(2, length)
+    places = torch.arange(1, length).expand(2, -1)
+    return {
+        "input_ids": ids, "input_mask": torch.ones_like(ids),
+        "segment_ids": (torch.arange(length) >= length // 2).long().expand(2, -1),
+        "masked_lm_positions": places, "masked_lm_ids": ids.flip(1)[:, 1:],
+        "next_sentence_labels": torch.tensor([0, 1]),
+    }  # fmt: skip
+
+
+def bert_config(config: BertPretraining) -> BertConfig:
+    """The same settings in Hugging Face's words, as they stand in the config.json of a checkpoint."""
+    sizes = config.sizes
+    return BertConfig(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.hidden,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        intermediate_size=sizes.intermediate,
+        max_position_embeddings=sizes.positions,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+        initializer_range=config.init_std,
+        architectures=["BertForPreTraining"],
+    )
+
+
+def loss(output: Output, batch: Batch) -> Mapping[str, Tensor]:
+    """Means over the predictions and over the sequences of a micro batch; ``loss`` is the sum of both.
+
+    ``real_tokens`` (without padding) and ``sequences`` (a packed row has several) are counts, not means.
+    """
+    predicted = (batch["masked_lm_positions"] != 0).float()
+    weights = batch.get("next_sentence_weights")
+    sequences = torch.ones_like(output.next_losses) if weights is None else weights.float()
+    masked, following = _mean(output.masked_losses, predicted), _mean(output.next_losses, sequences)
+    return {
+        "loss": masked + following,
+        "mlm_loss": masked,
+        "nsp_loss": following,
+        "mlm_accuracy": _mean(output.masked_hits, predicted),
+        "nsp_accuracy": _mean(output.next_hits, sequences),
+        "real_tokens": (batch["input_mask"] != 0).sum().float(),
+        "sequences": sequences.sum(),
+    }
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    return (values * weights).sum() / weights.sum().clamp(min=1)
+
+
+class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
+    """Hugging Face's model with a forward that takes batches of shards and computes no unwanted logits.
+
+    Its parameters, their names and ties are those of the class above, so that a file of its weights is a checkpoint of
+    Hugging Face's.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert.encoder.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.encoded = nn.Identity()
+        """Where the encoder ends: a layout that splits the sequence puts it together here."""
+
+    def forward(self, batch: Batch) -> Output:
+        """Losses of all predictions.
+
+        Args:
+            batch: int64 tensors under the names of the shards' arrays. All: ``input_ids``, ``input_mask``,
+                ``segment_ids`` ``[rows, sequence]``; ``masked_lm_positions``, ``masked_lm_ids``
+                ``[rows, predictions]``, unused places at position 0. Plain rows: ``next_sentence_labels`` ``[rows]``.
+                Packed rows, where ``input_mask`` numbers the sequences of a row from 1: ``positions``
+                ``[rows, sequence]``; ``next_sentence_positions``, ``next_sentence_labels`` ``[rows, slots]``.
+        """
+        hidden = self._embed(batch)
+        groups = groups_of(batch["input_mask"])
+        for layer in self.bert.encoder.layer:
+            hidden = layer(hidden, groups)
+        hidden = self.encoded(hidden)
+        masked_losses, masked_hits = self._masked(hidden, batch)
+        next_losses, next_hits = self._next(hidden, batch)
+        return Output(masked_losses, masked_hits, next_losses, next_hits)
+
+    def _embed(self, batch: Batch) -> Tensor:
+        parts, ids = self.bert.embeddings, batch["input_ids"]
+        positions = batch["positions"] if "positions" in batch else torch.arange(ids.shape[1], device=ids.device)
+        hidden = parts.word_embeddings(ids) + parts.token_type_embeddings(batch["segment_ids"])
+        hidden = parts.LayerNorm(hidden + parts.position_embeddings(positions))
+        return dropout(hidden, parts.dropout.p, self.training)
+
+    def _masked(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Losses and hits of the masked words; only their places get to the vocabulary."""
+        head = self.cls.predictions
+        chosen = head.transform.dense(_at(hidden, batch["masked_lm_positions"]))
+        chosen = head.transform.LayerNorm(F.gelu(chosen))
+        return losses_and_hits(chosen, head.decoder.weight, batch["masked_lm_ids"], head.decoder.bias)
+
+    def _next(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Losses and hits of whether the second part of a sequence follows the first, from its first token."""
+        labels = batch["next_sentence_labels"]
+        if "next_sentence_positions" in batch:
+            first = _at(hidden, batch["next_sentence_positions"])
+        else:
+            first, labels = hidden[:, :1], labels[:, None]
+        logits = self.cls.seq_relationship(torch.tanh(self.bert.pooler.dense(first))).float()
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape).clone()
+        return losses, logits.argmax(-1) == labels
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """What ``to``, ``to_empty`` and others do; some of them give each use of a tied parameter a copy."""
+        super()._apply(fn, recurse)
+        head = self.cls.predictions
+        head.decoder.weight, head.decoder.bias = self.bert.embeddings.word_embeddings.weight, head.bias
+        return self
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all values."""
+        for name, tensor in chain(self.named_parameters(), self.named_buffers()):
+            tensor.copy_(self.initial_value(name, tensor.shape))
+
+    def initial_value(self, name: str, shape: torch.Size) -> Tensor:
+        """Normal weights, zero biases and padding, ones in the norms, on the CPU in fp32; numbers in the buffers.
+
+        Weights depend on ``torch.initial_seed()``, name and shape, not on the device or on what a rank holds.
+        """
+        if name.endswith("position_ids"):
+            return torch.arange(shape[-1], device="cpu").expand(shape)
+        if name.endswith("token_type_ids"):
+            return torch.zeros(shape, dtype=torch.int64, device="cpu")
+        if len(shape) == 1:
+            return torch.zeros(shape, device="cpu") if name.endswith("bias") else torch.ones(shape, device="cpu")
+        value = normal_of(name, shape, self.config.initializer_range)
+        if name.endswith("word_embeddings.weight"):
+            value[self.config.pad_token_id] = 0
+        return value
+
+
+def _at(hidden: Tensor, places: Tensor) -> Tensor:
+    """The tokens at ``places`` ``[rows, count]`` of ``hidden`` ``[rows, sequence, hidden]``."""
+    return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))

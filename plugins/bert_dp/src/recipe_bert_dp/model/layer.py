@@ -1,0 +1,46 @@
+"""A block of BERT's encoder: Hugging Face's parameters, computed by the core's kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
+
+from recipe_core.ops.group_attention import Groups, group_attention
+from recipe_core.ops.norm import add_norm
+
+
+class SelfAttention(BertSelfAttention):  # type: ignore[misc]
+    """What the tokens of a group take from each other. Heads are as many as ``query`` returns the width of."""
+
+    def forward(self, hidden: Tensor, groups: Groups) -> Tensor:
+        """``hidden`` ``[batch, sequence, hidden]`` to ``[batch, sequence, heads * head_dim]``."""
+        q, k, v = (
+            part(hidden).unflatten(-1, (-1, self.attention_head_size)) for part in (self.query, self.key, self.value)
+        )
+        return group_attention(q, k, v, groups, self.dropout.p if self.training else 0.0).flatten(-2)
+
+
+class Layer(BertLayer):  # type: ignore[misc]
+    """Attention and two linear layers, each followed by a sum with its input and a norm.
+
+    Parameters and submodules are those of the class above; the submodules that hold parameters are called, so that what
+    a layout does to them takes effect.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.attention.self = SelfAttention(config)
+
+    def forward(self, hidden: Tensor, groups: Groups) -> Tensor:
+        """``hidden`` ``[batch, sequence, hidden]`` to the same; ``groups`` says which tokens see each other."""
+        attended = self._add(self.attention.output, self.attention.self(hidden, groups), hidden)
+        inner = F.gelu(self.intermediate.dense(attended))
+        return self._add(self.output, inner, attended)
+
+    def _add(self, output: Any, inner: Tensor, outer: Tensor) -> Tensor:
+        """What ``output`` (a linear layer, dropout and a norm) makes of ``inner`` and the residual ``outer``."""
+        return add_norm(output.dense(inner), outer, output.LayerNorm, output.dropout.p, self.training)

@@ -1,0 +1,105 @@
+"""Second stage: pairs of segments, dealt to the shards. A pair is 32 bytes: it says where its tokens are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_bert_dp.prepare.store import Store
+from recipe_bert_dp.settings import PrepareHdf5
+from recipe_core.errors import DataError
+from recipe_index import bert
+
+DOCUMENTS_AT_ONCE = 4096
+PAIRS_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Split:
+    """The training or the test part of the documents."""
+
+    name: str
+    """``training`` or ``test``: part of the names of its shards, by which the peers' loaders find them."""
+    documents: NDArray[np.int64]
+    rounds: int
+    """How often each document is used."""
+
+    def shard(self, number: int) -> str:
+        """Path of a shard in the output, without its ending."""
+        return f"{self.name}/{self.name}_{number:05}"
+
+
+def splits(documents: int, settings: PrepareHdf5) -> list[Split]:
+    """Deal the documents to training and test; a document is in one of them only.
+
+    Raises:
+        DataError: there are too few documents to take the second segment of a pair from another one.
+    """
+    tests = 0 if settings.test_share == 0 else max(2, round(documents * settings.test_share))
+    if documents < tests + 2:
+        raise DataError(
+            f"inputs: {documents} document(s) with text, expected at least {tests + 2}: half of the samples take their "
+            "second segment from another document, in the training and in the test part. Add documents; where blank "
+            "lines part them, set documents=blank_line; test_share=0 makes no test part"
+        )
+    order = np.random.Generator(np.random.Philox(settings.seed)).permutation(documents)
+    training = Split("training", np.sort(order[tests:]), settings.dupe_factor)
+    return [training, Split("test", np.sort(order[:tests]), 1)] if tests else [training]
+
+
+def deal(split: Split, store: Store, settings: PrepareHdf5, folder: Path) -> dict[str, Any]:
+    """Make the pairs of ``split`` and write them to a file for each of its shards in ``folder``.
+
+    Returns:
+        ``shards``, and how many pairs have which property.
+    """
+    every = folder / f"{split.name}.pairs"
+    counts = {"pairs": 0, "random_next": 0, "single_sentence": 0}
+    with every.open("wb") as file:
+        for number in range(split.rounds):
+            for first in range(0, split.documents.size, DOCUMENTS_AT_ONCE):
+                last = min(first + DOCUMENTS_AT_ONCE, split.documents.size)
+                pairs = bert.make_pairs(
+                    store.sentences, store.documents, split.documents, first, last, settings.sequence,
+                    settings.short_seq_prob, settings.seed, number,
+                )  # fmt: skip
+                file.write(pairs.tobytes())
+                counts["pairs"] += pairs.size
+                counts["random_next"] += int(pairs["random_next"].sum(dtype=np.int64))
+                counts["single_sentence"] += int(pairs["single"].sum(dtype=np.int64))
+                store.forget()
+    shards = max(1, round(counts["pairs"] / settings.samples_per_shard))
+    _deal(every, [pairs_file(folder, split, number) for number in range(shards)])
+    every.unlink()
+    return {"shards": shards, **counts}
+
+
+def pairs_file(folder: Path, split: Split, shard: int) -> Path:
+    """Where the pairs of a shard are."""
+    return folder / f"{split.name}_{shard:05}.pairs"
+
+
+def _deal(every: Path, paths: list[Path]) -> None:
+    """Part the pairs by the upper bits of their keys, which are random."""
+    for path in paths:
+        path.write_bytes(b"")
+    shards = np.uint64(len(paths))
+    with every.open("rb") as file:
+        while (pairs := np.fromfile(file, bert.PAIR, PAIRS_AT_ONCE)).size:
+            shard = ((pairs["key"] >> np.uint64(32)) * shards >> np.uint64(32)).astype(np.int64)
+            pairs = pairs[np.argsort(shard, kind="stable")]
+            ends = np.cumsum(np.bincount(shard, minlength=len(paths)))
+            for path, part in zip(paths, np.split(pairs, ends[:-1]), strict=True):
+                if part.size:
+                    with path.open("ab") as target:
+                        target.write(part.tobytes())
+
+
+def read_pairs(path: Path) -> NDArray[np.void]:
+    """The pairs of a shard in the order of its samples: by their keys."""
+    pairs = np.fromfile(path, bert.PAIR)
+    return pairs[np.argsort(pairs["key"], kind="stable")]

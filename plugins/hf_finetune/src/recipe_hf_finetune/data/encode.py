@@ -1,0 +1,79 @@
+"""Texts as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from recipe_core.errors import ConfigError
+from recipe_hf_finetune.data.splits import Examples
+
+
+class Encoded(Dataset[dict[str, Any]]):
+    """The samples of a split as what a tokenizer made of them, with the label of each."""
+
+    def __init__(self, columns: dict[str, list[Any]], labels: Sequence[int] | Sequence[float] | None) -> None:
+        self.columns, self.labels = columns, labels
+
+    def __len__(self) -> int:
+        return len(self.columns["input_ids"])
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        found = {name: values[number] for name, values in self.columns.items()}
+        return found if self.labels is None else {**found, "labels": self.labels[number]}
+
+    def first(self, count: int) -> Encoded:
+        """The first ``count`` samples."""
+        columns = {name: values[:count] for name, values in self.columns.items()}
+        return Encoded(columns, None if self.labels is None else self.labels[:count])
+
+    def tensors(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+        """Some samples as tensors of shape ``[samples, tokens]``, the labels ``[samples]``; they are equally long."""
+        found = {name: torch.tensor([values[n] for n in numbers]) for name, values in self.columns.items()}
+        return found if self.labels is None else {**found, "labels": torch.tensor([self.labels[n] for n in numbers])}
+
+
+def encode(examples: Examples, tokenizer: Any, max_length: int, *, pad: bool) -> Encoded:
+    """Tokenize ``examples``, cut and (with ``pad``) padded to ``max_length`` tokens."""
+    padding = "max_length" if pad else False
+    found = tokenizer(*examples.texts, padding=padding, max_length=max_length, truncation=True)
+    return Encoded(dict(found), examples.labels)
+
+
+def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
+    """The tokenizer in a folder, or of a name on the hub.
+
+    Raises:
+        ConfigError: there is none, or it has no token for padding.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(str(place), revision=revision)
+    except Exception as error:  # OSError, ValueError and others: what is missing, in transformers' words
+        text = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"model.tokenizer: {place}: no tokenizer can be had ({text}); name a folder with vocab.txt or "
+            "tokenizer.json: model.tokenizer=FOLDER"
+        ) from error
+    if found.pad_token is None:
+        if found.eos_token is None:
+            raise ConfigError(
+                f"model.tokenizer: {place}: has no token for padding, nor one for the end of a text; name another"
+            )
+        found.pad_token = found.eos_token  # as is usual for GPT-2, whose model reads the last token before padding
+    return found
+
+
+def require_vocabulary(tokenizer: Any, size: int, place: object) -> None:
+    """Raise ConfigError where the tokenizer gives ids that a model with ``size`` embeddings does not know."""
+    if len(tokenizer) > size:
+        raise ConfigError(
+            f"model.tokenizer: gives token ids up to {len(tokenizer) - 1:,}, and the model in {place} knows those "
+            f"below {size:,}; name the tokenizer that the model was trained with (model.tokenizer), or another model"
+        )

@@ -1,0 +1,23 @@
+"""What is known about the samples before a run. No torch here."""
+
+from __future__ import annotations
+
+from recipe_core.errors import RecipeError
+from recipe_core.files import home
+from recipe_core.hooks.specs import DataFacts
+from recipe_hf_finetune.data.splits import load
+from recipe_hf_finetune.data.tasks import GLUE
+from recipe_hf_finetune.settings import TextClassification
+
+
+def facts(config: TextClassification) -> DataFacts:
+    """Lengths and counts; files are read, since every row of them may be wrong. Nothing is fetched from a hub."""
+    if config.embedded:
+        return DataFacts(sequence=config.max_length, train_samples=config.pairs)
+    if not (config.folder or config.train):
+        return DataFacts(sequence=config.max_length, train_samples=GLUE[config.task].train_samples)
+    try:
+        corpus = load(config, home())
+    except RecipeError as error:
+        return DataFacts(sequence=config.max_length, problems=(str(error),))
+    return DataFacts(sequence=config.max_length, train_samples=len(corpus.splits["train"]))

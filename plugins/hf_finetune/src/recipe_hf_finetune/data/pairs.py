@@ -1,0 +1,127 @@
+"""Labelled pairs without any file, made of sentences of the text that CPython carries. No torch here.
+
+Each sentence stands with the same in other words, or with another sentence about the same matter.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recipe_core.data.text import library, sentences
+from recipe_core.errors import DataError
+from recipe_core.files import home, load_or_build
+from recipe_hf_finetune.data.rewrite import rewritten
+
+if TYPE_CHECKING:
+    from recipe_hf_finetune.data.splits import Examples
+
+VERSION = 1
+"""Raise it when a change here changes the pairs: old caches are then left alone."""
+_WORDS = range(6, 19)
+"""Words of a sentence: two of them fit into 64 tokens."""
+_PLAIN = re.compile(r"[A-Z][A-Za-z0-9 ,'()_.-]*[a-z)]\.")
+"""What is a sentence of English rather than a piece of a table or of code."""
+_TOPIC = re.compile(r"[a-z]{4,}")
+_SHARED = range(2, 61)
+"""In so many sentences stands a word that says what a sentence is about."""
+_SEED = 20191
+
+
+def pairs(count: int, cache: Path | None) -> dict[str, Examples]:
+    """``count`` training pairs and a quarter as many for validation, of other documents; half of each are equivalent.
+
+    Raises:
+        DataError: this Python carries too little text.
+        DiskError: ``cache`` cannot be written.
+    """
+    from recipe_hf_finetune.data.splits import Examples
+
+    path = (cache or home()) / f"sentence-pairs-{_fingerprint(count)}.jsonl"
+    found = load_or_build(path, _read, lambda part: _write(part, count))
+    return {
+        split: Examples(([p[0] for p in those], [p[1] for p in those]), [p[2] for p in those])
+        for split, those in found.items()
+    }
+
+
+def _fingerprint(count: int) -> str:
+    made_from = (platform.python_implementation(), platform.python_version(), count, VERSION, library.VERSION)
+    return blake2b(" ".join(map(str, made_from)).encode(), digest_size=6).hexdigest()
+
+
+def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        split, first, second, label = json.loads(line)
+        found.setdefault(split, []).append((first, second, label))
+    if set(found) != {"train", "validation"}:
+        raise DataError(f"{path}: is not whole; remove it to have it made again")
+    return found
+
+
+def _write(path: Path, count: int) -> None:
+    counts = {"train": count, "validation": count // 4}
+    documents = [found for text in library.documents(Path(sysconfig.get_paths()["stdlib"])) if (found := _plain(text))]
+    held = documents[: len(documents) // 5]
+    known = {sentence for document in held for sentence in document}
+    rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(held) :]]
+    parts = {"validation": held, "train": rest}
+    with path.open("w", encoding="utf-8") as file:
+        for split, wanted in counts.items():
+            made = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
+            if len(made) < wanted:
+                raise DataError(
+                    f"data.pairs: this Python's text gives {len(made):,} pairs for {split}, and {wanted:,} are wanted; "
+                    f"take a smaller data.pairs, or files of your own"
+                )
+            file.writelines(json.dumps([split, *pair]) + "\n" for pair in made)
+
+
+def _plain(text: str) -> list[str]:
+    """The sentences of a document that are plain English, each once."""
+    joined = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+    return [s for s in dict.fromkeys(sentences(joined)) if len(s.split()) in _WORDS and _PLAIN.fullmatch(s)]
+
+
+def _pairs(documents: Sequence[list[str]], draw: random.Random) -> Iterator[tuple[str, str, int]]:
+    """Pairs and labels (1: the same), in turns, in an order of their own. A sentence begins one pair at most."""
+    places = [(number, sentence) for number, document in enumerate(documents) for sentence in document]
+    topics = _topics(places)
+    order = draw.sample(range(len(places)), len(places))
+    label = 1
+    for place in order:
+        sentence = places[place][1]
+        other = sentence if label else _other(place, places, topics, draw)
+        changed = rewritten(other, draw) if other else ""
+        if changed and changed != other:
+            yield (sentence, changed, label) if draw.random() < 0.5 else (changed, sentence, label)
+            label = 1 - label
+
+
+def _topics(places: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
+    """Where each word stands that says what a sentence is about: neither everywhere, nor only there."""
+    found: dict[str, list[int]] = {}
+    for place, (_, sentence) in enumerate(places):
+        for word in dict.fromkeys(_TOPIC.findall(sentence.lower())):
+            found.setdefault(word, []).append(place)
+    return {word: there for word, there in found.items() if len(there) in _SHARED}
+
+
+def _other(
+    place: int, places: Sequence[tuple[int, str]], topics: dict[str, list[int]], draw: random.Random
+) -> str | None:
+    """A sentence of another document that shares a word with the one at ``place``; None where there is none."""
+    document, sentence = places[place]
+    words = [word for word in dict.fromkeys(_TOPIC.findall(sentence.lower())) if word in topics]
+    if not words:
+        return None
+    others = [places[there][1] for there in topics[draw.choice(words)] if places[there][0] != document]
+    return draw.choice(others) if others else None

@@ -1,0 +1,154 @@
+"""Models of Hugging Face's with a head for classification: built of sizes, or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core.layouts.parallel import Batch
+from recipe_hf_finetune.data.splits import Corpus
+from recipe_hf_finetune.settings import SequenceClassifier
+
+_DROPOUTS = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
+    "seq_classif_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+)  # fmt: skip
+"""What configurations call dropout."""
+_FREE = (*_DROPOUTS, "architectures", "dtype", "torch_dtype", "initializer_range", "transformers_version", "use_cache")
+"""What may differ between a checkpoint and the run that goes on from it."""
+
+
+def build(config: SequenceClassifier) -> tuple[nn.Module, Any]:
+    """A BERT of random weights with two labels and room for any vocabulary that is trained here, for the core's loop.
+
+    Raises:
+        ConfigError: the model is to be loaded, which only the recipe hf_finetune does.
+    """
+    if config.source is not None:
+        raise ConfigError("model.source: is read by the recipe hf_finetune alone; set it to null, or run that recipe")
+    return Classifier(random_model(random_config(config, 1 << 15, 512), None)), loss
+
+
+class Classifier(nn.Module):
+    """A model of Hugging Face's that takes a micro batch as the core gives it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of shape ``[batch, labels]``."""
+        inputs = {name: values for name, values in batch.items() if name != "labels"}
+        logits: Tensor = self.model(**inputs).logits
+        return logits
+
+
+def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
+    """Cross entropy and accuracy."""
+    return {
+        "loss": nn.functional.cross_entropy(output, batch["labels"]),
+        "accuracy": (output.argmax(-1) == batch["labels"]).float().mean(),
+    }
+
+
+def random_config(config: SequenceClassifier, vocabulary: int, positions: int) -> Any:
+    """The configuration of a BERT of the sizes that are set."""
+    from transformers import BertConfig
+
+    dropout = 0.1 if config.dropout is None else config.dropout
+    return BertConfig(
+        vocab_size=vocabulary, hidden_size=config.hidden, num_hidden_layers=config.layers,
+        num_attention_heads=config.heads, intermediate_size=4 * config.hidden, max_position_embeddings=positions,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+
+
+def load_config(place: str | Path, config: SequenceClassifier) -> Any:
+    """The configuration in a folder, or of a name on the hub.
+
+    Raises:
+        ConfigError: there is none, or the hub cannot be reached.
+    """
+    from transformers import AutoConfig
+
+    try:
+        found = AutoConfig.from_pretrained(str(place), revision=config.revision)
+    except Exception as error:  # OSError, ValueError, KeyError: what is missing, in transformers' words
+        text = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"model.source: {place}: no model can be had ({text}); name a folder with config.json and the weights, a "
+            "run folder or a checkpoint; on a machine without network, copy the model's files there first"
+        ) from error
+    for name in _DROPOUTS if config.dropout is not None else ():
+        if getattr(found, name, None) is not None:
+            setattr(found, name, config.dropout)
+    return found
+
+
+def require_same(path: Path, config: Any) -> None:
+    """Refuse a checkpoint whose config.json makes its model compute another function than that of ``config``.
+
+    Raises:
+        CheckpointError: settings differ, or the file cannot be read; one message names all of them.
+    """
+    try:
+        saved = type(config).from_pretrained(str(path)).to_dict()
+    except Exception as error:  # OSError, ValueError, KeyError: what is missing, in transformers' words
+        raise CheckpointError(
+            f"{path / 'config.json'}: cannot be read ({' '.join(str(error).split())[:300]})"
+        ) from error
+    ours = config.to_dict()
+    other = [
+        f"  - {name}: {saved.get(name)} there, {ours.get(name)} in this run"
+        for name in sorted({*saved, *ours})
+        if not (name.startswith("_") or name in _FREE) and saved.get(name) != ours.get(name)
+    ]
+    if other:
+        text = "\n".join([f"{path} is of a model with other settings:", *other])
+        raise CheckpointError(f"{text}\nTake the settings model.* and data.* of its job.yaml")
+
+
+def with_labels(config: Any, corpus: Corpus) -> Any:
+    """``config`` with the number of labels and their names; one label stands for a regression."""
+    names = corpus.labels or ("value",)
+    config.num_labels = len(names)
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
+    config.problem_type = "regression" if corpus.task.regression else "single_label_classification"
+    return config
+
+
+def random_model(config: Any, seed: int | None) -> nn.Module:
+    """The model of ``config`` with random weights that follow from ``seed``."""
+    from transformers import AutoModelForSequenceClassification, set_seed
+
+    if seed is not None:
+        set_seed(seed)
+    found: nn.Module = AutoModelForSequenceClassification.from_config(config)
+    return found
+
+
+def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = "main") -> nn.Module:
+    """The model of a folder or of a name on the hub, with a head that follows from ``seed``, in fp32.
+
+    Raises:
+        CheckpointError: the weights are missing, damaged, or not of the sizes in the configuration.
+    """
+    from transformers import AutoModelForSequenceClassification, set_seed
+
+    set_seed(seed)
+    try:
+        found: nn.Module = AutoModelForSequenceClassification.from_pretrained(
+            str(place), config=config, revision=revision, torch_dtype=torch.float32
+        )
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"model.source: {place}: its weights cannot be loaded ({text}); copy the files again, or name another model"
+        ) from error
+    return found

@@ -1,0 +1,67 @@
+"""From what ``model.source`` names to a folder that Hugging Face's ``from_pretrained`` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core.train.pretrained import to_hugging_face, trained
+from recipe_hf_finetune.settings import SequenceClassifier
+
+RECIPE = "recipe:"
+CONVERTED = "hf_saved_model"
+"""Where in the run folder the converted checkpoint lies, as in the published recipe."""
+_TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+
+
+def run_first(config: SequenceClassifier, cache: Path, stopped: Callable[[], object]) -> tuple[str | None, bool]:
+    """Run the recipe that ``source`` names, if it names one; then what ``source`` comes to, and whether to go on.
+
+    Every process of a machine calls it before it meets the others: one trains, the others wait.
+    """
+    if config.source is None or not config.source.startswith(RECIPE):
+        return config.source, True
+    found = trained(config.source.removeprefix(RECIPE), cache, stopped)
+    return (None, False) if found is None else (str(found), True)
+
+
+def ready(source: str) -> str | None:
+    """``source`` as ``from_pretrained`` takes it, where nothing needs to be converted: a folder of Hugging Face's, or a
+    name on the hub."""
+    path = Path(source)
+    if not path.exists():
+        return source
+    for folder in (path, path / "model"):  # the second is where a run of hf_finetune leaves its own
+        if (folder / "config.json").is_file():
+            return str(folder)
+    return None
+
+
+def convert(config: SequenceClassifier, source: str, out: Path) -> None:
+    """Make ``out/hf_saved_model`` of the checkpoint ``source``, unless it is there.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or does not say which model it holds.
+        DiskError: ``out`` cannot be written.
+    """
+    if (out / CONVERTED).is_dir():
+        return
+    try:
+        to_hugging_face(Path(source), out / CONVERTED, config.recipe)
+    except (CheckpointError, ConfigError) as error:
+        text = str(error).replace("--recipe ", "model.recipe=")
+        raise type(error)(f"model.source: {text}") from error
+
+
+def has_tokenizer(place: str) -> bool:
+    """Whether a tokenizer lies beside the weights; of a name on the hub, it is supposed."""
+    path = Path(place)
+    return not path.is_dir() or any((path / name).is_file() for name in _TOKENIZERS)

@@ -1,0 +1,1 @@
+"""What a fine-tuning gives: metrics, predictions, pictures, and the closing words."""

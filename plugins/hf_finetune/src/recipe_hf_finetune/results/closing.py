@@ -1,0 +1,92 @@
+"""What a run ends with: results.json, curves, and the closing words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipe_core.train.metrics.curves import METRICS, read_rows
+from recipe_core.train.metrics.report import warn
+from recipe_core.train.metrics.results import conclude, measured
+from recipe_hf_finetune.results.pictures import draw_curves
+from recipe_hf_finetune.settings import settings
+from recipe_hf_finetune.trainer.trial import MODEL, Bench, Leg
+
+Outcome = Mapping[str, Any]
+CURVE = "learning-curve.png"
+
+
+def close(bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Write what is known of the legs that came to their end, and say it; rank 0 calls it."""
+    job, rows = bench.job, read_rows(out / METRICS, warn)
+    step = int(outcomes[0]["step"]) if outcomes else max((row["step"] for row in rows), default=0)
+    results: dict[str, Any] = {
+        "recipe": job.name, "step": step, "steps": job.train.steps, "stopped": bench.stop.signal,
+        "consumed_samples": step * job.train.global_batch, **measured(rows), "world_size": bench.engine.world_size,
+        "device": bench.engine.device.type, "torch": torch.__version__,
+    }  # fmt: skip
+    if outcomes:
+        results |= {name: value for name, value in outcomes[0]["metrics"].items() if name != "loss"}
+        results |= {name: value for name, value in outcomes[0].items() if name.endswith("_metrics")}
+        results["legs"] = [dict(outcome) for outcome in outcomes]
+        results |= _spreads(outcomes)
+        curves = {leg.words: read_rows(leg.folder / METRICS, warn) for leg in legs[: len(outcomes)]}
+        draw_curves(curves, bench.corpus.task.metrics[0], out / CURVE)
+    results["notes"] = _notes(bench, legs, outcomes)
+    if (epochs := settings(job.train).epochs) is not None:
+        results["twice"] = f"train.epochs={2 * epochs:g}"
+    conclude(results, job, out)
+    return results
+
+
+def _spreads(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Mean and standard deviation of each metric over the seeds, from the trained and from the random start."""
+    found: dict[str, Any] = {}
+    for name, random in (("over_seeds", False), ("random_start", True)):
+        those = [outcome["metrics"] for outcome in outcomes if outcome["random_start"] == random]
+        if those:
+            found[name] = {
+                key: {
+                    "mean": statistics.fmean(values),
+                    "std": statistics.stdev(values) if len(values) > 1 else None,
+                    "values": values,
+                }
+                for key in those[0]
+                for values in [[one[key] for one in those]]
+            }
+    return found
+
+
+def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Lines for the closing words."""
+    notes: dict[str, str] = {}
+    if outcomes:
+        spreads = _spreads(outcomes)
+        both = "random_start" in spreads
+        for name, label in (
+            ("over_seeds", "trained start" if both else "validation"),
+            ("random_start", "random start"),
+        ):
+            if name in spreads:
+                notes[label] = ", ".join(_spread(key, value) for key, value in spreads[name].items() if key != "loss")
+        for name, found in outcomes[0].items():
+            if name.endswith("_metrics"):  # MNLI's second validation split, or a test split with labels
+                notes[name.removesuffix("_metrics")] = ", ".join(
+                    f"{k} {v:.4f}" for k, v in found.items() if k != "loss"
+                )
+        notes["model"] = f"{MODEL}/, for from_pretrained"
+        notes["look at"] = f"predictions-validation.tsv, {CURVE}" + ", confusion.png" * bool(bench.corpus.labels)
+    if len(outcomes) < len(legs) and outcomes:
+        left = "; ".join(leg.words for leg in legs[len(outcomes) :])
+        notes["not done yet"] = f"{left}; the same line with --out goes on"
+    return notes
+
+
+def _spread(name: str, found: Mapping[str, Any]) -> str:
+    if found["std"] is None:
+        return f"{name} {found['mean']:.4f}"
+    return f"{name} {found['mean']:.4f} +- {found['std']:.4f} ({len(found['values'])} seeds)"

@@ -1,0 +1,52 @@
+"""What a fine-tuned model says of each sample, as a file and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_core.files import write_text
+from recipe_hf_finetune.data.splits import Corpus, Examples
+from recipe_hf_finetune.results import pictures
+from recipe_hf_finetune.results.metrics import confusion
+
+
+def write(folder: Path, corpus: Corpus, logits: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    """``predictions-SPLIT.tsv`` for each split of ``logits``, and the confusion matrix of the validation split.
+
+    Raises:
+        DiskError: a file cannot be written.
+    """
+    for split, values in logits.items():
+        text = "\n".join("\t".join(fields) for fields in _lines(corpus, corpus.splits[split], values)) + "\n"
+        write_text(folder / f"predictions-{split}.tsv", text)
+    if corpus.labels and (labels := corpus.splits["validation"].labels) is not None:
+        found = logits["validation"].argmax(-1)
+        table = confusion(found, np.asarray(labels[: len(found)], np.int64), len(corpus.labels))
+        pictures.draw_confusion(table, corpus.labels, folder / "confusion.png")
+
+
+def _lines(corpus: Corpus, examples: Examples, logits: NDArray[np.floating[Any]]) -> Iterator[list[str]]:
+    """Number, what is predicted and how sure, what the file says, and the texts."""
+    names = [f"text{number}" for number in range(1, len(examples.texts) + 1)]
+    yield ["index", "predicted", *(["probability"] if corpus.labels else []), "label", *names]
+    for number, scores in enumerate(np.asarray(logits, np.float64)):
+        if corpus.labels:
+            shares = np.exp(scores - scores.max())
+            best = int(scores.argmax())
+            said = [corpus.labels[best], f"{shares[best] / shares.sum():.6f}"]
+        else:
+            said = [f"{float(scores.reshape(-1)[0]):.6f}"]
+        texts = [" ".join(column[number].split()) for column in examples.texts]
+        yield [str(number), *said, _label(corpus, examples, number), *texts]
+
+
+def _label(corpus: Corpus, examples: Examples, number: int) -> str:
+    if examples.labels is None:
+        return ""
+    value = examples.labels[number]
+    return corpus.labels[int(value)] if corpus.labels else f"{value:g}"

@@ -1,0 +1,248 @@
+"""Hugging Face's Trainer, with the core's metrics, checkpoints and signals in the place of its own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PrinterCallback, Trainer, TrainerCallback
+
+from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.engine.protocol import Engine
+from recipe_core.errors import DivergedError
+from recipe_core.launch.stop import StopFlag
+from recipe_core.layouts.parallel import Parallel
+from recipe_core.train import replicas
+from recipe_core.train.metrics.curves import Row
+from recipe_hf_finetune.checkpoint import STATE
+from recipe_hf_finetune.settings import FineTune
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ties:
+    """What connects the Trainer with the run."""
+
+    engine: Engine
+    train: FineTune
+    checkpoints: Checkpoints
+    stop: StopFlag
+    record: Callable[[Row], None]
+    """Takes each row of metrics; does nothing on ranks other than 0."""
+    advance: Callable[[int], None]
+    """Told the step after each one."""
+    epoch_steps: int
+    """Optimizer steps of an epoch."""
+    measure: Callable[[Any, Any], dict[str, float]]
+    """Metrics of logits and labels."""
+    owes_evaluation: bool
+    """The run goes on from a checkpoint that was saved, on a signal, before the evaluation that was due."""
+
+
+class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
+    """Trains, evaluates and saves when :class:`Policy` says so; one row of metrics a step at most.
+
+    Args:
+        ties: the run.
+        model: it must not take the number of items for its loss: with several micro batches a step, the Trainer would
+            otherwise train models whose ``forward`` has ``**kwargs`` on a multiple of the loss.
+    """
+
+    def __init__(self, *, ties: Ties, model: Any, **kwargs: Any) -> None:
+        model.accepts_loss_kwargs = False
+        super().__init__(model=model, compute_metrics=self._measured, **kwargs)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(Policy(ties, self.begin, self.end_step))
+        self.ties = ties
+        self.logits: Any = None
+        """Of the last evaluation, ``[samples, labels]``."""
+        self._row: Row = {}
+        self._val_loss: float | None = None
+        self._step_loss: Tensor | None = None
+        self._last_loss = torch.tensor(math.nan)
+        self._watch = _Watch()
+
+    def begin(self) -> None:
+        """Before the first step, with everything loaded: evaluate what a signal left out."""
+        if not self.ties.owes_evaluation or self.ties.engine.any(self.ties.stop.signal is not None):
+            return
+        step = self.state.global_step
+        self._row = {"step": step, "consumed_samples": step * self.ties.train.global_batch}
+        self.evaluate()
+        self._flush()
+        assert self._val_loss is not None
+        self.ties.checkpoints.evaluated(step, self._val_loss)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Forward and backward of one micro batch; its part of the loss of the step."""
+        self._watch.start()
+        loss: Tensor = super().training_step(*args, **kwargs)
+        self._step_loss = loss if self._step_loss is None else self._step_loss + loss
+        return loss
+
+    def end_step(self) -> None:
+        """A step has ended: its loss is known."""
+        self._watch.stop()
+        assert self._step_loss is not None
+        self._last_loss, self._step_loss = self._step_loss, None
+        if _due(self.state.global_step, self.ties.train.check_replicas_every):
+            self._check_replicas(self._state())
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Begin the row of a step; what else the Trainer would log is in our own rows.
+
+        Raises:
+            DivergedError: the loss or the gradient norm is not finite.
+        """
+        if "loss" not in logs:
+            return
+        step, batch = self.state.global_step, self.ties.train.global_batch
+        loss = float(self.ties.engine.mean(self._last_loss))
+        steps, seconds = self._watch.read()
+        self._row = {
+            "step": step, "consumed_samples": step * batch, "epoch": self.state.epoch, "loss": loss,
+            "lr": logs["learning_rate"], "grad_norm": logs.get("grad_norm", math.nan), "seconds": seconds / steps,
+            "samples_per_second": steps * batch / seconds, "sequences_per_second": steps * batch / seconds,
+        }  # fmt: skip
+        if memory := self.ties.engine.peak_memory():
+            self._row["peak_memory"] = memory
+        self._row |= self.ties.engine.counters()
+        norm = self._row["grad_norm"]
+        if not (math.isfinite(loss) and (math.isfinite(norm) or not self.ties.train.clip)):
+            self._flush()
+            raise DivergedError(
+                f"step {step}: the loss is {loss} and the gradient norm {norm}, which is not finite. Nothing was saved "
+                "since the last good step; lower train.lr, lengthen train.warmup_steps or set train.clip and continue "
+                "from the last checkpoint with the same --out"
+            )
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Measure on the validation split. Training goes on with the random numbers that it would have had without."""
+        state = torch.get_rng_state()  # reading the samples draws one
+        try:
+            found: dict[str, float] = super().evaluate(*args, **kwargs)
+        finally:
+            torch.set_rng_state(state)
+        return found
+
+    def _measured(self, prediction: Any) -> dict[str, float]:
+        logits = prediction.predictions
+        self.logits = logits[0] if isinstance(logits, tuple) else logits
+        found = self.ties.measure(self.logits, prediction.label_ids)
+        self._val_loss = found["loss"]
+        self._row |= {f"val_{name}": value for name, value in found.items()}
+        return found
+
+    def _flush(self) -> None:
+        """Hand the row over, once it is whole."""
+        row, self._row = self._row, {}
+        if "step" in row:
+            self.ties.record(row)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._val_loss = None
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self._flush()
+        self.control.should_log = self.control.should_evaluate = self.control.should_save = False
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write the model for ``from_pretrained``."""
+        self.model.save_pretrained(folder)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """By the core: written aside, hashed, renamed; all ranks call it."""
+        self._flush()
+        self.ties.checkpoints.require_finite(self.state.global_step, self._trained())
+        form: Any = self.ties.checkpoints.format
+        form.writer = self._write
+        state = self._state()
+        if self.ties.train.check_replicas_at_save:
+            self._check_replicas(state)
+        self.ties.checkpoints.save(self.state.global_step, state, self._val_loss)
+
+    def _trained(self) -> dict[str, Any]:
+        """Weights and optimizer states by the weights' names."""
+        weights = {name: weight for name, weight in self.model.named_parameters() if weight in self.optimizer.state}
+        states = {name: self.optimizer.state[weight] for name, weight in weights.items()}
+        return {"model": weights, "optimizer": {"state": states}}
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def _check_replicas(self, state: dict[str, Any]) -> None:
+        """Compare what all ranks hold copies of; ReplicaError where it differs."""
+        replicas.check(self.ties.engine, Parallel(self.model), state, self.state.global_step)
+
+    def _write(self, folder: Path) -> None:
+        """What the Trainer itself writes into a checkpoint."""
+        place = str(folder)
+        self.save_model(place, _internal_call=True)
+        self._save_optimizer_and_scheduler(place)
+        self._save_rng_state(place)
+        if self.args.should_save:
+            self.state.save_to_json(str(folder / STATE))
+
+
+class Policy(TrainerCallback):  # type: ignore[misc]
+    """When to log, evaluate, save and stop: as the core's loop does it."""
+
+    def __init__(self, ties: Ties, begin: Callable[[], None], end_step: Callable[[], None]) -> None:
+        self._ties, self._begin, self._end_step = ties, begin, end_step
+        self._began, self._saved_at = 0, time.monotonic()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = state.global_step
+        self._begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        train, ties, step = self._ties.train, self._ties, state.global_step
+        self._end_step()
+        stopped = ties.engine.any(ties.stop.signal is not None)
+        end = train.steps if train.stop_after is None else min(train.steps, self._began + train.stop_after)
+        final = stopped or step >= end
+        save = final or _due(step, train.save_every)
+        if train.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
+            save = ties.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
+        evaluate = step == train.steps or (not stopped and evaluation_due(train, step, ties.epoch_steps))
+        control.should_evaluate, control.should_save = evaluate, save
+        control.should_log = save or evaluate or _due(step, train.log_every)
+        control.should_training_stop = final
+        if save:
+            self._saved_at = time.monotonic()
+        ties.advance(step)
+
+
+def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
+    """Whether the run evaluates after ``step``: each epoch, where ``train`` does not say."""
+    return step == train.steps or _due(step, train.eval_every or epoch_steps)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+class _Watch:
+    """Time of steps, without what is between them: evaluations and checkpoints."""
+
+    def __init__(self) -> None:
+        self._steps, self._seconds, self._since = 0, 0.0, 0.0
+
+    def start(self) -> None:
+        """A micro batch begins."""
+        self._since = self._since or time.perf_counter()
+
+    def stop(self) -> None:
+        """A step has ended."""
+        self._seconds += time.perf_counter() - self._since
+        self._steps, self._since = self._steps + 1, 0.0
+
+    def read(self) -> tuple[int, float]:
+        """Steps since the last reading, and their seconds."""
+        found = max(1, self._steps), max(1e-9, self._seconds)
+        self._steps, self._seconds = 0, 0.0
+        return found

@@ -1,0 +1,131 @@
+"""The Trainer on PyTorch/XLA, which gathers operations into graphs: when they run, and what the host may look at.
+
+transformers' own ways to XLA are switched off (see :mod:`recipe_hf_finetune.trainer.arguments`): they take each
+process for a
+device of a TPU, where on XLA's CPU nothing is reduced and nobody waits, and write checkpoints that a native run cannot
+continue. To the Trainer this is a run on a CPU whose tensors happen to lie elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
+
+from recipe_core.checkpoint.background import copied
+from recipe_core.layouts.materialise import materialise
+from recipe_core.train.seeds import mix
+from recipe_core.xla.collectives import average_gradients
+from recipe_core.xla.mesh import Group
+from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties
+
+
+class TracedFineTuner(FineTuner):
+    """One graph for each micro batch and one for the optimizer's step, the same in all steps.
+
+    Args:
+        ties: the run.
+        group: the ranks that average their gradients; None: there is one.
+        model: on the host, with or without its values.
+    """
+
+    def __init__(self, *, ties: Ties, group: Group | None, model: nn.Module, **kwargs: Any) -> None:
+        _tell_of_tracing()
+        materialise(model, ties.engine.device)  # a plain move would untie what is tied
+        super().__init__(ties=ties, model=model, **kwargs)
+        # Without DistributedDataParallel, which would hand gradients on the device to gloo.
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
+        assert ties.engine.collectives is not None  # the engine is that of PyTorch/XLA
+        self._group, self._collectives = group, ties.engine.collectives
+        self._nothing = torch.zeros((), device=ties.engine.device)
+        self._micro = 0
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """See :class:`FineTuner`, which keeps the loss; the Trainer would add it up as it goes, in a graph of its own.
+
+        Dropout follows from the number of the micro batch: no generator needs saving.
+        """
+        micro_batches = self.args.gradient_accumulation_steps
+        number = (self.state.global_step * micro_batches + self._micro) * self.args.world_size + self.args.process_index
+        drawn = torch.get_rng_state()  # the samples' order is drawn from this one
+        self.ties.engine.seed(mix(self.args.seed, number))
+        torch.set_rng_state(drawn)
+        super().training_step(*args, **kwargs)
+        self._micro += 1
+        self._collectives.sync()
+        if self.accelerator.sync_gradients and self._group is not None:
+            bucket = int(self.ties.train.bucket_mb * 2**20)
+            average_gradients(self.model.parameters(), self._collectives, self._group, bucket)
+        return self._nothing
+
+    def end_step(self) -> None:
+        """See :class:`FineTuner`."""
+        self.ties.engine.end_step()
+        self._micro = 0
+        super().end_step()
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
+        """The host looks at the device once for a row. The Trainer's own mean of the loss is in no row of ours."""
+        if self.control.should_log and isinstance(grad_norm, Tensor):
+            self._last_loss, norm = self.ties.engine.read(torch.stack([self._last_loss, grad_norm])).unbind()
+            grad_norm = float(norm)
+        super()._maybe_log_save_evaluate(torch.tensor(math.nan), grad_norm, *args, **kwargs)
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        """Loss, logits and labels on the host: put together on the device, they would be a new shape with every batch,
+        and so a new graph."""
+        found = super().prediction_step(*args, **kwargs)
+        self._collectives.sync()
+        return tuple(copied(list(found)))
+
+    def store_flos(self) -> None:
+        """As many as on each other rank; the Trainer would ask them, by a tensor on the device."""
+        flos: float = self.current_flos  # type: ignore[has-type]
+        self.state.total_flos += flos * self.args.world_size
+        self.current_flos = 0
+
+    def save_pretrained(self, folder: str) -> None:
+        """See :class:`FineTuner`."""
+        self.model.save_pretrained(folder, state_dict=copied(self.model.state_dict()))
+
+    def _trained(self) -> dict[str, Any]:
+        """See :class:`FineTuner`; on the host."""
+        found: dict[str, Any] = copied(super()._trained())
+        return found
+
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict=copied(self.model.state_dict() if state_dict is None else state_dict))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.args.should_save:
+            torch.save(copied(self.optimizer.state_dict()), Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """By the host: files know no XLA device."""
+        if checkpoint is not None:
+            read = partial(torch.load, map_location="cpu", weights_only=True)
+            self.optimizer.load_state_dict(read(Path(checkpoint) / OPTIMIZER_NAME))
+            self.lr_scheduler.load_state_dict(read(Path(checkpoint) / SCHEDULER_NAME))
+
+
+def _tell_of_tracing() -> None:
+    """transformers 5 asks the host, for each batch, whether it has padding, and computes something else where it has
+    none, unless it knows that its operations are gathered into a graph. Of XLA's it does not know."""
+    from transformers import masking_utils
+
+    known = getattr(masking_utils, "is_tracing", None)  # not every release has it
+    if known is None or hasattr(known, "of_xla"):
+        return
+
+    def is_tracing(tensor: Any = None) -> bool:
+        return (isinstance(tensor, Tensor) and tensor.device.type == "xla") or bool(known(tensor))
+
+    is_tracing.of_xla = True  # type: ignore[attr-defined]
+    masking_utils.is_tracing = is_tracing

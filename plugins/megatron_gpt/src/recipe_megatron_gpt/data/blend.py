@@ -1,0 +1,95 @@
+"""Several token files as one: which file each sample comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import recipe_index
+from recipe_core.errors import DataError
+from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.order import Indices, Order, Part, fast, megatron
+
+PERIOD = 1 << 20
+"""After so many samples the order ``fast`` repeats its choice of files (never its samples)."""
+_SURPLUS = 0.005
+"""Samples that megatron-core builds of each file beyond those that it expects to draw (mid_level_dataset_surplus)."""
+
+
+class Blend:
+    """Samples of several orders, each in its share as evenly as can be; after ``size`` samples the choices repeat."""
+
+    def __init__(self, orders: Sequence[Order], weights: Sequence[float], size: int, cache: Path) -> None:
+        self._orders = orders
+        shares = np.array(normalised(weights))
+
+        def build() -> NDArray[np.void]:
+            choices = np.empty(size, dtype=[("source", np.int16), ("sample", np.int64)])
+            choices["source"], choices["sample"] = recipe_index.blending_index(shares, size)
+            return choices
+
+        self._choices = cached_array(cache, "blend", [shares.tolist(), size], size, build)
+
+    @cached_property
+    def counts(self) -> Indices:
+        """Samples of each order among the choices."""
+        return np.bincount(self._choices["source"], minlength=len(self._orders))
+
+    def gather(self, which: Indices) -> Indices:
+        """As :meth:`Order.gather`."""
+        rounds, places = np.divmod(which, self._choices.size)
+        chosen = self._choices[places]
+        sources, samples = chosen["source"], chosen["sample"]
+        if rounds.any():
+            samples = samples + rounds * self.counts[sources]
+        found = {source: self._orders[source].gather(samples[sources == source]) for source in np.unique(sources)}
+        ids = np.empty((which.size, next(iter(found.values())).shape[1]), dtype=np.int64)
+        for source, rows in found.items():
+            ids[sources == source] = rows
+        return ids
+
+
+def blend(parts: Sequence[Part], order: str, requested: int, cache: Path) -> Order:
+    """The order of one split over all its files.
+
+    ``megatron`` gives what megatron-core's ``BlendedMegatronDatasetBuilder`` builds for ``blend=(paths, weights)``
+    and ``requested`` samples of this split: with weights, each file is repeated as often as its share asks for;
+    without, each is read once, in proportion to its length.
+
+    Raises:
+        DataError: a file has nothing for this split, or too small a weight ever to be drawn.
+    """
+    given = [part.weight for part in parts if part.weight is not None]
+    if len(parts) == 1 and (order == "fast" or not given):
+        return fast(parts[0]) if order == "fast" else megatron(parts[0], requested)
+    if order == "fast":
+        return Blend([fast(part) for part in parts], given or [part.tokens for part in parts], PERIOD, cache)
+    return _megatron_blend(parts, given, requested, cache)
+
+
+def _megatron_blend(parts: Sequence[Part], weights: Sequence[float], requested: int, cache: Path) -> Blend:
+    if not weights:
+        lengths = [part.samples() for part in parts]
+        for part, length in zip(parts, lengths, strict=True):
+            if not length:
+                raise DataError(
+                    f"{part.file.prefix}: the split {part.split!r} of this file is shorter than one sample; "
+                    "leave it out of data.files, or give every file a weight"
+                )
+        return Blend([megatron(part, None) for part in parts], lengths, min(requested, sum(lengths)), cache)
+    shares = normalised(weights)
+    drawn = [ceil(requested * share) for share in shares]
+    orders = [megatron(part, ceil(count * (1 + _SURPLUS))) for part, count in zip(parts, drawn, strict=True)]
+    return Blend(orders, shares, sum(drawn), cache)
+
+
+def normalised(weights: Sequence[float]) -> list[float]:
+    """``weights`` divided by their sum, in NumPy's order of summation, whose last bit megatron-core's shares have."""
+    given = np.asarray(weights, dtype=np.float64)
+    shares: list[float] = (given / given.sum()).tolist()
+    return shares

@@ -1,0 +1,87 @@
+"""The corpus that needs no files: the English text that CPython carries, tokenized and indexed once per machine.
+
+A byte-level BPE is trained on it, and both are written as any other data would be.
+"""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recipe_core.data.text import library
+from recipe_core.errors import DataError
+from recipe_core.files import load_or_build
+from recipe_megatron_gpt.data.header import read_header
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+VERSION = 1
+"""Raise it when a change here changes the documents or their token ids: old caches are then left alone."""
+END = "<|endoftext|>"
+TOKENIZER = "tokenizer.json"
+
+
+def prepare(cache: Path, vocabulary: int) -> Path:
+    """Have the corpus in ``cache`` and return its prefix: beside the token files lies their tokenizer.json.
+
+    Several processes may ask at once: one builds (a few seconds), the others wait.
+
+    Raises:
+        DataError: this Python carries too little text.
+        DiskError: ``cache`` cannot be written.
+    """
+    folder = cache / f"python-text-{_fingerprint(vocabulary)}"
+    return load_or_build(folder, _checked, lambda part: _write(part, vocabulary))
+
+
+def _checked(folder: Path) -> Path:
+    """The prefix in ``folder``, unless somebody has removed or cut one of its files."""
+    read_header(folder / "text")
+    if not (folder / TOKENIZER).is_file():
+        raise DataError(f"{folder / TOKENIZER}: not found; remove {folder} to have it made again")
+    return folder / "text"
+
+
+def _fingerprint(vocabulary: int) -> str:
+    made_from = (
+        f"{platform.python_implementation()} {platform.python_version()} {vocabulary} {VERSION} {library.VERSION}"
+    )
+    return blake2b(made_from.encode(), digest_size=6).hexdigest()
+
+
+def _write(folder: Path, vocabulary: int) -> None:
+    # numpy and tokenizers are imported only by the process that builds.
+    import numpy as np
+
+    from recipe_megatron_gpt.data.indexed import IndexedWriter, best_dtype
+
+    texts = library.documents(Path(sysconfig.get_paths()["stdlib"]))
+    tokenizer = train_tokenizer(texts, vocabulary)
+    end = tokenizer.token_to_id(END)
+    folder.mkdir()
+    with IndexedWriter(folder / "text", best_dtype(vocabulary)) as writer:
+        for encoding in tokenizer.encode_batch(texts):
+            writer.add_document([np.array([*encoding.ids, end])])
+    tokenizer.save(str(folder / TOKENIZER))
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Train a byte-level BPE (as GPT-2's) of at most ``vocabulary`` entries, the first of them :data:`END`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

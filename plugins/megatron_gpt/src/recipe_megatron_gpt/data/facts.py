@@ -1,0 +1,47 @@
+"""What is known about ``gpt_indexed`` from its settings and the heads of its files, without torch or numpy."""
+
+from __future__ import annotations
+
+from recipe_core.errors import DataError
+from recipe_core.hooks.specs import DataFacts
+from recipe_megatron_gpt.data.header import bin_path, read_header
+from recipe_megatron_gpt.data.sources import Source, parse, split_ranges
+from recipe_megatron_gpt.settings import GptIndexed
+from recipe_megatron_gpt.tokenizer.text import read_tokenizer, tokenizer_file
+
+
+def facts(config: GptIndexed) -> DataFacts:
+    """Look at every file and gather what is wrong with any of them; the embedded corpus is not built for it."""
+    problems: list[str] = []
+    samples = 0
+    for source in parse(config.files):
+        try:
+            samples += _train_samples(source, config)
+        except DataError as error:
+            problems.append(str(error))
+    vocabulary = None if config.files else config.vocabulary
+    try:
+        path = tokenizer_file(config)
+        if path is not None:
+            vocabulary = max(read_tokenizer(path).get_vocab().values()) + 1
+    except DataError as error:
+        problems.append(str(error))
+    return DataFacts(
+        sequence=config.sequence,
+        vocabulary=vocabulary,
+        train_samples=samples or None,
+        problems=tuple(problems),
+    )
+
+
+def _train_samples(source: Source, config: GptIndexed) -> int:
+    """Samples of one epoch over the training part of one file; at least 1, for a shorter part is repeated."""
+    header = read_header(source.prefix)
+    part = split_ranges(header.sequences, config.split)["train"]
+    tokens = header.tokens(part)
+    if tokens < 1:
+        raise DataError(
+            f"{bin_path(source.prefix)}: the split 'train' gets {len(part)} of its {header.sequences} sequences and "
+            "no token; give it a larger share in data.split, or more data"
+        )
+    return max(1, (tokens - 1) // config.sequence)

@@ -1,0 +1,193 @@
+"""Megatron's token files: reading them as memory maps, and writing them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+import recipe_index
+from recipe_core.errors import DataError
+from recipe_core.files import atomic_file
+from recipe_megatron_gpt.data.header import DTYPES, LAYOUT, MAGIC, VERSION, bin_path, idx_path, read_header
+
+
+@dataclass(frozen=True)
+class IndexedFile:
+    """The two files of ``prefix``, memory mapped; see :mod:`recipe_megatron_gpt.data.header` for what they hold."""
+
+    prefix: Path
+    tokens: NDArray[np.uint16] | NDArray[np.int32]
+    """The whole .bin file: ``[tokens]``."""
+    sizes: NDArray[np.int32]
+    """Tokens of each sequence: ``[sequences]``."""
+    starts: NDArray[np.int64]
+    """Where each sequence starts in ``tokens``: ``[sequences]``."""
+    documents: NDArray[np.int64]
+    """First sequence of each document, and the number of sequences: ``[documents + 1]``."""
+
+    @classmethod
+    def open(cls, prefix: Path) -> IndexedFile:
+        """Map the two files and check them against each other.
+
+        Raises:
+            DataError: a file is missing, damaged, cut off, or of a token type that training does not read.
+        """
+        header = read_header(prefix)
+        idx, data = idx_path(prefix), bin_path(prefix)
+        if not header.bin_bytes:
+            raise DataError(f"{data}: is empty; prepare the files again from a text that is not")
+        try:
+            parsed = recipe_index.parse_idx(np.memmap(idx, dtype=np.uint8, mode="r"))
+        except ValueError as error:
+            raise DataError(f"{idx}: is damaged: {error}; copy or prepare the files again") from error
+        # The header's 34 bytes leave the arrays behind it unaligned. Compiled code wants aligned copies of two of them;
+        # the documents, which only messages need, stay in the file.
+        sizes = np.array(parsed.sizes)
+        starts = np.floor_divide(parsed.pointers, np.int64(header.width))
+        needed = header.width * int(sizes.sum(dtype=np.int64))
+        if needed > header.bin_bytes:
+            raise DataError(
+                f"{data}: cut off after {header.bin_bytes:,} bytes; {idx.name} says that it holds {needed:,}; "
+                "copy or prepare the files again"
+            )
+        tokens = np.memmap(data, dtype=header.dtype, mode="r", shape=(header.bin_bytes // header.width,))
+        return cls(prefix, np.asarray(tokens), sizes, starts, parsed.documents)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the sizes, on which alone every index over these files depends."""
+        return blake2b(self.sizes.data, digest_size=16).hexdigest()
+
+    def sequence(self, number: int) -> NDArray[np.uint16] | NDArray[np.int32]:
+        """Token ids of sequence ``number``: ``[size]``."""
+        return self.tokens[self.starts[number] : self.starts[number] + self.sizes[number]]
+
+    def document_of(self, sequence: int) -> int:
+        """Number of the document that ``sequence`` belongs to."""
+        return int(np.searchsorted(self.documents, sequence, side="right")) - 1
+
+
+def best_dtype(vocabulary: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:
+    """The token type that Megatron takes for a vocabulary of this size (``DType.optimal_dtype``)."""
+    return np.dtype(np.uint16) if vocabulary < 65500 else np.dtype(np.int32)
+
+
+class IndexedWriter:
+    """Writes ``prefix``.bin and ``prefix``.idx as Megatron's ``IndexedDatasetBuilder`` does, byte for byte.
+
+    .. code-block:: python
+
+        with IndexedWriter(Path("corpus"), best_dtype(50257)) as writer:
+            writer.add_document([ids])
+
+    Token ids go to the disk as they come; only the sizes stay in memory (12 bytes per sequence and document). The
+    two files appear under their names when the block ends well; otherwise what was there before stays.
+
+    Raises:
+        DataError: an id does not fit the token type.
+        DiskError: the disk is full or cannot be written.
+    """
+
+    def __init__(self, prefix: Path, dtype: DTypeLike) -> None:
+        self.prefix = prefix
+        self.dtype = np.dtype(dtype)
+        if self.dtype.name not in ("uint16", "int32"):
+            raise ValueError(f"dtype: expected uint16 or int32, got {self.dtype.name}")
+        self._sizes = array("i")
+        self._boundaries = array("q", [0])
+        self._files = ExitStack()
+
+    def __enter__(self) -> IndexedWriter:
+        with ExitStack() as files:
+            # Left in reverse order: first the .bin file gets its name, then the .idx file, without which it is ignored.
+            self._idx = files.enter_context(atomic_file(idx_path(self.prefix)))
+            self._bin = files.enter_context(atomic_file(bin_path(self.prefix)))
+            self._out = files.enter_context(self._bin.open("wb", buffering=1 << 20))
+            self._files = files.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is not None:
+            return self._files.__exit__(kind, error, trace)
+        with self._files:
+            self._out.flush()
+            self._write_idx()
+            # An old .idx file must not be found beside the new .bin file, should the power fail between the two.
+            idx_path(self.prefix).unlink(missing_ok=True)
+        return None
+
+    def add_document(self, sequences: Sequence[ArrayLike]) -> None:
+        """Append one document of one or several sequences, each ``[size]`` token ids."""
+        for sequence in sequences:
+            ids = self._checked(sequence)
+            self._out.write(ids.data)
+            self._sizes.append(ids.size)
+        self._boundaries.append(len(self._sizes))
+
+    def add_documents(self, ids: ArrayLike, sizes: ArrayLike) -> None:
+        """Append many documents of one sequence each: their ids one behind the other, and ``[documents]`` sizes."""
+        flat, lengths = self._checked(ids), np.asarray(sizes, dtype=np.int32)
+        if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum(dtype=np.int64) != flat.size:
+            raise ValueError(f"sizes: expected one dimension, none negative, adding up to the {flat.size} ids")
+        first = len(self._sizes) + 1
+        self._out.write(flat.data)
+        self._sizes.frombytes(lengths.tobytes())
+        self._boundaries.extend(range(first, first + lengths.size))
+
+    def _checked(self, ids: ArrayLike) -> NDArray[np.uint16] | NDArray[np.int32]:
+        given = np.asarray(ids)
+        if given.dtype == self.dtype and given.ndim == 1:
+            return np.ascontiguousarray(given)
+        limits = np.iinfo(self.dtype)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise ValueError(f"ids: expected one dimension of integers, got {given.ndim} of {given.dtype.name}")
+        for extreme in (given.min(initial=0), given.max(initial=0)):
+            if not limits.min <= extreme <= limits.max:
+                raise DataError(
+                    f"{bin_path(self.prefix)}: document {len(self._boundaries) - 1} has the token id {extreme}, which "
+                    f"{self.dtype.name} cannot hold ({limits.min} to {limits.max}); write int32"
+                )
+        return given.astype(self.dtype)
+
+    def _write_idx(self) -> None:
+        sizes = np.frombuffer(self._sizes, dtype=np.int32)
+        boundaries = np.frombuffer(self._boundaries, dtype=np.int64)
+        with self._idx.open("wb") as file:
+            write_idx(file, self.dtype, sizes, boundaries)
+
+
+def write_idx(
+    file: BinaryIO, dtype: np.dtype[Any], sizes: NDArray[np.int32], boundaries: NDArray[np.int64], block: int = 1 << 20
+) -> None:
+    """Write a whole .idx file; the two arrays may be memory maps, for they are read in blocks.
+
+    Args:
+        dtype: type of the tokens.
+        sizes: tokens of each sequence, ``[sequences]``.
+        boundaries: first sequence of each document, and the number of sequences, ``[documents + 1]``.
+        block: entries that are held in memory at a time.
+    """
+    code = next(code for code, name in DTYPES.items() if name == dtype.name)
+    file.write(LAYOUT.pack(MAGIC, VERSION, code, sizes.size, boundaries.size))
+    blocks = [slice(at, at + block) for at in range(0, sizes.size, block)]
+    for part in blocks:
+        file.write(np.ascontiguousarray(sizes[part]).data)
+    start = 0
+    for part in blocks:
+        ends = start + np.cumsum(sizes[part], dtype=np.int64) * dtype.itemsize
+        file.write(np.concatenate(([start], ends[:-1])).astype(np.int64).data)
+        start = int(ends[-1])
+    for at in range(0, boundaries.size, block):
+        file.write(np.ascontiguousarray(boundaries[at : at + block]).data)

@@ -1,0 +1,159 @@
+"""``recipe inspect`` and ``recipe verify`` for token files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipe_core.data.prepare import Inspection, file_problems, read_manifest
+from recipe_core.errors import DataError
+from recipe_megatron_gpt.data.corpus import TOKENIZER
+from recipe_megatron_gpt.data.header import bin_path, idx_path
+from recipe_megatron_gpt.data.indexed import IndexedFile
+from recipe_megatron_gpt.data.sources import prefix_of
+from recipe_megatron_gpt.tokenizer.vocabulary import read_vocabulary, size
+
+_EXAMPLE = 120
+"""Tokens of the example."""
+_BLOCK = 1 << 24
+"""Tokens that are looked at together."""
+
+
+class TokenData:
+    """Megatron's token files, as :class:`recipe_core.data.prepare.DataFiles` describes."""
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``path`` is one of two token files, their name without the ending, or a folder with one pair."""
+        try:
+            prefix = prefix_of(path)
+        except ValueError:
+            return True  # a folder with several pairs; what to do about it is said later
+        return idx_path(prefix).is_file() or (bin_path(prefix).is_file() and path.suffix != "")
+
+    def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
+        """Sizes from the .idx file alone, and the start of the first document as text.
+
+        Raises:
+            DataError: the files are damaged, or there is no such tokenizer.
+        """
+        file = IndexedFile.open(_prefix(path))
+        per_document = np.diff(_token_ends(file))
+        facts = [
+            ("documents", f"{per_document.size:,}"),
+            ("sequences", f"{file.sizes.size:,}"),
+            ("tokens", f"{file.sizes.sum(dtype=np.int64):,}"),
+            ("token type", f"{file.tokens.dtype.name}, {file.tokens.nbytes / 1e6:,.1f} MB"),
+        ]
+        if per_document.size:
+            low, middle, high = per_document.min(), np.median(per_document), per_document.max()
+            facts.append(("tokens per document", f"{low:,} to {high:,}, median {middle:,.0f}"))
+        manifest = read_manifest(file.prefix.parent)
+        if "settings" in manifest:
+            facts.append(("made from", ", ".join(item["path"] for item in manifest["inputs"])))
+        return Inspection(
+            kind="Megatron token files",
+            facts=tuple(facts),
+            lengths=_histogram(per_document),
+            example=_example(file, tokenizer),
+        )
+
+    def verify(self, path: Path) -> list[str]:
+        """Everything wrong with the files; they are read as a whole."""
+        try:
+            file = IndexedFile.open(_prefix(path))
+        except DataError as error:
+            return [str(error)]
+        problems = list(_length_problems(file))
+        try:
+            manifest = read_manifest(file.prefix.parent)
+            limit = _vocabulary(file.prefix)
+        except DataError as error:
+            return [*problems, str(error)]
+        problems += file_problems(file.prefix.parent, manifest)
+        problems += _id_problems(file, limit)
+        return [*problems, *_count_problems(file, manifest)]
+
+
+def _prefix(path: Path) -> Path:
+    try:
+        return prefix_of(path)
+    except ValueError as error:
+        raise DataError(str(error).removeprefix("files: ")) from error
+
+
+def _token_ends(file: IndexedFile) -> NDArray[np.int64]:
+    """Tokens before each document, and in all: ``[documents + 1]``."""
+    before = np.concatenate(([0], np.cumsum(file.sizes, dtype=np.int64)))
+    ends: NDArray[np.int64] = before[np.asarray(file.documents)]
+    return ends
+
+
+def _histogram(lengths: NDArray[np.int64]) -> tuple[tuple[str, int], ...]:
+    """Counts of lengths, each range twice as wide as the one before."""
+    if not lengths.size:
+        return ()
+    # The number of bits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7, ...
+    bits = np.frexp(lengths.astype(np.float64))[1]
+    counts = np.bincount(bits)
+    labels = ["0", "1", *(f"{1 << (b - 1):,}-{(1 << b) - 1:,}" for b in range(2, counts.size))]
+    return tuple((label, int(count)) for label, count in list(zip(labels, counts, strict=False))[int(bits.min()) :])
+
+
+def _example(file: IndexedFile, tokenizer: Path | None) -> str | None:
+    """The first tokens of the first document, as text."""
+    beside = file.prefix.with_name(TOKENIZER)
+    if tokenizer is None and not beside.is_file():
+        return None
+    found = read_vocabulary(tokenizer or beside)
+    ids = file.tokens[:_EXAMPLE].tolist()
+    text: str = found.decode(ids, skip_special_tokens=False)
+    return text + (" ..." if file.tokens.size > _EXAMPLE else "")
+
+
+def _vocabulary(prefix: Path) -> int | None:
+    """Token ids must be below this, where a tokenizer lies beside the files."""
+    beside = prefix.with_name(TOKENIZER)
+    return size(read_vocabulary(beside)) if beside.is_file() else None
+
+
+def _length_problems(file: IndexedFile) -> Iterator[str]:
+    """Tokens that no sequence knows; too few of them, and other mistakes of the .idx file, show when it is opened."""
+    total = int(file.sizes.sum(dtype=np.int64))
+    if total < file.tokens.size:
+        yield (
+            f"{bin_path(file.prefix)}: holds {file.tokens.size:,} tokens, of which {idx_path(file.prefix).name} knows "
+            f"only {total:,}"
+        )
+
+
+def _id_problems(file: IndexedFile, limit: int | None) -> Iterator[str]:
+    """Token ids that no vocabulary, or not the one beside the files, has."""
+    for start in range(0, file.tokens.size, _BLOCK):
+        block = file.tokens[start : start + _BLOCK]
+        outside = np.flatnonzero((block < 0) | (block >= (limit or np.iinfo(np.int32).max)))
+        if outside.size:
+            at = start + int(outside[0])
+            document = file.document_of(int(np.searchsorted(file.starts, at, side="right")) - 1)
+            expected = "0 or more" if limit is None else f"below {limit:,}, the size of the vocabulary in {TOKENIZER}"
+            yield (
+                f"{bin_path(file.prefix)}: token {at:,} (in document {document:,}) is {file.tokens[at]}; expected "
+                f"{expected}"
+            )
+            return
+
+
+def _count_problems(file: IndexedFile, manifest: dict[str, Any]) -> Iterator[str]:
+    """What the manifest says about numbers."""
+    found = {
+        "documents": file.documents.size - 1,
+        "sequences": file.sizes.size,
+        "tokens": int(file.sizes.sum(dtype=np.int64)),
+    }
+    for name, count in found.items():
+        said = manifest.get("counts", {}).get(name, count)
+        if said != count:
+            yield f"{file.prefix.parent / 'manifest.json'}: says {said:,} {name}; there are {count:,}"

@@ -1,0 +1,198 @@
+"""Which sample of a token file comes when.
+
+A *stretch* is a run of whole epochs over one part of a file, cut into samples that overlap by one token, and a
+permutation of those samples. The order ``fast`` lays stretches of one epoch end to end, each shuffled anew: it knows
+no end and depends on the seed alone, not on the length of the run. The order ``megatron`` repeats one stretch, which
+is as long as the run asks for and shuffled across its epochs, as megatron-core does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import recipe_index
+from recipe_core.errors import ConfigError, DataError
+from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.header import bin_path
+from recipe_megatron_gpt.data.indexed import IndexedFile
+
+Indices = NDArray[np.int64]
+
+
+class Order(Protocol):
+    """An endless order of samples."""
+
+    def gather(self, which: Indices) -> Indices:
+        """Token ids of the samples at these places of the order: ``[places] -> [places, sequence + 1]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """The sequences of one file that belong to one split, and how they are cut into samples."""
+
+    file: IndexedFile
+    split: str
+    range: range
+    sequence: int
+    """Tokens in one sample."""
+    seed: int
+    limit: int
+    """Token ids must be below this."""
+    cache: Path
+    weight: float | None = None
+    """Its share in a blend; None where the sizes decide."""
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens in one epoch."""
+        return int(self.file.sizes[self.range.start : self.range.stop].sum(dtype=np.int64))
+
+    def samples(self, epochs: int = 1) -> int:
+        """Samples in so many epochs; the last token is a label only."""
+        return max(0, (epochs * self.tokens - 1) // self.sequence)
+
+    def epochs(self, samples: int) -> int:
+        """Fewest epochs that hold ``samples``.
+
+        Raises:
+            DataError: the part is empty.
+        """
+        if not self.tokens:
+            raise DataError(
+                f"{bin_path(self.file.prefix)}: the split {self.split!r} gets {len(self.range)} of its "
+                f"{self.file.sizes.size} sequences and no token; give it a larger share in data.split, or more data"
+            )
+        return -(-(samples * self.sequence + 1) // self.tokens)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some epochs over a part, cut and shuffled."""
+
+    part: Part
+    order: NDArray[np.int32]
+    """Sequences one behind the other: ``[epochs * sequences]``."""
+    cuts: NDArray[np.int32] | NDArray[np.int64]
+    """Where each sample starts, as a place in ``order`` and an offset into that sequence: ``[samples + 1, 2]``."""
+    shuffle: NDArray[np.uint32] | NDArray[np.int64]
+    """Which of the cut samples comes when: ``[samples]``."""
+
+    def gather(self, which: Indices) -> Indices:
+        """As :meth:`Order.gather`, for places below the number of samples."""
+        file, chosen = self.part.file, self.shuffle[which].astype(np.int64)
+        try:
+            return recipe_index.gather(
+                file.tokens, file.starts, file.sizes, self.order, self.cuts, chosen, self.part.sequence, self.part.limit
+            )
+        except ValueError as error:
+            raise self._explained(chosen, error) from error
+
+    def _explained(self, chosen: Indices, error: ValueError) -> DataError:
+        """What is wrong with the chosen samples, in the words of whoever prepared the file."""
+        file, limit = self.part.file, self.part.limit
+        path = bin_path(file.prefix)
+        for first, last in ((self.cuts[c, 0], self.cuts[c + 1, 0]) for c in chosen):
+            for number in map(int, self.order[first : last + 1]):
+                ids = file.sequence(number)
+                wrong = np.flatnonzero((ids < 0) | (ids >= limit))
+                if wrong.size:
+                    return DataError(
+                        f"{path}: document {file.document_of(number)} (sequence {number}) has the token id "
+                        f"{ids[wrong[0]]} at position {wrong[0]}, expected ids from 0 to below {limit}, the "
+                        "vocabulary of the model; raise model.vocabulary, or use the tokenizer that the model is for"
+                    )
+        return DataError(f"{path}: its index in {self.part.cache} does not fit it ({error}); remove that folder")
+
+
+class Stretches:
+    """Stretches of equal length, end to end."""
+
+    def __init__(self, samples: int, stretch: Callable[[int], Stretch]) -> None:
+        self.samples = samples
+        # Reading goes forward: around a border two are in use, and the arrays of the older ones can go.
+        self._stretch = lru_cache(maxsize=2)(stretch)
+        self._stretch(0)  # so that what is wrong with the data shows before the run starts
+
+    def gather(self, which: Indices) -> Indices:
+        """As :meth:`Order.gather`."""
+        numbers, places = np.divmod(which, self.samples)
+        if numbers[0] == numbers[-1]:  # places rise, so all are in one stretch: no second copy of the ids
+            return self._stretch(int(numbers[0])).gather(places)
+        return np.concatenate([self._stretch(int(n)).gather(places[numbers == n]) for n in np.unique(numbers)])
+
+
+def fast(part: Part) -> Stretches:
+    """Epoch after epoch, each in a new order; of a part that is shorter than a sample, as many at once as fill one."""
+    epochs = part.epochs(1)
+    samples = part.samples(epochs)
+
+    def stretch(number: int) -> Stretch:
+        mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
+        return _stretch(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
+
+    return Stretches(samples, stretch)
+
+
+def megatron(part: Part, requested: int | None) -> Stretches:
+    """The order of megatron-core 0.16's ``GPTDataset(num_samples=requested)``, which starts again after its end.
+
+    There, all epochs are shuffled together, except for the last one where less than 80 % of it is needed.
+
+    Args:
+        part: what to read.
+        requested: samples that the run will read; None for one epoch.
+
+    Raises:
+        ConfigError: the seed is none that NumPy's RandomState takes.
+        DataError: the part is empty.
+    """
+    if not 0 <= part.seed < 1 << 32:
+        raise ConfigError(f"train.seed: data.order=megatron takes seeds from 0 to 2**32 - 1, got {part.seed}")
+    epochs = part.epochs(requested or 1)
+    samples = part.samples(epochs)
+    separate = samples
+    if epochs > 1 and requested is not None:
+        before = part.samples(epochs - 1)
+        if requested - before < int(0.80 * part.samples()):
+            separate = before
+    whole = _stretch(part, epochs, samples, separate, part.seed, megatron=True)
+    return Stretches(samples, lambda number: whole)
+
+
+def _stretch(part: Part, epochs: int, samples: int, separate: int, seed: int, *, megatron: bool) -> Stretch:
+    """Build or map the three arrays; the first ``separate`` samples are shuffled apart from the rest."""
+    made_from = [part.file.digest, part.range.start, part.range.stop, epochs, separate < samples, seed, megatron]
+
+    def array(name: str, entries: int, build: Callable[[], NDArray[Any]], *more: int) -> NDArray[Any]:
+        label = f"{part.file.prefix.name}-{part.split}-{name}"
+        return cached_array(part.cache, label, [*made_from, *more], entries, build)
+
+    def documents() -> NDArray[np.int32]:
+        exposed = np.arange(part.range.start, part.range.stop, dtype=np.int32)
+        return recipe_index.document_order(exposed, epochs, seed, separate < samples, megatron)
+
+    def cuts() -> NDArray[Any]:
+        return recipe_index.sample_index(part.file.sizes, order, part.sequence, samples)
+
+    def shuffle() -> NDArray[Any]:
+        # Megatron's one generator has shuffled the sequences before it shuffles the samples.
+        count = len(part.range)
+        drawn = [(epochs - 1) * count, count] if separate < samples else [epochs * count]
+        return recipe_index.shuffle_index(separate, samples, seed, megatron, drawn)
+
+    order = array("order", epochs * len(part.range), documents)
+    return Stretch(
+        part,
+        order,
+        array("cuts", 2 * samples, cuts, part.sequence, samples),
+        array("shuffle", samples, shuffle, separate, samples),
+    )

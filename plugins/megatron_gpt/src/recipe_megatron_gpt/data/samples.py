@@ -1,0 +1,69 @@
+"""The dataset ``gpt_indexed``: batches of token ids straight from memory-mapped files."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from recipe_core.layouts.parallel import Batch, Run
+from recipe_megatron_gpt.data import corpus
+from recipe_megatron_gpt.data.blend import blend
+from recipe_megatron_gpt.data.indexed import IndexedFile
+from recipe_megatron_gpt.data.order import Order, Part
+from recipe_megatron_gpt.data.sources import Source, parse, split_ranges
+from recipe_megatron_gpt.settings import GptIndexed
+
+
+def build(config: GptIndexed, run: Run) -> GptSamples:
+    """Open the files and build or map the indices of this machine.
+
+    Raises:
+        DataError: a file is missing or damaged, or a split that the run reads is empty.
+        DiskError: the cache cannot be written.
+    """
+    return GptSamples(config, run)
+
+
+class GptSamples:
+    """The samples of a run, as :class:`recipe_core.layouts.parallel.Samples` describes."""
+
+    def __init__(self, config: GptIndexed, run: Run) -> None:
+        self._config = config
+        self._run = run
+        self._sources = parse(config.files) or [Source(corpus.prepare(run.cache, config.vocabulary), None)]
+        self._files = [IndexedFile.open(source.prefix) for source in self._sources]
+        self._orders: dict[str, Order] = {}
+        # What is wrong with a split should show before the first step, not at the first evaluation.
+        for split in ("train", "valid") if run.train.eval_every else ("train",):
+            self._order(split)
+
+    def read(self, split: str, start: int, count: int) -> Batch:
+        """Samples ``start`` to ``start + count - 1`` of ``split``.
+
+        Returns:
+            ``tokens`` and ``labels``, int64 ``[count, sequence]``: each label is the token after its token.
+
+        Raises:
+            DataError: a token id is not in the model's vocabulary.
+        """
+        ids = torch.from_numpy(self._order(split).gather(np.arange(start, start + count)))
+        return {"tokens": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
+
+    def _order(self, split: str) -> Order:
+        if split not in self._orders:
+            self._orders[split] = self._build_order(split)
+        return self._orders[split]
+
+    def _build_order(self, split: str) -> Order:
+        config, run = self._config, self._run
+        cache, seed = run.cache / "gpt_indexed", run.train.seed
+        limit = np.iinfo(np.int32).max if run.vocabulary is None else run.vocabulary
+        parts = []
+        for source, file in zip(self._sources, self._files, strict=True):
+            sequences = split_ranges(file.sizes.size, config.split)[split]
+            parts.append(Part(file, split, sequences, config.sequence, seed, limit, cache, source.weight))
+        if split != "train":
+            # A small file of a blend may have nothing for validation; the others then stand for it.
+            parts = [part for part in parts if part.tokens] or parts
+        requested = run.train_samples if split == "train" else run.train.eval_samples
+        return blend(parts, config.order, requested, cache)

@@ -1,0 +1,68 @@
+"""Sizes of a GPT from its settings. No torch here."""
+
+from __future__ import annotations
+
+from recipe_core.hooks.specs import ModelFacts
+from recipe_megatron_gpt.settings import Gpt
+
+
+def facts(config: Gpt, sequence: int) -> ModelFacts:
+    """Counts for one sample of ``sequence`` tokens."""
+    h = config.hidden
+    cut = _divided_activations(config) * sequence
+    ends = (2 + (config.dropout > 0)) * sequence * config.hidden  # the final norm's input and output, a dropout mask
+    inside = _block_activations(config) * sequence
+    wide = 2 * h * sequence  # what a block's norms take is the residual stream, which autocast leaves in fp32
+    wide_ends = (1 + (config.dropout > 0)) * h * sequence  # the final norm's input, the mask of the embeddings
+    return ModelFacts(
+        parameters=_parameters(config),
+        flops_per_sample=_flops(config, sequence),
+        activation_values=config.layers * inside + ends,
+        recomputed_activation_values=config.layers * sequence * config.hidden + inside + ends,
+        logits_values=sequence * config.vocabulary,
+        max_sequence=config.positions,
+        vocabulary=config.vocabulary,
+        blocks=config.layers,
+        block_parameters=12 * h * h + 13 * h,
+        divisible={"model.heads": config.heads},
+        divided_parameters=config.vocabulary * h + config.layers * (12 * h * h + 7 * h),
+        divided_activation_values=config.layers * cut,
+        divided_recomputed_values=cut,
+        stream_values=sequence * h,
+        mixed_activation_values=config.layers * wide + wide_ends,
+        mixed_recomputed_values=config.layers * sequence * h + wide + wide_ends,
+    )
+
+
+def _parameters(config: Gpt) -> int:
+    """Per block: weights ``h x 3h``, ``h x h``, ``h x 4h``, ``4h x h``, their 9h biases, and two norms of 2h."""
+    h = config.hidden
+    return (config.vocabulary + config.positions + 2) * h + config.layers * (12 * h * h + 13 * h)
+
+
+def _flops(config: Gpt, sequence: int) -> float:
+    """Matrix products of forward, times three for backward, with the causal half of attention counted as whole.
+
+    Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (2021),
+    appendix, without its term for recomputation.
+    """
+    h, layers = config.hidden, config.layers
+    linear = 2 * sequence * (12 * h * h * layers + config.vocabulary * h)
+    attention = 4 * sequence * sequence * h * layers
+    return 3.0 * (linear + attention)
+
+
+def _block_activations(config: Gpt) -> int:
+    """Values that a block keeps per token.
+
+    The inputs of two norms, four linear layers (h, h, h, 4h) and GELU (4h), query, key and value (3h), and two masks of
+    dropout. Attention keeps nothing that grows with the square of the sequence. Compare Korthikanti and others,
+    "Reducing Activation Recomputation in Large Transformer Models" (2022), which has 17h 16-bit values for the same.
+    """
+    return (2 + 7 + 4 + 3 + 2 * (config.dropout > 0)) * config.hidden
+
+
+def _divided_activations(config: Gpt) -> int:
+    """Of these, what lies between matrices that tensor parallelism cuts: query, key, value, what the output layers of
+    attention and MLP take (h, 4h), and the input of GELU (4h)."""
+    return (3 + 1 + 4 + 4) * config.hidden

@@ -1,0 +1,155 @@
+"""GPT as Megatron-LM trains it: learned positions, pre-norm blocks, GELU, biases, output tied to the embedding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recipe_core.layouts.parallel import Batch, Loss
+from recipe_core.ops.attention import causal_attention
+from recipe_core.ops.cross_entropy import linear_cross_entropy
+from recipe_core.ops.dropout import dropout
+from recipe_core.ops.initial import normal_of
+from recipe_core.ops.vocabulary import linear_logits
+from recipe_megatron_gpt.settings import Gpt
+
+
+def build(config: Gpt) -> tuple[GptModel, Loss]:
+    """The model on the default device, its values drawn from torch's initial seed, and the mean of its losses.
+
+    Under ``with torch.device("meta")`` it has no values; :meth:`GptModel.reset_parameters` gives them after
+    ``to_empty``.
+    """
+    with torch.device("meta"):  # spares the values that nn.Linear and nn.Embedding would draw for nothing
+        module = GptModel(config)
+    device = torch.get_default_device()
+    if device.type != "meta":
+        module.to_empty(device=device)
+        module.reset_parameters()
+    return module, loss
+
+
+def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
+    """The mean of the losses ``[batch, sequence]``; of those that ``loss_mask`` marks with 1 where there is one."""
+    if "loss_mask" not in batch:
+        return {"loss": output.mean()}
+    mask = batch["loss_mask"].float()
+    return {"loss": (output * mask).sum() / mask.sum().clamp(min=1)}
+
+
+def example(config: Gpt) -> Batch:
+    """Two samples of up to 32 tokens all over the vocabulary, without labels: the model gives logits for them."""
+    length = min(32, config.positions)
+    return {"tokens": (torch.arange(2 * length) * 7919 % config.vocabulary).view(2, length)}
+
+
+class GptModel(nn.Module):
+    """A decoder-only transformer. Shapes in its parts: ``hidden`` is ``[batch, sequence, hidden]``."""
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.hidden)
+        self.positions = nn.Embedding(config.positions, config.hidden)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.hidden)
+
+    def forward(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
+        """Losses where ``batch`` has labels, else logits.
+
+        Args:
+            batch: ``tokens``, int64 ``[batch, sequence]``, and perhaps ``labels``, the same moved by one token.
+            hidden: what the stage before returned, ``[batch, sequence, hidden]``, where this is a stage of a pipeline.
+
+        Returns:
+            fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``; of a stage that is not the
+            last, ``hidden``.
+        """
+        if hidden is None:
+            tokens = batch["tokens"]
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            hidden = self.tokens(tokens) + self.positions(positions)
+            hidden = dropout(hidden, self.config.dropout, self.training)
+        for block in self.blocks:
+            if block is not None:
+                hidden = block(hidden)
+        if self.norm is None:
+            return hidden
+        hidden = self.norm(hidden)
+        if "labels" in batch:
+            labels, averaged = batch["labels"], "loss_mask" not in batch
+            return linear_cross_entropy(hidden, self.tokens.weight, labels, averaged=averaged)
+        return linear_logits(hidden, self.tokens.weight)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all values."""
+        for name, parameter in self.named_parameters():
+            parameter.copy_(self.initial_value(name, parameter.shape))
+
+    def initial_value(self, name: str, shape: torch.Size) -> Tensor:
+        """Normal weights, scaled down where they add to the residual stream (GPT-2), zero biases; on the CPU, in fp32.
+
+        They depend on ``torch.initial_seed()``, name and shape, not on the device or on what a rank holds.
+        """
+        if len(shape) == 1:
+            return torch.zeros(shape, device="cpu") if name.endswith("bias") else torch.ones(shape, device="cpu")
+        adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
+        return normal_of(name, shape, self.config.init_std / (math.sqrt(2 * self.config.layers) if adds else 1.0))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm, each added to the residual stream."""
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.LayerNorm(config.hidden)
+        self.mlp = Mlp(config)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``hidden`` to ``hidden``."""
+        hidden = hidden + dropout(self.attention(self.attention_norm(hidden)), self.dropout, self.training)
+        return hidden + dropout(self.mlp(self.mlp_norm(hidden)), self.dropout, self.training)
+
+
+class Attention(nn.Module):
+    """Causal self-attention.
+
+    The rows of ``qkv`` are ordered ``[heads, 3, head_dim]`` as in Megatron-LM, so that a slice of them is whole heads;
+    the number of heads follows from the size of what ``qkv`` returns.
+    """
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.head_dim = config.hidden // config.heads
+        self.dropout = config.attention_dropout
+        self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
+        self.output = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``hidden`` to ``hidden``."""
+        qkv = self.qkv(hidden).unflatten(-1, (-1, 3, self.head_dim))
+        context = causal_attention(qkv, self.dropout if self.training else 0.0).flatten(-2)
+        output: Tensor = self.output(context)
+        return output
+
+
+class Mlp(nn.Module):
+    """Two linear layers, four times as wide between them, with GELU in Megatron-LM's tanh form."""
+
+    def __init__(self, config: Gpt) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden, 4 * config.hidden)
+        self.down = nn.Linear(4 * config.hidden, config.hidden)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``hidden`` to ``hidden``."""
+        output: Tensor = self.down(F.gelu(self.up(hidden), approximate="tanh"))
+        return output

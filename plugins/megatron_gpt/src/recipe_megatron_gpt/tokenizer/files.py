@@ -1,0 +1,34 @@
+"""The tokenizer of a data set as Hugging Face's AutoTokenizer takes it."""
+
+from __future__ import annotations
+
+import json
+
+from recipe_core.errors import DataError
+from recipe_core.files import home
+from recipe_megatron_gpt.data import corpus
+from recipe_megatron_gpt.settings import GptIndexed
+from recipe_megatron_gpt.tokenizer import text
+from recipe_megatron_gpt.tokenizer.vocabulary import known_end
+
+
+def files(config: GptIndexed) -> dict[str, str]:
+    """``tokenizer.json``, as it lies beside the token files, and ``tokenizer_config.json``; nothing where none does.
+
+    Raises:
+        RecipeError: it cannot be read.
+    """
+    path = text.tokenizer_file(config)
+    if path is None and not config.files:
+        path = corpus.prepare(home(), config.vocabulary).with_name(corpus.TOKENIZER)
+    if path is None:
+        return {}
+    tokenizer = text.read_tokenizer(path)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if end := known_end(tokenizer):
+        settings |= {"bos_token": end, "eos_token": end}
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    return {"tokenizer.json": content, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}
