@@ -23,7 +23,7 @@ import common
 import torch
 from torch import Tensor
 
-from recipe_core.engine.native import _peak_resident
+from recipe_core.engine.memory import peak_resident
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.job import Job, resolve
@@ -60,7 +60,7 @@ def measure(words: list[str], folder: str) -> dict[str, int]:
         return clip(self, limit)
 
     Parallel.clip = counting  # type: ignore[method-assign]
-    before = _peak_resident() or 0
+    before = peak_resident() or 0
     running.run(job, Path(folder))
     rows = read_rows(Path(folder) / METRICS)
     return {"weights_and_gradients": held[-1], "before": before, "peak": rows[-1]["peak_memory"]}
