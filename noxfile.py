@@ -31,7 +31,8 @@ CSRC = ROOT / "csrc"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
-PROJECTS: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml")["project"] for folder in FOLDERS}
+TABLES: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml") for folder in FOLDERS}
+PROJECTS: dict[Path, dict[str, Any]] = {folder: table["project"] for folder, table in TABLES.items()}
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
@@ -54,10 +55,12 @@ LOCAL = {normal(project["name"]): folder for folder, project in PROJECTS.items()
 
 
 def needed(folder: Path) -> list[Path]:
-    """``folder`` and the other distributions of this workspace that it declares, directly or through another."""
+    """``folder`` and the other distributions of this workspace that it or its tests declare, directly or through
+    another."""
     found = [folder]
     for asking in found:  # grows while it is walked
-        names = map(normal, PROJECTS[asking]["dependencies"])
+        tests = TABLES[asking].get("dependency-groups", {}).get("test", []) if asking == folder else []
+        names = map(normal, [*PROJECTS[asking]["dependencies"], *tests])
         found += [LOCAL[name] for name in names if name in LOCAL and LOCAL[name] not in found]
     return found
 
@@ -130,7 +133,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Types, strictly (mypy)."""
-    install(session, "mypy", "nox", "pytest", "types-PyYAML", *foreign(FOLDERS, extras=True))
+    install(session, "mypy", "nox", "pytest", "types-PyYAML", *foreign(FOLDERS, without={"torch-xla"}, extras=True))
     session.run("mypy")
 
 
@@ -163,7 +166,7 @@ def csrc(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", [nox.param(folder.name, id=folder.name) for folder in PLUGINS])
 def plugin(session: nox.Session, name: str) -> None:
-    """The tests of one plugin, with the core and what the plugin declares, and nothing else."""
+    """The tests of one plugin, with the core and what the plugin and its tests declare, and nothing else."""
     folder = ROOT / "plugins" / name
     install(session, *needed(folder), *TESTING)
     test(session, *tests_of(folder))
@@ -198,7 +201,7 @@ def xla(session: nox.Session) -> None:
     install_xla(session)
     # One after the other: the compiler takes all cores by itself.
     session.run(
-        "pytest", "-m", "xla", str(ROOT / "tests"), *session.posargs,
+        "pytest", "-m", "xla", str(ROOT / "plugins" / "xla" / "tests"), str(ROOT / "tests"), *session.posargs,
         env={"OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU"},
     )  # fmt: skip
 

@@ -25,19 +25,27 @@ HEAD = """\
 
 Every setting can be given on the line as `section.setting=value`, and in a YAML file as `recipe show` prints it.
 """
-KINDS: dict[Literal["model", "data", "layout", "checkpoint"], str] = {
+KINDS: dict[Literal["model", "data", "layout", "checkpoint", "engine"], str] = {
     "model": "Models",
     "data": "Datasets",
     "layout": "Layouts",
     "checkpoint": "Checkpoint formats",
+    "engine": "Engines",
 }
+NOTES = {
+    "engine": (
+        "`engine=auto`, the default, is the engine that claims the machine: `xla` where PyTorch/XLA reaches its "
+        "accelerator, else `native`. `train.engine=NAME` says the same as `engine=NAME`.",
+    )
+}
+"""What is said of a kind before its contributions."""
 
 
 def page(registry: Registry) -> str:
     """The whole page."""
     parts = [HEAD, "## train", "How long and how hard to train; every recipe has this section.", table(Train)]
     for kind, title in KINDS.items():
-        parts.append(f"## {title}")
+        parts += [f"## {title}", *NOTES.get(kind, ())]
         for spec in (registry.get(kind, name) for name in registry.names(kind)):
             parts += [f"### {kind}={spec.name}", sentence(spec.summary), table(spec.config)]
     parts += ["## recipe prepare", "What makes data sets; on the line, these are written `setting=value`."]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,16 +10,16 @@ from unittest import mock
 
 import nxd_real
 import nxd_stand_in
-from torch import Tensor
+from torch import Tensor, nn
 
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.native import NativeEngine
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Parallel, Run
 from recipe_core.settings.job import Job, resolve
-from recipe_core.xla import neuronx
-from recipe_core.xla.collectives import OverHost
-from recipe_core.xla.mesh import Group
+from recipe_xla import neuronx
+from recipe_xla.collectives import OverHost, average_gradients
+from recipe_xla.mesh import Group
 
 STILL = ("model.dropout=0", "model.attention_dropout=0")
 RECIPES = {
@@ -40,6 +40,9 @@ class HostEngine(NativeEngine):
 
     collectives = Host()
 
+    def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
+        average_gradients(parameters, self.collectives, group, 25 << 20)
+
     def mesh(self, axes: dict[str, int]) -> Any:
         return (
             neuronx.grid(axes, self.rank, timedelta(seconds=60), on_xla=False) if "tp" in axes else super().mesh(axes)
@@ -55,7 +58,7 @@ class HostEngine(NativeEngine):
 def over_nxd(real: bool) -> Iterator[None]:
     """In a rank: layouts that divide go through neuronx-distributed, or what stands in for it, on the CPU."""
     (nxd_real if real else nxd_stand_in).install()
-    from recipe_core.xla.layouts.tensor_parallel import teamed
+    from recipe_xla.layouts.tensor_parallel import teamed
 
     teams = {"side_effect": lambda module, config, run: teamed(module, run)}
     divided = mock.patch("recipe_core.layouts.divided.divided", **teams)
@@ -73,7 +76,7 @@ def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
     from recipe_core.train.run import _context, _model
 
     context = _context(job, engine, None)
-    model, loss = _model(job, context)
+    model, loss = _model(job, context, engine)
     return model, loss, context
 
 

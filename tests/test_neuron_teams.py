@@ -30,11 +30,12 @@ from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.engine import protocol as engines
+from recipe_core.engine import stack
 from recipe_core.layouts.parallel import Batch, Parallel
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.run import run
-from recipe_core.xla import neuronx
+from recipe_xla import neuronx
 
 
 def compared(recipe: str, real: bool) -> dict[str, Any]:
@@ -246,16 +247,15 @@ def test_two_teams(recipe: str, tmp_path: Path) -> None:
 
 def on_xla(recipe: str, folder: str) -> None:
     """Runs of two processes, each with an XLA device of its own, as Neuron has them, and one from the other's save."""
-    from recipe_core.engine import select
-    from recipe_core.xla import engine as xla  # which asks by itself what PJRT's device is: a CPU
+    from recipe_xla import engine, machine  # the first asks by itself what PJRT's device is: a CPU
 
-    assert xla
+    assert engine
     nxd_stand_in.install()
     met = dict(os.environ)
     saved = str(Path(folder, "native", "checkpoints/step-2"))
     words = ["layout=tp", "train.engine=xla", *EVERY]
-    neuron = mock.patch.object(select, "pjrt_device", return_value="NEURON")
-    with neuron, mock.patch.object(select, "nxd_problems", return_value=()):
+    neuron = mock.patch.object(machine, "pjrt_device", return_value="NEURON")
+    with neuron, mock.patch.object(stack, "nxd_problems", return_value=()):
         for number, (name, more) in enumerate(
             [("teams", ["train.stop_after=4"]), ("teams from native", ["train.stop_after=2", f"train.resume={saved}"])]
         ):

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
-from recipe_core.engine.protocol import start
 from recipe_core.hooks.train import Train
 from recipe_core.testing import spawn
 from recipe_core.testing.runs import Finished, command, run_tiny
+from recipe_xla.settings import XlaSettings
 
 pytestmark = [
     pytest.mark.xla,
@@ -211,14 +211,15 @@ def test_settings_that_change_compile_nothing_more(tmp_path: Path) -> None:
 
 def exchanged() -> tuple[list[float], str, list[float]]:
     """A mean over two ranks, and what PyTorch's own collective says to an XLA tensor."""
+    from recipe_xla.engine import XlaEngine
+
     os.environ.update(CPU)
-    with start(Train(engine="xla")) as engine:
+    with XlaEngine(XlaSettings(), Train(), one_process=False) as engine:
         grid = engine.mesh({"dp": 2})
-        assert engine.collectives is not None
         assert grid is not None
         group = grid["dp"].get_group()
         mine = torch.full((2,), 1.0 + engine.rank, device=engine.device)
-        found = engine.collectives.mean(mine, group)  # type: ignore[arg-type]
+        found = engine.collectives.mean(mine, group)
         assert found.device.type == "xla"
         try:
             dist.all_reduce(mine)

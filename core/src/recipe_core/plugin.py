@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from recipe_core.checkpoint.settings import MegatronSettings, NxdSettings, XserSettings
+from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.hooks.hooks import hookimpl
-from recipe_core.hooks.specs import CheckpointFormat, Layout
+from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
 from recipe_core.layouts.settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
-
-
-@dataclass(frozen=True, kw_only=True)
-class HfSettings:
-    """A folder for Hugging Face."""
-
-    shard_gb: float = 5.0
-    """Gigabytes (10^9 bytes) of a file of tensors at most; more are divided into several files with an index."""
-
-    def __post_init__(self) -> None:
-        if not self.shard_gb > 0:
-            raise ValueError(f"shard_gb: expected more than 0, got {self.shard_gb}")
 
 
 @hookimpl
@@ -94,36 +81,17 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         whole=("shard_gb=1e9",),
         summary="a folder for Hugging Face's from_pretrained: weights and config.json; for conversion",
     )
-    yield CheckpointFormat(
-        name="megatron",
-        build="recipe_core.checkpoint.formats.megatron:MegatronFormat",
-        config=MegatronSettings,
-        patterns=(
-            "latest_checkpointed_iteration.txt",
-            "model_optim_rng.pt",
-            "mp_rank_*/model_optim_rng.pt",
-            "iter_*/mp_rank_*/model_optim_rng.pt",
-        ),
-        naming="megatron",
-        ranks=True,
-        pads=True,
-        summary="a folder for Megatron-LM, a file for each tensor-parallel and pipeline rank; for conversion",
-    )
-    yield CheckpointFormat(
-        name="nxd",
-        build="recipe_core.xla.checkpoint.nxd:Nxd",
-        config=NxdSettings,
-        patterns=("model/dp_rank_*.pt", "*/model/dp_rank_*.pt", "tp_rank_*_pp_rank_??"),
-        ranks=True,
-        holds=("model", "optimizer", "progress", "epoch"),
-        summary="a folder for neuronx-distributed, a file for each tensor-parallel and pipeline rank; for conversion",
-    )
-    yield CheckpointFormat(
-        name="xser",
-        build="recipe_core.xla.checkpoint.xser:Xser",
-        config=XserSettings,
-        patterns=("*.xser",),
-        ranks=True,
-        holds=("model", "optimizer", "progress", "epoch"),
-        summary="files of torch_xla's serialization, each tensor by itself; for conversion",
+
+
+@hookimpl
+def register_engines() -> Iterable[EngineSpec]:
+    """PyTorch's own devices."""
+    yield EngineSpec(
+        name="native",
+        build="recipe_core.engine.native:build",
+        problems="recipe_core.engine.select:native_problems",
+        environment="recipe_core.engine.environment:native_variables",
+        precompile="recipe_core.engine.environment:native_precompile",
+        findings="recipe_core.engine.doctor:findings",
+        summary="PyTorch's own devices: CPU, CUDA, and any that torch.accelerator knows",
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from recipe_core import Model, hookimpl, plugin
@@ -17,6 +18,7 @@ from recipe_core.checkpoint.convert.convert import convert
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.locate import Request, find
 from recipe_core.checkpoint.manifest import Manifest
+from recipe_core.checkpoint.match.origin import origin_of
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks import registry
 from recipe_core.hooks.registry import Registry
@@ -163,6 +165,21 @@ def test_settings_beside_a_file_that_are_none(plugins: Registry, tmp_path: Path)
     (tmp_path / "one" / "job.yaml").write_text("model: toy_model\n")
     with pytest.raises(ConfigError, match=rf"^{tmp_path}/one/job\.yaml: model: expected a line `use: NAME`"):
         convert(plugins, request(plugins, tmp_path / "one" / "checkpoint.pt", tmp_path / "x", "dcp"))
+
+
+def test_the_section_train_of_an_earlier_version(plugins: Registry, tmp_path: Path) -> None:
+    """Its engine stood in the section train; the settings of the optimizer are found all the same."""
+    convert(plugins, request(plugins, trained(plugins, tmp_path / "run"), tmp_path / "one", "single"))
+    (tmp_path / "one" / "checkpoint.json").unlink()
+    job = yaml.safe_load((tmp_path / "one" / "job.yaml").read_text())
+    del job["engine"]
+    job["train"] |= {"engine": "auto", "bucket_mb": 25.0}
+    (tmp_path / "one" / "job.yaml").write_text(yaml.safe_dump(job))
+    source = find(plugins, tmp_path / "one" / "checkpoint.pt")
+    train = origin_of(plugins, source, source.open()).train
+    assert train == resolve(plugins, job).train
+    assert train is not None
+    assert train.lr == 0.05
 
 
 def test_a_target_that_is_there(plugins: Registry, tmp_path: Path) -> None:

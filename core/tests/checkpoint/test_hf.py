@@ -15,9 +15,9 @@ from recipe_core.checkpoint.formats.hf import SAFE, Hf
 from recipe_core.checkpoint.io.safetensors import write_tensors
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.checkpoint.locate import find
+from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.registry import load
-from recipe_core.plugin import HfSettings
 
 WEIGHTS = {name: torch.randn(3, 5, generator=torch.Generator().manual_seed(1)) for name in ("a", "b", "c")}
 

@@ -75,16 +75,17 @@ def test_ls_shows_recipes_first_with_owners_and_variants(typed: Typed) -> None:
     lines = out.splitlines()
     assert lines[:3] == [
         "Recipes",
-        "  fake      fake_plugin  writes down its call",
-        "                         variants: tiny",
+        "  fake    fake_plugin  writes down its call",
+        "                       variants: tiny",
     ]
-    assert "  ddp       core         data parallel: every rank holds the whole model and its part of the batch" in lines
+    assert "  ddp     core         data parallel: every rank holds the whole model and its part of the batch" in lines
     assert [line for line in lines if line.endswith("s") and not line.startswith(" ")] == [
         "Recipes",
         "Models",
         "Datasets",
         "Layouts",
         "Checkpoint formats",
+        "Engines",
     ]
     assert re.search(r"^Plugins: core \(recipe-core .*\), fake_plugin \(fake_plugin 1\.2\)$", out, re.MULTILINE)
 

@@ -84,6 +84,8 @@ def offered(line: str) -> list[str]:
         ("gpt_small model.rope.scaled=t", ["model.rope.scaled=true"]),
         ("gpt_small model=", ["model=bert", "model=gpt"]),
         ("gpt_small layout.use=s", ["layout.use=single"]),
+        ("gpt_small engine=", ["engine=auto", "engine=native"]),
+        ("gpt_small train.engine=n", ["train.engine=native"]),
         ("unknown train.ste", ["train.steps="]),
         ("unknown model.", []),
     ],
@@ -100,7 +102,7 @@ def test_a_path_is_left_to_the_shell() -> None:
 def test_a_mistake_in_the_line_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = load([("core", lambda: plugin), ("fakes", Fakes), ("rival", Fakes)])
     monkeypatch.setattr("recipe_core.cli.completion.load", lambda: registry)
-    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 12
+    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 10
     assert offered("gpt_small model.") == []
 
 

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.doctor import Finding, command, machine, packages, probe, variables
-from recipe_core.cli.doctor.probe import Answer, ask
+from recipe_core.cli.doctor import Finding, command, machine, packages, variables
+from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.main import main
-from recipe_core.engine import stack
+from recipe_core.engine import doctor as native
+from recipe_core.engine import probe, stack
+from recipe_core.engine.probe import Answer, ask
+from recipe_core.testing import toy
+from recipe_core.testing.packages import install
 
 GOOD = {
     "version": "2.13.0", "cuda": None, "hip": None, "distributed": True, "bf16": True, "sum": probe.RIGHT_SUM,
@@ -27,13 +31,8 @@ def site(bare_site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return bare_site
 
 
-def install(site: Path, name: str, version: str, size: int = 1_000_000) -> None:
-    module = name.replace("-", "_")
-    info = site / f"{module}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (site / f"{module}.py").write_text("#" * size)
-    (info / "RECORD").write_text(f"{module}.py,,\n")
+def neuron(environment: dict[str, str] | None = None) -> list[Finding]:
+    return list(native.findings(environment or {}))
 
 
 def said(findings: list[Finding], state: str) -> str:
@@ -47,7 +46,7 @@ def test_placeholders_are_named_as_such(site: Path) -> None:
     install(site, "torch", "2.13.0")
     for name in stack.PLACEHOLDERS:
         install(site, name, "1.0", size=119)
-    broken = said(list(packages.package_findings()), "broken")
+    broken = said(neuron(), "broken")
     for name in stack.PLACEHOLDERS:
         assert f"{name} 1.0 is a placeholder" in broken
         assert f"pip uninstall {name};" in broken
@@ -62,6 +61,8 @@ def test_a_sound_legacy_stack(site: Path) -> None:
         install(site, name, version)
     found = list(packages.package_findings())
     assert said(found, "broken") == ""
+    found = [one for one in neuron() if one.topic == "Packages"]
+    assert said(found, "broken") == ""
     assert "torch-neuronx 2.9.0.2.11, the real one" in said(found, "ok")
     assert "neuronx-distributed 0.18.1, the real one" in said(found, "ok")
 
@@ -70,7 +71,6 @@ def test_a_sound_legacy_stack(site: Path) -> None:
     ("installed", "instance", "expected"),
     [
         ({"torch": "2.8.1"}, "", "torch 2.8.1 is too old -> pip install 'torch>=2.9'"),
-        ({"torch": "2.13.0", "torch-xla": "2.9.0"}, "", "torch-xla 2.9.0 is built for torch 2.9, and this is"),
         ({"torch": "2.13.0", "torch-neuronx": "2.14.3.0"}, "", "torch-neuronx 2.14.3.0 needs torch 2.14, and this is"),
         ({"torch": "2.9.0", "torch-neuronx": "2.9.0.2"}, "", "runs over torch-xla, which is not installed"),
         ({"torch": "2.13.0", "torch-neuronx": "2.13.3"}, "", "neuronx-cc, the compiler, is not installed"),
@@ -83,7 +83,7 @@ def test_packages_that_do_not_fit(site: Path, installed: dict[str, str], instanc
     (site.parent / "product").write_text(instance)
     for name, version in installed.items():
         install(site, name, version)
-    assert expected in said(list(packages.package_findings()), "broken")
+    assert expected in said([*packages.package_findings(), *neuron()], "broken")
 
 
 def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPa
         "torch": "2.9.0", "torch-xla": "2.9.0", "neuronx-distributed": "0.18", "transformers": "5.1.0",
     }.items():  # fmt: skip
         install(site, name, version)
-    warnings = said(list(packages.package_findings()), "warning")
+    warnings = said(neuron(), "warning")
     assert (
         "neuronx-distributed 0.18 imports as a whole only beside transformers 4 -> pip install 'transformers<5'"
         in warnings
@@ -101,7 +101,7 @@ def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPa
     assert "training_args" not in warnings
     install(site, "torch-neuronx", "1.0", size=119)
     monkeypatch.setenv("USE_TORCH_XLA", "0")
-    warnings = said(list(packages.package_findings()), "warning")
+    warnings = said(neuron(), "warning")
     assert "USE_TORCH_XLA" not in warnings
     assert "transformers.training_args starts a process group" in warnings
 
@@ -129,6 +129,7 @@ def test_a_library_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with nothing in it."""
     monkeypatch.setattr(machine, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(native, "_ROOT", tmp_path / "root")
     monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     (tmp_path / "root").mkdir()
@@ -136,7 +137,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_machine_without_devices_has_nothing_broken(root: Path) -> None:
-    found = list(machine.machine_findings(root / "runs"))
+    found = [*machine.machine_findings(root / "runs"), *neuron()]
     assert said(found, "broken") == ""
     assert "no Neuron device and no Neuron driver" in said(found, "note")
     assert "processor core" in said(found, "ok")
@@ -144,7 +145,7 @@ def test_a_machine_without_devices_has_nothing_broken(root: Path) -> None:
 
 def test_trainium_without_its_driver(root: Path) -> None:
     (root.parent / "product").write_text("trn1.32xlarge\n")
-    found = list(machine.machine_findings(root))
+    found = [*machine.machine_findings(root), *neuron()]
     assert "no Neuron driver is loaded (no /dev/neuron0) -> install aws-neuronx-dkms" in said(found, "broken")
     assert "this trn1.32xlarge was started without EFA" in said(found, "warning")
 
@@ -154,7 +155,7 @@ def test_a_driver_that_shows_no_device(root: Path) -> None:
     module.mkdir(parents=True)
     (module / "version").write_text("2.21.37.0\n")
     assert "the Neuron driver 2.21.37.0 is loaded and shows no device" in said(
-        list(machine.machine_findings(root)), "broken"
+        [*machine.machine_findings(root), *neuron()], "broken"
     )
 
 
@@ -173,7 +174,7 @@ def test_a_sound_trainium_machine(root: Path, monkeypatch: pytest.MonkeyPatch) -
         (root / tool).parent.mkdir(parents=True)
         (root / tool).touch()
     monkeypatch.setattr(machine, "_soft_limit", lambda name: -1)
-    found = list(machine.machine_findings(root))
+    found = [*machine.machine_findings(root), *(one for one in neuron() if one.topic == "Devices")]
     assert "16 Neuron devices, driver 2.21.37.0" in said(found, "ok")
     assert "8 EFA devices" in said(found, "ok")
     assert said(found, "broken") == ""
@@ -202,15 +203,8 @@ def test_a_folder_that_cannot_be_written(root: Path) -> None:
 def test_an_empty_environment_is_sound() -> None:
     (finding,) = variables.variable_findings({})
     assert finding.state == "ok"
-    (finding,) = variables.variable_findings({"XLA_USE_BF16": "0", "NEURON_EXTRACT_GRAPHS_ONLY": ""})
-    assert finding.state == "ok"
-
-
-@pytest.mark.parametrize("name", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])
-def test_variables_that_make_bf16_of_everything(name: str) -> None:
-    (finding,) = variables.variable_findings({name: "1"})
-    assert finding.state == "broken"
-    assert finding.remedy.startswith(f"unset {name}; take train.precision=bf16")
+    told = neuron({"NEURON_EXTRACT_GRAPHS_ONLY": ""})
+    assert [one for one in told if one.topic == "Environment variables"] == []
 
 
 @pytest.mark.parametrize(
@@ -226,14 +220,35 @@ def test_variables_that_make_bf16_of_everything(name: str) -> None:
     ],
 )  # fmt: skip
 def test_variables_that_matter(environment: dict[str, str], state: str, expected: str) -> None:
-    assert expected in said(list(variables.variable_findings(environment)), state)
+    assert expected in said([*variables.variable_findings(environment), *neuron(environment)], state)
 
 
 def test_variables_of_the_native_stack(site: Path) -> None:
     install(site, "torch-neuronx", "2.13.3.0")
-    found = list(variables.variable_findings({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "NEURON_COMPILE_CACHE_URL": "/x"}))
+    found = neuron({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "NEURON_COMPILE_CACHE_URL": "/x"})
     assert "PyTorch does not find the device neuron" in said(found, "broken")
     assert "TORCH_NEURONX_NEFF_CACHE_DIR" in said(found, "warning")
+
+
+# ---- engines ----------------------------------------------------------------------------------------------------
+
+
+def test_every_engine_is_listed_with_what_it_finds(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "torch-neuronx", "1.0", size=119)
+    found = list(engine_findings(toy.registry(), {}))
+    assert found[0] == Finding(
+        "Engine native", "ok", "PyTorch's own devices: CPU, CUDA, and any that torch.accelerator knows"
+    )
+    assert {one.topic for one in found} == {"Engine native"}
+    assert "torch-neuronx 1.0 is a placeholder" in said(found, "broken")
+
+
+def test_a_torch_xla_that_nothing_drives(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, "torch-xla", "2.9.0")
+    monkeypatch.setattr(native, "find_spec", lambda name: None)
+    assert "the plugin that runs on it is not -> pip install recipe-xla" in said(neuron(), "warning")
+    monkeypatch.setattr(native, "find_spec", lambda name: name if name == "recipe_xla" else None)
+    assert "recipe-xla" not in said(neuron(), "warning")
 
 
 # ---- the command ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The environment variables of Neuron runs: which, for whom, and that what a user set stays."""
+"""The environment variables of a run: which, for whom, and that what a user set stays."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import parts
 from recipe_core.cli.main import main
-from recipe_core.engine import environment as launch_variables
-from recipe_core.engine.environment import Variable, add, prepare, refused, variables
+from recipe_core.engine.environment import Variable, add, prepare, variables
 from recipe_core.engine.select import engine_problems
-from recipe_core.hooks.train import Train
+from recipe_core.settings.job import Job, resolve
+from recipe_core.testing import toy
 
-AUTO = Train()
-BF16 = Train(precision="bf16")
 PLUGIN = (Path(__file__).parents[1] / "fake_plugin.py").read_text(encoding="utf-8")
-LEGACY = {
-    "NEURON_CC_FLAGS": "--model-type=transformer --retry_failed_compilation", "NEURON_FUSE_SOFTMAX": "1",
-    "NEURON_RT_EXEC_TIMEOUT": "600", "NEURON_NUM_RECENT_MODELS_TO_KEEP": "3",
-    "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB": "50", "MALLOC_ARENA_MAX": "64",
-}  # fmt: skip
 NETWORK = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
 
 
@@ -41,9 +33,13 @@ def install(site: Path, name: str, version: str) -> None:
 @pytest.fixture
 def site(bare_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
-    for name in (*LEGACY, *NETWORK, "USE_TORCH_XLA", "XLA_USE_BF16", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in (*NETWORK, "USE_TORCH_XLA", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     return bare_site
+
+
+def job_of(*words: str) -> Job:
+    return resolve(toy.registry(), "toy", words)
 
 
 def named(found: list[Variable]) -> dict[str, str]:
@@ -51,28 +47,18 @@ def named(found: list[Variable]) -> dict[str, str]:
 
 
 def test_without_a_neuron_stack_nothing_is_set(site: Path) -> None:
-    assert variables(AUTO, 4, several_machines=True) == []
-
-
-def test_the_stack_over_xla(site: Path) -> None:
-    install(site, "torch-neuronx", "2.9.0.2.11")
-    install(site, "torch-xla", "2.9.0")
-    assert named(variables(AUTO, 2, several_machines=False)) == LEGACY
-    assert named(variables(BF16, 2, several_machines=False)) == LEGACY | {"NEURON_RT_STOCHASTIC_ROUNDING_EN": "1"}
-    assert named(variables(AUTO, 64, several_machines=True)) == LEGACY | NETWORK
-    assert named(variables(Train(device="cpu"), 2, several_machines=True)) == {"USE_TORCH_XLA": "0"}
-    assert all(one.why for one in variables(BF16, 2, several_machines=True))
+    assert variables(job_of(), 4, several_machines=True) == []
 
 
 def test_the_native_stack(site: Path, tmp_path: Path) -> None:
     install(site, "torch-neuronx", "2.13.3.0")
     cache = {"TORCH_NEURONX_NEFF_CACHE_DIR": str(tmp_path / "cache" / "compiled")}
-    assert named(variables(AUTO, 1, several_machines=False)) == cache
-    assert named(variables(AUTO, 4, several_machines=False)) == cache
-    divided = cache | {"TORCH_NEURONX_ENABLE_HOST_CC": "1"}
-    assert named(variables(AUTO, 4, several_machines=False, tp=True)) == divided
-    assert named(variables(AUTO, 64, several_machines=True, tp=True)) == divided | NETWORK
-    assert variables(Train(device="cpu"), 4, several_machines=True) == []
+    assert named(variables(job_of(), 1, several_machines=False)) == cache
+    assert named(variables(job_of(), 4, several_machines=False)) == cache
+    divided, tp = cache | {"TORCH_NEURONX_ENABLE_HOST_CC": "1"}, job_of("layout=tp")
+    assert named(variables(tp, 4, several_machines=False)) == divided
+    assert named(variables(tp, 64, several_machines=True)) == divided | NETWORK
+    assert variables(job_of("train.device=cpu"), 4, several_machines=True) == []
 
 
 def test_what_a_user_set_stays_even_if_it_is_empty() -> None:
@@ -93,46 +79,23 @@ def test_ranks_over_several_machines_are_told_by_torchrun(site: Path, monkeypatc
     }
     environment = os.environ.copy() | rank | {"FI_PROVIDER": "tcp"}
     monkeypatch.setattr(os, "environ", environment)
-    prepare(AUTO, 1)
+    prepare(job_of(), 1)
     assert {name: environment[name] for name in NETWORK} == NETWORK | {"FI_PROVIDER": "tcp"}
 
 
-def test_arenas_are_limited_in_a_process_that_runs_already(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(site, "torch-neuronx", "2.9.0.2.11")
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    limits: list[int] = []
-    monkeypatch.setattr(launch_variables, "_limit_arenas", limits.append)
-    prepare(AUTO, 1)
-    prepare(AUTO, 1)  # now the environment says it
-    assert limits == [64]
+def test_a_torch_xla_beside_it_is_hidden_from_transformers(site: Path) -> None:
+    install(site, "torch-xla", "2.9.0")
+    assert named(variables(job_of("train.device=cpu"), 2, several_machines=True)) == {"USE_TORCH_XLA": "0"}
 
 
-@pytest.mark.parametrize("name", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])
-def test_variables_that_a_run_on_xla_refuses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(refused({name: "0"})) == []
-    monkeypatch.setenv(name, "1")
-    assert list(engine_problems(Train(engine="native"), None)) == []  # PyTorch by itself does not read them
-    problem = list(engine_problems(Train(engine="xla"), None))[-1]
-    assert problem.startswith(f"the environment says {name}=1, which makes bf16 of every fp32 tensor on XLA")
-    assert f"unset {name}, and take train.precision=bf16" in problem
-
-
-def test_worker_counts_are_checked_for_this_machine(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(site, "torch-neuronx", "2.9.0.2.11")
+def test_worker_counts_are_checked_for_this_machine(site: Path) -> None:
+    install(site, "torch-neuronx", "2.13.3.0")
     (site.parent / "product").write_text("trn1.32xlarge")
-    assert list(parts.process_problems(AUTO, 32)) == []
-    assert "takes 1, 2, 8 or 32 processes, and this run has 64 on it" in next(parts.process_problems(AUTO, 64))
-    rank = {
-        "RANK": "9",
-        "WORLD_SIZE": "64",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "32",
-        "MASTER_ADDR": "a",
-        "MASTER_PORT": "1",
-    }
-    for variable, value in rank.items():
-        monkeypatch.setenv(variable, value)
-    assert list(parts.process_problems(AUTO, 64)) == []  # 32 here, 32 elsewhere
+    job = job_of()
+    assert list(engine_problems(job.engine, job.train, job.layout, 32)) == []
+    assert list(engine_problems(job.engine, job.train, job.layout)) == []
+    (problem,) = engine_problems(job.engine, job.train, job.layout, 64)
+    assert "takes 1, 2, 8 or 32 processes, and this run has 64 on it" in problem
 
 
 @pytest.fixture
@@ -156,24 +119,20 @@ def test_check_shows_what_a_run_will_set(
 ) -> None:
     assert main(["check", "fake"]) == 0
     assert "environment" not in capsys.readouterr().out
-    install(fake, "torch-neuronx", "2.9.0.2.11")
-    monkeypatch.setenv("NEURON_CC_FLAGS", "--model-type=cnn")
+    install(fake, "torch-neuronx", "2.13.3.0")
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", "/mine")
     assert main(["check", "fake", "--processes", "2"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     begin = lines.index("environment         set for the run, unless you set them")
     told = [" ".join(line.split()) for line in lines[begin + 1 :]]
-    assert "NEURON_FUSE_SOFTMAX=1 a faster softmax in attention" in told
-    assert "NEURON_CC_FLAGS=--model-type=cnn yours; not --model-type=transformer --retry_failed_compilation" in told
+    assert told[0].startswith("TORCH_NEURONX_NEFF_CACHE_DIR=/mine yours; not ")
     assert told[-1] == "FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_FORK_SAFE=1 over several machines"
-    assert not LEGACY.keys() & (os.environ.keys() - {"NEURON_CC_FLAGS"})  # to look is not to set
 
 
 def test_the_launcher_sets_them_for_every_rank(fake: Path) -> None:
-    install(fake, "torch-neuronx", "2.9.0.2.11")
-    command = [sys.executable, "-m", "recipe_core.cli", "run", "fake", "--processes", "2", "--out", "here"]
-    environment = os.environ | {"NEURON_CC_FLAGS": "mine"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    install(fake, "torch-xla", "2.9.0")
+    command = [sys.executable, "-m", "recipe_core.cli", "run", "fake", "train.device=cpu", "--processes", "2"]
+    done = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        seen = json.loads(Path(f"here/called-{rank}.json").read_text())["words"]
-        assert {name: seen[name] for name in LEGACY} == LEGACY | {"NEURON_CC_FLAGS": "mine"}
+        assert json.loads(Path(f"here/called-{rank}.json").read_text())["words"]["USE_TORCH_XLA"] == "0"

@@ -233,7 +233,7 @@ def test_every_mistake_is_in_one_message() -> None:
         world_size=3,
     ) == [
         "'steps': expected section.setting=value, as in train.steps=100 or layout=ddp",
-        "trian: no such section; did you mean 'train'? (sections: model, data, layout, checkpoint, train)",
+        "trian: no such section; did you mean 'train'? (sections: model, data, layout, checkpoint, engine, train)",
         "model.layres: no such setting; did you mean 'layers'? (settings: layers, positions, rates, scale)",
         "layout: no layout named 'taem'; did you mean 'team'? "
         "(there are: ddp, fsdp, nodp, pp, single, team, tp, zero1)",
@@ -391,7 +391,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_sections_of_a_file_are_checked_like_words(tmp_path: Path) -> None:
     path = written(tmp_path, "recipe: gpt\nmodle: {}\ntrain: 5\nlayout: [tp]\nmodel: {layers: x, 7: 8}\n")
     assert problems(target=path) == [
-        "modle: no such section; did you mean 'model'? (sections: model, data, layout, checkpoint, train)",
+        "modle: no such section; did you mean 'model'? (sections: model, data, layout, checkpoint, engine, train)",
         "train: expected settings ({name: value}), got 5",
         "layout: expected settings ({name: value}), got ['tp']",
         "model.7: no such setting (settings: layers, positions, rates, scale)",

@@ -1,21 +1,18 @@
-"""recipe precompile: what the trial run compiles, the run has no more to compile; and the tool of Neuron over XLA."""
+"""recipe precompile: what the trial run compiles, the run has no more to compile."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from recipe_core.cli import precompile
 from recipe_core.cli.main import main
-from recipe_core.engine import stack
-from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.engine.compiled import GraphCounter, TorchCompile, cache
+from recipe_core.errors import ConfigError
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
-from recipe_core.train.compiled import GraphCounter, cache
 from recipe_core.train.destination import require_run_folder
 
 LINE = ["train.device=cpu", "train.compile=true", "train.steps=4", "train.eval_every=2", "model.dropout=0.0"]
@@ -79,44 +76,11 @@ def test_what_compiles_nothing_is_refused_with_the_way_out() -> None:
         precompile.precompile(job_of("train.device=cpu"), [], None, 1)
 
 
-@pytest.fixture
-def legacy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with Neuron over XLA."""
-    monkeypatch.setattr(stack, "neuron", lambda: "legacy")
-    monkeypatch.delenv("NEURON_EXTRACT_GRAPHS_ONLY", raising=False)
-
-
-def test_neurons_tool_runs_the_same_line(
-    legacy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tool, cached = tmp_path / "neuron_parallel_compile", tmp_path / "cache"
-    cached.mkdir()
-    tool.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\ntouch {cached}/a.neff {cached}/b.neff\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", str(cached))
-    words = ["toy", "train.lr=0.1"]
-    assert precompile.precompile(job_of(), words, None, 8) == 0
-    called = (tmp_path / "called").read_text().split()
-    assert called == [sys.executable, "-m", "recipe_core.cli", "precompile", *words, "--processes", "8"]
-    assert f"2 graphs compiled, 0 s; kept in {cached}" in capsys.readouterr().out
-    tool.write_text("#!/bin/sh\nexit 3\n")
-    assert precompile.precompile(job_of(), words, None, 8) == 3
-
-
-def test_without_neurons_tool_the_way_out_is_told(
-    legacy: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="neuron_parallel_compile is not on the path; it comes with torch-neuronx"):
-        precompile.precompile(job_of(), [], None, 2)
-
-
 def test_neurons_programs_are_counted_in_their_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
     assert cache("neuron") == tmp_path
     (tmp_path / "old.neff").touch()
-    counter = GraphCounter("neuron")
+    counter = GraphCounter(TorchCompile("neuron"))
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / "new.neff").touch()
     (tmp_path / "ab" / "other.txt").touch()

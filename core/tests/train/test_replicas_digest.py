@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recipe_core.train.replicas import digest
+from recipe_core.engine.digest import digest
 
 
 def values(size: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from recipe_core.engine import select
 from recipe_core.testing import run_tiny
+from recipe_xla import machine
 
 pytestmark = pytest.mark.filterwarnings("default")
 SHORT = ("train.stop_after=1", "train.steps=3", "data.max_length=32", "model.dropout=null", "train.eval_every=100")
@@ -151,7 +151,7 @@ def test_seeds_and_random_start(fine_tune: Callable[..., Any], bert: Path, folde
 
 def test_what_xla_cannot_do(fine_tune: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Named before anything starts; and a variable that would take the Trainer there behind the run's back."""
-    monkeypatch.setattr(select, "find_spec", lambda name: name)  # as where torch_xla is installed
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)  # as where torch_xla is installed
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setenv("USE_TORCH_XLA", "1")
     words = ("train.engine=xla", "data.pad_to_max_length=false", "train.activation_checkpointing=true")

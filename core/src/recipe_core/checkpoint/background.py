@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from recipe_core.checkpoint.lazy import hosted, mapped
+from recipe_core.checkpoint.lazy import mapped
 from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.engine.native import to_host
 from recipe_core.errors import RecipeError
+
+Copy = Callable[[Sequence[Tensor]], Sequence[Any]]
+"""See :meth:`recipe_core.engine.protocol.Engine.to_host`."""
 
 
 class Saver:
@@ -23,8 +27,11 @@ class Saver:
     :meth:`recipe_core.engine.protocol.Engine.side`, whose group its format uses too.
     """
 
-    def __init__(self, checkpoints: Checkpoints, *, background: bool) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, *, background: bool, to_host: Copy = to_host, traced: bool = False
+    ) -> None:
         self.checkpoints, self._background = checkpoints, background
+        self._to_host, self._traced = to_host, traced
         self._thread = ThreadPoolExecutor(1, "save")
         self._pending: Future[Path] | None = None
 
@@ -46,13 +53,11 @@ class Saver:
             RecipeError: the save before this one, or this one where it is not in the background, failed.
         """
         self.wait()
-        # Looking at a tensor of XLA's would be a graph of its own, compiled at the first save.
-        remote = any(isinstance(leaf, Tensor) and leaf.device.type == "xla" for leaf in _leaves(state))
-        if remote or self._background:
-            held = copied(state)
-        self.checkpoints.require_finite(step, held if remote else state)
+        copies = copied(state, self._to_host) if self._background or self._traced else state
+        # Looking at a traced tensor would be a graph of its own, compiled at the first save.
+        self.checkpoints.require_finite(step, copies if self._traced else state)
         if self._background:
-            self._pending = self._thread.submit(self.checkpoints.save, step, held, val_loss)
+            self._pending = self._thread.submit(self.checkpoints.save, step, copies, val_loss)
         else:
             self.checkpoints.save(step, state, val_loss)
 
@@ -67,27 +72,11 @@ class Saver:
             pending.result()
 
 
-def copied(state: Any) -> Any:
-    """A nested state with tensors of its own, on the host; shards of a DTensor stay on their device, unless it is one
-    of XLA."""
-    remote = [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor) and leaf.device.type == "xla"]
-    remote = [leaf for leaf in remote if not isinstance(leaf, DTensor)]
-    brought: dict[int, Any] = {}
-    if remote:  # all at once: each time the host asks, it waits
-        from recipe_core.xla.shards import on_host
-
-        brought = dict(zip(map(id, remote), on_host(remote), strict=True))
-
-    def copy(leaf: Any) -> Any:
-        if id(leaf) in brought:
-            return brought[id(leaf)]
-        if isinstance(leaf, DTensor):
-            return hosted(leaf) if leaf.device.type == "xla" else leaf.detach().clone()
-        if isinstance(leaf, Tensor) and not leaf.is_meta:  # meta: what another process holds
-            return leaf.detach().to("cpu", copy=True)
-        return leaf
-
-    return mapped(state, copy)
+def copied(state: Any, to_host: Copy = to_host) -> Any:
+    """A nested state with tensors of its own, brought to the host together: each time the host asks, it waits."""
+    held = [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor) and not leaf.is_meta]  # meta: on other ranks
+    copies = dict(zip(map(id, held), to_host(held), strict=True))
+    return mapped(state, lambda leaf: copies.get(id(leaf), leaf))
 
 
 def _leaves(state: Any) -> list[Any]:

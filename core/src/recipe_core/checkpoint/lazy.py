@@ -48,6 +48,17 @@ class Lazy:
         return hashlib.sha256(values.numpy().data).digest()
 
 
+Offsets = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces(Lazy):
+    """A tensor in parts; a format that can, writes them one by one, and others read the whole."""
+
+    parts: tuple[tuple[Offsets, Tensor], ...] = ()
+    """Where each begins in the whole, and its values."""
+
+
 def lazy(value: Tensor | Lazy) -> Lazy:
     """A tensor as one that is read later; a sharded one is then gathered."""
     if isinstance(value, Lazy):
@@ -61,9 +72,13 @@ def lazy(value: Tensor | Lazy) -> Lazy:
 
 
 def hosted(shard: DTensor, *, blank: bool = False) -> DTensor:
-    """``shard``; of one on an XLA device, where ranks cannot meet, a copy on the host, or (``blank``) room for it."""
+    """``shard`` where the ranks of its mesh can exchange it.
+
+    That is ``shard`` itself or, where it lies on a device that the mesh does not reach (PyTorch/XLA's, under a mesh of
+    the host), a copy on the host, or (``blank``) room for it.
+    """
     local = shard._local_tensor  # to_local() gives a view, which XLA would compile a graph for
-    if local.device.type != "xla":
+    if local.device.type == shard.device_mesh.device_type:
         return shard
     held = torch.empty(local.shape, dtype=local.dtype) if blank else local.detach().to("cpu", copy=True)
     return DTensor.from_local(

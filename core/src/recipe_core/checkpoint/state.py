@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.checkpoint.lazy import Lazy, flat, held, hosted, mapped
+from recipe_core.checkpoint.lazy import Lazy, flat, held, mapped
 from recipe_core.hooks.specs import Part
 from recipe_core.layouts.ties import ties as _ties
 
@@ -74,19 +74,13 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
     set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
-def fillable(state: dict[str, Any]) -> dict[str, Any]:
-    """``state`` as a checkpoint can fill it in place, for :func:`apply_state`: of tensors on an XLA device, where each
-    part that is written would be an operation of a graph, memory on the host stands in their place."""
+def fillable(state: dict[str, Any], room: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """``state`` as a checkpoint can fill it in place, for :func:`apply_state`.
 
-    def change(leaf: Any) -> Any:
-        if isinstance(leaf, DTensor):
-            return hosted(leaf, blank=True)
-        if isinstance(leaf, Tensor) and leaf.device.type == "xla":
-            return torch.empty(leaf.shape, dtype=leaf.dtype)
-        return leaf
-
-    found: dict[str, Any] = mapped(state, change)
-    return found
+    ``room`` gives what is filled for each tensor, see :meth:`recipe_core.engine.protocol.Engine.fillable`.
+    """
+    targets: dict[str, Any] = mapped(state, lambda leaf: room(leaf) if isinstance(leaf, Tensor) else leaf)
+    return targets
 
 
 def state_size(state: Mapping[str, Any]) -> int:

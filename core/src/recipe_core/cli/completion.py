@@ -22,7 +22,7 @@ from recipe_core.hooks.registry import PARTS, Registry, load
 from recipe_core.hooks.specs import Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
-from recipe_core.settings.job import split_name
+from recipe_core.settings.job import AUTO, split_name
 from recipe_core.settings.text import choices, kinds
 
 
@@ -91,8 +91,9 @@ def _values(registry: Registry, words: Sequence[str], path: str) -> Iterator[str
     """``path=value`` for each value that may follow."""
     section = path.removesuffix(".use")
     for kind in PARTS:
-        if section == kind:
-            yield from (f"{path}={name}" for name in registry.names(kind))
+        if section == kind or (kind == "engine" and section == "train.engine"):
+            names = registry.names(kind)
+            yield from (f"{path}={name}" for name in ([AUTO, *names] if kind == "engine" else names))
     yield from (f"{path}={value}" for value in choices(_settings(registry, words).get(path)))
 
 

@@ -220,8 +220,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     processes = processes or job.processes
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
-    world_size = worker.world_size if worker else processes
-    environment.prepare(job.train, processes, tp="tp" in job.axes(world_size))  # before anything reads them
+    environment.prepare(job, processes)  # before anything reads them
     if folder is not None:
         return _start(ctx, job, words, folder, processes if worker is None else 1)
     folder = new_folder(job.name)
@@ -257,8 +256,7 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
     worker = launch.worker()
     job = _job(cli_precompile.trial_words(words), worker.world_size if worker else processes or 0)
     count = processes or (_fitting(job) if worker is None else job.processes)
-    world_size = worker.world_size if worker else count
-    environment.prepare(job.train, world_size, tp="tp" in job.axes(world_size))
+    environment.prepare(job, worker.world_size if worker else count)
     folder = out or (shared_folder(job.name, worker) if worker else None)
     return cli_precompile.precompile(job, words, folder, 1 if worker else count)
 
@@ -275,8 +273,7 @@ def _fitting(job: Job) -> int:
     count = job.processes
     if count <= job.recipe.processes:
         return count
-    cores = stack.WORKERS.get(stack.instance()) if stack.at_hand(job.train.device, job.train.engine) else None
-    here = (cores[-1], "NeuronCores") if cores else machine.places(job.train.device)
+    here = stack.places(job.train.device, job.engine.spec.name) or machine.places(job.train.device)
     if here is not None and here[0] < count:
         raise LaunchError(
             f"{job.name} is made for {count} processes, and this machine has {here[0]} {here[1]}; start it on as many "
@@ -320,9 +317,7 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
     from recipe_core.hooks.specs import load
     from recipe_core.launch import worker as launch
 
-    if one_process(job.train, job.layout):
-        os.environ.setdefault("CPU_NUM_DEVICES", str(processes))  # read where the XLA device is the CPU
-    elif processes > 1:
+    if processes > 1 and not one_process(job.engine, job.layout):
         debug = ["--debug"] if ctx.ensure_object(Line).debug else []
         command = [sys.executable, "-m", "recipe_core.cli", *debug, "run", *words, "--out", str(folder)]
         return launch.supervise(command, processes, folder / "logs")

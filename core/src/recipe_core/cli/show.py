@@ -145,8 +145,8 @@ def _disk(figures: Estimate, out: Path) -> list[Row]:
 
 def _environment(job: Job, world_size: int) -> list[Row]:
     """The variables that the run will set, and those of the user that it leaves as they are."""
-    plain = variables(job.train, world_size, False, "tp" in job.axes(world_size))
-    further = variables(job.train, world_size, True, "tp" in job.axes(world_size))[len(plain) :]
+    plain = variables(job, world_size, False)
+    further = variables(job, world_size, True)[len(plain) :]
     rows = [(f"{one.name}={one.value}", one.why) for one in plain if one.name not in os.environ]
     rows += [
         (f"{one.name}={os.environ[one.name]}", f"yours; not {one.value}") for one in plain if one.name in os.environ

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # M_TRIM_THRESHOLD and so on of glibc's malloc.h
 _LARGE = 1 << 20
@@ -35,6 +39,11 @@ def return_freed_memory() -> None:
     except (AttributeError, OSError, TypeError):  # no glibc
         return
     mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+def pins_memory(device: torch.device) -> bool:
+    """True if ``device`` copies from pinned memory while the host goes on."""
+    return device.type == "cuda"
 
 
 def peak_resident() -> int | None:

@@ -8,29 +8,33 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from recipe_core.engine import neuron
+from recipe_core.engine.compiled import Compiler, TorchCompile
+from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.peaks import Peak, known_peak, trainium_instance_peak
 from recipe_core.engine.protocol import Value
 from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.hooks.train import Train
 from recipe_core.launch.failures import chain, explain
 from recipe_core.launch.supervisor import STORE
 from recipe_core.launch.worker import Worker, worker
-
-if TYPE_CHECKING:
-    from recipe_core.layouts.parallel import Carrier
-    from recipe_core.xla.collectives import Collectives
 
 # Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "neuron": "neuron", "hpu": "hccl", "xpu": "xccl"}
@@ -42,10 +46,17 @@ _UNNUMBERED = ("cpu", "neuron", "hpu")
 _FAREWELL = 5.0
 
 
+def build(config: object, train: Train, layout: object = None) -> NativeEngine:
+    """The engine ``native``."""
+    # transformers, which would else take an installed torch-xla for what the run computes on.
+    os.environ.setdefault("USE_TORCH_XLA", "0")
+    return NativeEngine(train.device, train.timeout)
+
+
 class NativeEngine:
     """One rank on a device of native PyTorch; see :class:`recipe_core.engine.protocol.Engine`."""
 
-    collectives: Collectives | None = None
+    traced = False
 
     def __init__(self, device: str, timeout: float) -> None:
         """``device``: ``auto`` or a device type; ``timeout``: seconds that one collective may take."""
@@ -140,8 +151,37 @@ class NativeEngine:
     def counters(self) -> dict[str, float]:
         return {}
 
-    def carrier(self) -> Carrier | None:
-        return None
+    @property
+    def compiler(self) -> Compiler:
+        return TorchCompile(self.device.type)
+
+    def device_loader(self, request: Request, train: Train) -> DeviceLoader:
+        return PlainLoader(self.device, request, train)
+
+    def to_host(self, tensors: Sequence[Tensor]) -> list[Any]:
+        return to_host(tensors)
+
+    def fillable(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def stacked(self, values: Sequence[Tensor]) -> Tensor:
+        here = [value.cpu() if neuron.is_narrow(value.device) else value for value in values]
+        return torch.stack([value.double() if value.device.type == "cpu" else value.float() for value in here])
+
+    def total(self, counts: Sequence[Tensor]) -> Tensor:
+        stacked = torch.stack(list(counts))
+        return (stacked.cpu().long() if neuron.is_narrow(stacked.device) else stacked).sum()
+
+    def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        return recomputed(forward)
+
+    def compile_options(self) -> dict[str, Any]:
+        return neuron.compile_options(self.device)
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad = self.mean(parameter.grad, group).to(parameter.dtype)
 
     def peak_memory(self) -> int | None:
         if self.device.type == "cpu":
@@ -209,6 +249,33 @@ class NativeEngine:
             torch.default_generator.manual_seed(number)
         else:
             torch.manual_seed(number)  # of every device that PyTorch knows
+
+    @contextmanager
+    def fork_rng(self, number: int) -> Iterator[None]:
+        with fork_rng(self.device, number):
+            yield
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies on the host; shards of a DTensor are copied where they are."""
+    return [t.detach().clone() if isinstance(t, DTensor) else t.detach().to("cpu", copy=True) for t in tensors]
+
+
+def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """See :meth:`recipe_core.engine.protocol.Engine.recompute`."""
+    return partial(checkpoint, forward, use_reentrant=False)
+
+
+@contextmanager
+def fork_rng(device: torch.device, number: int) -> Iterator[None]:
+    """See :meth:`recipe_core.engine.protocol.Engine.fork_rng`."""
+    own = device.type != "cpu" and hasattr(torch.get_device_module(device), "get_rng_state")
+    with torch.random.fork_rng([device] if own else [], device_type=device.type if own else "cpu"):
+        if device.type == "cpu":  # its generator alone: seeding unused devices takes longer than a layer
+            torch.default_generator.manual_seed(number)
+        else:
+            torch.manual_seed(number)
+        yield
 
 
 @dataclass

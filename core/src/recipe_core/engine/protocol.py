@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from recipe_core.engine.select import chosen
+from recipe_core.hooks.specs import Part, load
 from recipe_core.hooks.train import Precision, Train
 from recipe_core.launch.failures import explain
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from recipe_core.layouts.parallel import Carrier
-    from recipe_core.xla.collectives import Collectives
+    from recipe_core.engine.compiled import Compiler
+    from recipe_core.engine.loader import DeviceLoader, Request
 
 __all__ = ["Engine", "SideRanks", "explain", "start"]
 
@@ -47,10 +47,13 @@ class Engine(Protocol):
     rank: int
     world_size: int
     local_rank: int
+    traced: bool
+    """Operations are gathered into graphs, which run at :meth:`end_step` or when the host reads a value. Such an engine
+    has random numbers and rounding of its own, and PyTorch's collectives do not reach its tensors."""
 
     @property
-    def collectives(self) -> Collectives | None:
-        """How ranks exchange what is on their devices, where PyTorch's own functions do not serve (PyTorch/XLA)."""
+    def compiler(self) -> Compiler:
+        """The compiler that graphs of this device go through."""
         ...
 
     @property
@@ -87,8 +90,40 @@ class Engine(Protocol):
         """What the device's compiler did so far, for metrics.jsonl; empty where there is none."""
         ...
 
-    def carrier(self) -> Carrier | None:
-        """How batches get to the device; None: as any tensor."""
+    def device_loader(self, request: Request, train: Train) -> DeviceLoader:
+        """A loader that moves micro batches to the device; ``request`` asks the thread that reads them."""
+        ...
+
+    def to_host(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Copies that a thread can write while training goes on, brought to the host together.
+
+        Shards of a DTensor may stay on a device whose collectives the thread can use. A copy may be a
+        :class:`recipe_core.checkpoint.lazy.Lazy` where several devices hold the tensor.
+        """
+        ...
+
+    def fillable(self, tensor: Tensor) -> Tensor:
+        """``tensor``, or room on the host that a checkpoint can fill in its place."""
+        ...
+
+    def stacked(self, values: Sequence[Tensor]) -> Tensor:
+        """Scalars as one tensor, in the widest type that the device has."""
+        ...
+
+    def total(self, counts: Sequence[Tensor]) -> Tensor:
+        """Sum of scalar counts, which may need more than the 32 bits that some devices have."""
+        ...
+
+    def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """``forward``, which keeps only its inputs and runs again in backward, with the same random numbers."""
+        ...
+
+    def compile_options(self) -> Mapping[str, Any]:
+        """Arguments of ``torch.compile`` for the device."""
+        ...
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
+        """Make each gradient the mean over the ranks of ``group`` (a mesh axis'; None: all). All of these call it."""
         ...
 
     def peak_memory(self) -> int | None:
@@ -132,22 +167,25 @@ class Engine(Protocol):
         """Seed the generators of PyTorch on the CPU and on the device."""
         ...
 
+    def fork_rng(self, number: int) -> AbstractContextManager[None]:
+        """Random numbers that follow from the seed ``number``; afterwards the generators are as they were before."""
+        ...
 
-def start(train: Train, *, one_process: bool = False) -> AbstractContextManager[Engine]:
-    """The engine that drives ``train.device``. Entering it meets the other ranks, leaving it lets them go.
 
-    ``one_process``: this process drives all devices of the run, see :func:`recipe_core.engine.select.one_process`.
+def start(train: Train, engine: Part | None = None, layout: Part | None = None) -> AbstractContextManager[Engine]:
+    """The engine of a run. Entering it meets the other ranks, leaving it lets them go.
+
+    Args:
+        train: the settings; ``train.device`` names a device of the engine.
+        engine: which one; None: PyTorch's own.
+        layout: how the run divides the model, where that is known.
 
     Raises:
         ConfigError: the device is not there, or there are fewer of it than ranks on this machine.
         LaunchError: on entering, another rank did not come within ``train.timeout`` seconds.
     """
-    if chosen(train) == "xla":
-        from recipe_core.xla.engine import XlaEngine
-
-        return XlaEngine(train, one_process=one_process)
-    from recipe_core.engine.native import NativeEngine
-
-    # transformers, which would else take an installed torch-xla for what the run computes on.
-    os.environ.setdefault("USE_TORCH_XLA", "0")
-    return NativeEngine(train.device, train.timeout)
+    if engine is None:
+        native: AbstractContextManager[Engine] = load("recipe_core.engine.native:build", "the core")(None, train)
+        return native
+    found: AbstractContextManager[Engine] = engine.build(engine.config, train, layout)
+    return found

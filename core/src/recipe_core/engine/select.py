@@ -1,83 +1,76 @@
-"""Which engine a run takes, and whether it can. Nothing here imports torch."""
+"""The engine of a run: what it cannot do, and which one is missing. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any
 
-from recipe_core.engine.environment import refused
-from recipe_core.engine.stack import nxd_problems
-from recipe_core.hooks.specs import Layout, Part
+from recipe_core.engine import stack
+from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
 from recipe_core.hooks.train import Train
+from recipe_core.launch.worker import worker
+
+_MISSING = (
+    "the plugin recipe-xla, which runs on it, is not installed; pip install 'recipe-xla[runtime]', or take "
+    "train.device=cpu"
+)
 
 
-def chosen(train: Train) -> Literal["native", "xla"]:
-    """The engine that ``train.engine`` and ``train.device`` mean on this machine.
+def spec_of(engine: Part) -> EngineSpec:
+    """What is registered of an engine."""
+    assert isinstance(engine.spec, EngineSpec)  # the registry takes no other
+    return engine.spec
 
-    ``auto`` is ``xla`` where the device is an XLA device by name, or the environment (``PJRT_DEVICE``) or the packages
-    installed (Neuron's plugin beside torch-xla) say that the accelerator is reached by PyTorch/XLA.
-    """
-    if train.engine != "auto":
-        return train.engine
+
+def engine_problems(engine: Part, train: Train, layout: Part | None, processes: int | None = None) -> Iterator[str]:
+    """Everything that the engine cannot do of what the settings ask for."""
+    spec = spec_of(engine)
+    if spec.problems:
+        yield from _of(spec, spec.problems)(engine.config, train, layout, processes)
+
+
+def one_process(engine: Part, layout: Part) -> bool:
+    """True if one process drives all devices of the run (SPMD), rather than each process one."""
+    spec = spec_of(engine)
+    return bool(spec.one_process and divides(layout) and _of(spec, spec.one_process)(layout))
+
+
+def divides(layout: Part) -> bool:
+    """True if the layout divides the model."""
+    return isinstance(layout.spec, Layout) and layout.spec.divides
+
+
+def native_problems(config: object, train: Train, layout: Part | None, processes: int | None) -> Iterator[str]:
+    """What PyTorch's own devices cannot do; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     if train.device == "xla":
-        return "xla"
-    accelerated = os.environ.get("PJRT_DEVICE") in ("NEURON", "TPU") or find_spec("libneuronxla") is not None
-    return "xla" if train.device == "auto" and accelerated and find_spec("torch_xla") is not None else "native"
-
-
-def pjrt_device(environment: Mapping[str, str] = os.environ) -> str:
-    """What PyTorch/XLA computes on: ``PJRT_DEVICE`` where it is set, else what is installed."""
-    if value := environment.get("PJRT_DEVICE"):
-        return value.upper()
-    if find_spec("libneuronxla") is not None:
-        return "NEURON"
-    return "TPU" if find_spec("libtpu") is not None else "CPU"
-
-
-def one_process(train: Train, layout: Part) -> bool:
-    """Whether one process drives all devices of the run (SPMD), rather than each process one."""
-    divides = isinstance(layout.spec, Layout) and layout.spec.divides
-    return divides and chosen(train) == "xla" and pjrt_device() != "NEURON"
-
-
-def engine_problems(train: Train, layout: Part | None) -> Iterator[str]:
-    """What the engine cannot do of what the settings ask for."""
-    if chosen(train) == "native":
-        if train.device == "xla":
+        if find_spec("recipe_xla") is None:
+            yield f"train.device: xla, and {_MISSING}"
+        else:
             yield "train.engine: native, and train.device is xla; take train.engine=xla, or another device"
-        return
-    if train.device not in ("auto", "xla"):
-        yield (
-            f"train.device: {train.device}, and train.engine is xla, whose device PJRT_DEVICE names "
-            f"({pjrt_device()} here); leave train.device at auto, or take train.engine=native"
-        )
-    if find_spec("torch_xla") is None:
-        yield "train.engine: xla needs torch-xla (pip install torch==2.9.0 torch-xla==2.9.0), which is not installed"
-    yield from refused(os.environ)
-    if train.compile:
-        yield "train.compile: XLA compiles what it is given by itself; set it to false, or take train.engine=native"
-    if train.stochastic_rounding and pjrt_device() != "NEURON":
-        yield (
-            "train.stochastic_rounding: with train.engine=xla the runtime rounds, and only Neuron's does "
-            f"(PJRT_DEVICE is {pjrt_device()}); switch it off, or take train.engine=native"
-        )
-    if layout is not None:
-        yield from _layout_problems(layout)
+    if problem := unused_accelerator(train.device):
+        yield problem
+    kind = stack.at_hand(train.device, "native")
+    if kind is not None and processes is not None:
+        yield from stack.worker_problems(kind, processes_here(processes))
 
 
-def _layout_problems(layout: Part) -> Iterator[str]:
-    config, name = layout.config, layout.spec.name
-    way_out = "take layout=ddp or layout=tp, or train.engine=native"
-    if getattr(config, "pp", 1) > 1:
-        yield f"layout: {name} makes a pipeline, which train.engine=xla has none of; {way_out}"
-    if getattr(config, "data", "ddp") != "ddp":
-        yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {way_out}"
-    if getattr(config, "tp", 1) > 1 and pjrt_device() == "NEURON":
-        yield from (f"layout.tp: {problem}" for problem in nxd_problems())
-    if getattr(config, "sequence_parallel", False):
-        yield (
-            "layout.sequence_parallel: with train.engine=xla what lies between the layers is not split (on Neuron), or "
-            "as the compiler likes; set it to false"
-        )
+def unused_accelerator(device: str) -> str:
+    """A problem where PyTorch/XLA reaches this machine's accelerator and no installed engine does; else empty."""
+    if device != "auto" or find_spec("torch_xla") is None or find_spec("recipe_xla") is not None:
+        return ""
+    named = os.environ.get("PJRT_DEVICE")
+    if named in ("NEURON", "TPU"):
+        return f"the environment says PJRT_DEVICE={named}, and {_MISSING}"
+    return f"this machine has Neuron over PyTorch/XLA, and {_MISSING}" if find_spec("libneuronxla") else ""
+
+
+def processes_here(processes: int) -> int:
+    """Of a run's processes, those on this machine: torchrun and srun say how many."""
+    me = worker()
+    return me.local_world_size if me else processes
+
+
+def _of(spec: EngineSpec, target: str) -> Callable[..., Any]:
+    return load(target, f"engine {spec.name!r}")

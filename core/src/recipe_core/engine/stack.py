@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -71,6 +72,11 @@ def neuron() -> Neuron | None:
     return "native" if found.release >= _NATIVE_FROM else "legacy"
 
 
+def imports_choose_device() -> bool:
+    """True if transformers decides on import what it runs on (beside torch-xla): each process has to import it."""
+    return find_spec("torch_xla") is not None
+
+
 def nxd_problems() -> Iterator[str]:
     """Why neuronx-distributed cannot divide layers here: it is not installed, or only its name is."""
     found = package("neuronx-distributed")
@@ -97,6 +103,12 @@ def at_hand(device: str, engine: str = "auto") -> Neuron | None:
     if engine != "auto" and engine != {"legacy": "xla", "native": "native"}[found]:
         return None
     return found
+
+
+def places(device: str, engine: str) -> tuple[int, str] | None:
+    """The most processes that a Trainium instance takes, and what each has; None on other machines."""
+    counts = WORKERS.get(instance()) if at_hand(device, engine) else None
+    return (counts[-1], "NeuronCores") if counts else None
 
 
 def instance() -> str:

@@ -1,4 +1,4 @@
-"""The five hooks. A plugin implements any of them in a module that imports no torch.
+"""The six hooks. A plugin implements any of them in a module that imports no torch.
 
 A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module. Hooks take no
 arguments and give back an iterable; what they give back says where the code is and does not import it.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pluggy
 
-from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Recipe
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe
 
 PROJECT = "recipe"
 GROUP = "recipe.plugins"
@@ -132,9 +132,41 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
             yield CheckpointFormat(
                 name="single_file",
-                build="my_plugin.checkpoint:SingleFile",  # with save, load, open and detect, see
-                recipe_core.checkpoint.store patterns=("*.weights",),  # names of its files, by which it is known
+                build="my_plugin.checkpoint:SingleFile",  # a recipe_core.checkpoint.store.Format
+                patterns=("*.weights",),  # names of its files, by which it is known
                 summary="one file, written by rank 0",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_engines() -> Iterable[EngineSpec]:
+    """Return the engines that this plugin adds: each drives a kind of devices.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import EngineSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class MyDevices:
+            bucket_mb: float = 25.0
+
+
+        @hookimpl
+        def register_engines() -> Iterable[EngineSpec]:
+            yield EngineSpec(
+                name="my_devices",
+                build="my_plugin.engine:build",  # build(config, train, layout) -> Engine
+                config=MyDevices,
+                claims="my_plugin.machine:claims",  # claims(device) -> bool: what engine=auto takes here
+                problems="my_plugin.machine:problems",  # problems(config, train, layout, processes) -> messages
+                layouts={"ddp": "my_plugin.layouts:replicated"},  # in the place of the layout's own build
+                summary="devices of mine",
             )
     """
     return ()

@@ -15,9 +15,9 @@ import pluggy
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
-from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Recipe, Spec
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
 
-PartKind = Literal["model", "data", "layout", "checkpoint"]
+PartKind = Literal["model", "data", "layout", "checkpoint", "engine"]
 Kind = Literal["recipe"] | PartKind
 Contribution = Spec | Recipe
 Loader = Callable[[], object]
@@ -28,9 +28,10 @@ KINDS: dict[Kind, str] = {
     "data": "register_datasets",
     "layout": "register_layouts",
     "checkpoint": "register_checkpoint_formats",
+    "engine": "register_engines",
 }
 """What can be contributed, under the name that recipes and settings use for it, and the hook that asks for it."""
-PARTS: tuple[PartKind, ...] = ("model", "data", "layout", "checkpoint")
+PARTS: tuple[PartKind, ...] = ("model", "data", "layout", "checkpoint", "engine")
 """The kinds that a recipe is composed of; each is a section of settings."""
 NOUNS: dict[Kind, str] = {
     "recipe": "recipe",
@@ -38,6 +39,7 @@ NOUNS: dict[Kind, str] = {
     "data": "dataset",
     "layout": "layout",
     "checkpoint": "checkpoint format",
+    "engine": "engine",
 }
 _CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -45,6 +47,7 @@ _CLASSES: dict[Kind, type[Contribution]] = {
     "data": Dataset,
     "layout": Layout,
     "checkpoint": CheckpointFormat,
+    "engine": EngineSpec,
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Can be typed without quotes, is a file name, and holds no ``:``, which divides a recipe from its variant."""

@@ -259,6 +259,38 @@ class Layout(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineSpec(Spec):
+    """``build(config, train, layout) -> Engine``: a context manager, see :class:`recipe_core.engine.protocol.Engine`.
+
+    ``layout`` is the :class:`Part` of the run's layout, None where a caller has none. Of the functions named below, all
+    but those of ``layouts`` are called before a run and import no torch.
+    """
+
+    claims: str = ""
+    """``package.module:function(device) -> bool``: True if it is the engine of this machine, which ``engine=auto``
+    takes; ``device`` is ``train.device``. Where no engine claims the machine, ``auto`` is ``native``."""
+    problems: str = ""
+    """``package.module:function(config, train, layout, processes) -> Iterable[str]``: everything that it cannot do of
+    what the settings ask for. ``layout`` and ``processes`` are None where they are not known."""
+    environment: str = ""
+    """``package.module:function(job, processes, several_machines) -> Iterable[Variable]``: environment variables that a
+    run should have, see :class:`recipe_core.engine.environment.Variable`."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """Its own build of a layout, by the layout's name: ``package.module:function(module, config, run) -> Parallel``,
+    which moves the module to the device itself."""
+    one_process: str = ""
+    """``package.module:function(layout) -> bool``: True if one process drives all devices of the run. Empty: never."""
+    precompile: str = ""
+    """``package.module:function(job, words, out, processes) -> int | None``: compiles what a run needs with a tool of
+    its own and returns the tool's exit code; None: a dry run in our own processes compiles it."""
+    findings: str = ""
+    """``package.module:function(environment) -> Iterable[Finding]``: what ``recipe doctor`` says about its packages,
+    devices and environment variables, see :class:`recipe_core.engine.finding.Finding`."""
+    traced: bool = False
+    """Operations are gathered into graphs that a compiler translates: each new shape costs a compilation."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(Spec):
     """``build(config)`` gives a :class:`recipe_core.checkpoint.store.Format`: what saves, opens and loads a checkpoint.
 
@@ -311,6 +343,7 @@ class Recipe:
     data: Use
     layout: Use = Use("ddp")
     checkpoint: Use = Use("dcp")
+    engine: Use = Use("auto")
     train: Train = field(default_factory=Train)
     """Its class is that of the section's settings: a subclass of :class:`Train` adds some that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -9,7 +9,6 @@ Precision = Literal["fp32", "bf16_mixed", "bf16"]
 Schedule = Literal["constant", "linear", "cosine", "polynomial"]
 OptimizerName = Literal["adamw", "lamb"]
 OptimizerStates = Literal["weights", "fp32", "master"]
-EngineName = Literal["auto", "native", "xla"]
 
 
 def too_small(settings: object, least: float, *names: str) -> list[str]:
@@ -77,11 +76,6 @@ class Train:
     """What the initial weights, the order of the samples, dropout and stochastic rounding follow from."""
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
-    engine: EngineName = "auto"
-    """``native``: PyTorch's own devices; ``xla``: PyTorch/XLA, on the device that ``PJRT_DEVICE`` names (``CPU``,
-    ``NEURON``, ``TPU``); ``auto``: the one by which this machine's accelerator is reached."""
-    bucket_mb: float = 25.0
-    """Megabytes (2^20 bytes) of gradients that ``engine=xla`` exchanges at once between ranks; 0: all of them."""
     log_every: int = 10
     """Steps per line of metrics.jsonl and of the console."""
     eval_every: int = 0
@@ -120,8 +114,7 @@ class Train:
         problems = [
             *too_small(self, 1, "steps", "stop_after", "global_batch", "micro_batch", "log_every", "eval_samples"),
             *too_small(self, 0, "warmup_steps", "eval_every", "save_every", "save_minutes", "keep", "weight_decay"),
-            *too_small(self, 0, "check_replicas_every"),
-            *too_small(self, 0, "trust_clip", "clip", "lr", "min_lr", "golden_tolerance", "bucket_mb"),
+            *too_small(self, 0, "check_replicas_every", "trust_clip", "clip", "lr", "min_lr", "golden_tolerance"),
         ]
         if not 0 <= self.warmup_ratio <= 1:
             problems.append(f"warmup_ratio: expected 0 to 1, got {self.warmup_ratio}")

@@ -12,7 +12,6 @@ from recipe_core.layouts.sharded import Sharded, shard_over_data
 from recipe_core.layouts.stages import Tie, cut
 from recipe_core.layouts.tensor_parallel.plan import divide
 from recipe_core.layouts.tensor_parallel.roles import Team
-from recipe_core.xla.mesh import Grid
 
 
 def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
@@ -21,14 +20,6 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     Raises:
         ConfigError: the model cannot be divided so.
     """
-    if run.device.type == "xla":
-        if isinstance(run.mesh, Grid) and not run.mesh.of_one_process and config.tp > 1:
-            from recipe_core.xla.layouts.tensor_parallel import teamed
-
-            return teamed(module, run)
-        from recipe_core.xla.layouts.spmd import annotated
-
-        return annotated(module, run)
     if run.mesh is None:
         materialise(module, run.device)
         return Parallel(module)

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from recipe_core.engine.loader import Batch as Batch  # datasets and models import it from here
 from recipe_core.hooks.specs import Structure
 from recipe_core.hooks.train import Train
 from recipe_core.layouts import gradients
 
 if TYPE_CHECKING:
-    from recipe_core.xla.collectives import Collectives
+    from recipe_core.engine.protocol import Engine
 
-Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
 Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
 """Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
@@ -55,8 +55,8 @@ class Run:
     """How the model may be divided."""
     together: int = 1
     """Data-parallel ranks whose samples this process reads: all of them, where it drives all devices of the run."""
-    collectives: Collectives | None = None
-    """On PyTorch/XLA, the only way to exchange what is on the devices."""
+    engine: Engine | None = None
+    """The device and the other ranks; None where a part is built outside of a run."""
 
     @property
     def train_samples(self) -> int:
@@ -73,22 +73,6 @@ class Samples(Protocol):
         CPU tensors of shape ``[count, ...]``; narrow integers become int64 on the device. Mostly called with growing
         ``start``, from one thread at a time, which is not always the main thread.
         """
-        ...
-
-
-class Carrier(Protocol):
-    """How batches get to a device that wants to be told by itself."""
-
-    def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
-        """``batches`` on the device, about ``ahead`` of them there before they are asked for."""
-        ...
-
-    def place(self, batch: Batch) -> Batch:
-        """One batch on the device."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what the last stream holds."""
         ...
 
 

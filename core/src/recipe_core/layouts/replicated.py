@@ -10,15 +10,11 @@ from recipe_core.layouts.parallel import Parallel, Run
 
 def single(module: nn.Module, config: object, run: Run) -> Parallel:
     """One process holds the model."""
-    if run.device.type == "xla":
-        return _traced(module, run)
     return Parallel(module)
 
 
 def ddp(module: nn.Module, config: object, run: Run) -> Parallel:
     """Every rank holds the whole model and its part of the batch; gradients are averaged over ranks."""
-    if run.device.type == "xla":
-        return _traced(module, run)
     if run.mesh is None or run.dp_size == 1:
         return Parallel(module)
     replica = DistributedDataParallel(
@@ -27,9 +23,3 @@ def ddp(module: nn.Module, config: object, run: Run) -> Parallel:
         gradient_as_bucket_view=True,  # gradients live in the buckets: no second copy of them
     )
     return Parallel(module, replica)
-
-
-def _traced(module: nn.Module, run: Run) -> Parallel:
-    from recipe_core.xla.layouts.replicated import replicated
-
-    return replicated(module, run)

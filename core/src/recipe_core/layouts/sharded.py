@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from recipe_core.engine.memory import pins_memory
+from recipe_core.engine.precision import multiplies_bf16
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
 from recipe_core.layouts.patterns import matching
@@ -33,9 +35,8 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
     much to send, and autocast makes no copies. Their norms' weights are then rounded too. Gradients are summed in fp32.
     """
     assert run.mesh is not None  # there are several data-parallel ranks
-    offload = CPUOffloadPolicy(pin_memory=run.device.type == "cuda") if config.cpu_offload else OffloadPolicy()
-    # A CPU's layer norm takes no bf16 weights for fp32 values.
-    narrow = run.train.precision == "bf16_mixed" and run.device.type != "cpu"
+    offload = CPUOffloadPolicy(pin_memory=pins_memory(run.device)) if config.cpu_offload else OffloadPolicy()
+    narrow = run.train.precision == "bf16_mixed" and multiplies_bf16(run.device.type)
     gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     blocks = matching(module, run.structure.blocks).values()
     for unit in [*(block for block in blocks if not _shares(module, block)), module]:

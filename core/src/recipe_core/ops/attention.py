@@ -42,7 +42,7 @@ def _better_in_blocks(qkv: Tensor, dropout: float) -> bool:
     On CPUs PyTorch has no kernel with dropout (it falls back to whole score matrices in fp32, with a slow generator),
     and its kernel for 16-bit numbers takes twice the time of plain products.
     """
-    on_cpu = qkv.device.type == "cpu" and not torch.compiler.is_compiling()
+    on_cpu = qkv.is_cpu and not torch.compiler.is_compiling()
     return on_cpu and (dropout > 0 or qkv.dtype == torch.bfloat16)
 
 

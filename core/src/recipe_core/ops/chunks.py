@@ -14,7 +14,7 @@ _ROWS = 256
 
 def chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """Slices of the rows of ``hidden`` ``[tokens, hidden]``, each at most an eighth of them, for these logits."""
-    limit = _CPU_CHUNK if hidden.device.type == "cpu" else _CHUNK
+    limit = _CPU_CHUNK if hidden.is_cpu else _CHUNK
     tokens = hidden.shape[0]
     size = max(1, min(tokens // 8, max(_ROWS, limit // (4 * weight.shape[0]))))
     return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))

@@ -69,7 +69,7 @@ def _computed(
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     keep = torch.is_grad_enabled() and (few or hidden.dtype.itemsize == 2)
     # On a CPU alone: whether the gradients are the same is seen in backward, which elsewhere would wait for the device.
-    eager = device == "cpu" and not torch.compiler.is_compiling()
+    eager = hidden.is_cpu and not torch.compiler.is_compiling()
     ahead = eager and torch.is_grad_enabled() and averaged and not keep and bias is None
     tensors = hidden.flatten(0, -2), weight, bias, labels.flatten()
     if rows is None:

@@ -23,7 +23,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """
     if not training or p == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not x.is_cpu or torch.compiler.is_compiling():
         return F.dropout(x, p)
     # The scale is a factor of its own: 1 / (1 - p) is not exact in bfloat16, the zeros and ones of the mask are.
     return x * keep_mask(x.shape, p, x.dtype) * keep_scale(p)

@@ -36,7 +36,7 @@ def groups_of(ids: Tensor) -> Groups:
     A padding mask of ones and zeros will do. Nothing waits for a device here; on the CPU the values are looked at, so
     that what is padding, and what tokens of different groups have to do with each other, is not computed.
     """
-    if ids.device.type == "cpu" and not torch.compiler.is_compiling():
+    if ids.is_cpu and not torch.compiler.is_compiling():
         return Groups(ids, tuple(_places(row) for row in ids.tolist()), None)
     return Groups(ids, None, _mask(ids))
 

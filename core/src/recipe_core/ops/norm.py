@@ -19,7 +19,7 @@ def add_norm(x: Tensor, residual: Tensor, norm: nn.LayerNorm, p: float, training
     may be elsewhere.
     """
     local = not any(isinstance(part, DTensor) for part in (x, residual, norm.weight))
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or not local:
+    if not x.is_cpu or torch.compiler.is_compiling() or not local:
         whole: Tensor = norm(dropout(x, p, training) + residual)
         return whole
     with torch.autocast("cpu", enabled=False):

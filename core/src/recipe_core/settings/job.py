@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.files import require_local
 from recipe_core.hooks.registry import PARTS, PartKind, Registry
-from recipe_core.hooks.specs import Division, Model, ModelFacts, Part, Recipe, Structure, Use, load
+from recipe_core.hooks.specs import Division, EngineSpec, Model, ModelFacts, Part, Recipe, Structure, Use, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
@@ -19,6 +19,11 @@ from recipe_core.settings.facts import Facts
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
 SECTIONS = (*PARTS, "train")
+AUTO, NATIVE = "auto", "native"
+"""``engine=auto``: the engine that claims the machine, else the core's own."""
+_BUCKET = "bucket_mb"
+MOVED = ("engine", _BUCKET)
+"""Settings that the section ``train`` had, and files of earlier versions have there: they are the engine's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +36,13 @@ class Job:
     data: Part
     layout: Part
     checkpoint: Part
+    engine: Part
+    """The engine of this machine, where ``auto`` was asked for."""
     train: Train
     processes: int
     """So many are started where nobody says how many: those that the variant is made for, or the recipe's."""
+    auto: bool = False
+    """``engine=auto``: another machine may take another engine."""
     facts: Facts = field(compare=False, repr=False)
 
     @property
@@ -49,6 +58,8 @@ class Job:
         for kind in PARTS:
             part: Part = getattr(self, kind)
             plain[kind] = {"use": part.spec.name, **fill.plain(part.config)}
+        if self.auto:
+            plain["engine"] = {"use": AUTO, **_changed(self.engine)}
         return {**plain, "train": fill.plain(self.train)}
 
     def as_yaml(self) -> str:
@@ -123,6 +134,8 @@ def resolve(
     layers, made_for = _variant_layers(recipe, variant)
     for layer in (*layers, file, extra):
         merged = fill.merge(merged, _sections(layer, found))
+    auto = merged["engine"]["use"] == AUTO
+    merged["engine"] = _engine(registry, merged, found)
     parts: dict[PartKind, Part] = {}
     for kind in PARTS:
         part = _part(registry, kind, merged[kind], found)
@@ -136,7 +149,7 @@ def resolve(
         found += _problems(parts, train, facts, processes, out)
     if found or train is None:
         raise ConfigError.of(dict.fromkeys(found))
-    job = Job(recipe=recipe, variant=variant, train=train, processes=made_for, facts=facts, **parts)
+    job = Job(recipe=recipe, variant=variant, train=train, processes=made_for, facts=facts, auto=auto, **parts)
     if world_size is not None and recipe.problems:
         problems = load(recipe.problems, f"recipe {recipe.name!r}")(job, world_size or made_for)
         if found := list(problems):
@@ -247,7 +260,10 @@ def _processes(number: object, owner: str) -> int:
 
 
 def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
-    """The sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``."""
+    """The sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``.
+
+    ``train.engine`` stands for ``engine.use``.
+    """
     sections: dict[str, dict[str, Any]] = {}
     for name, value in layer.items():
         if name not in SECTIONS:
@@ -259,7 +275,41 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
             sections[name] = {"use": value}
         elif value is not None:
             problems.append(f"{name}: expected settings ({{name: value}}), got {value!r}")
+    if "engine" in sections.get("train", {}):
+        name, section = sections["train"].pop("engine"), sections.setdefault("engine", {})
+        if section.setdefault("use", name) != name:
+            problems.append(f"train.engine, engine: they name two engines ({name}, {section['use']}); give one of them")
     return sections
+
+
+def _engine(registry: Registry, merged: Mapping[str, dict[str, Any]], problems: list[str]) -> dict[str, Any]:
+    """The section ``engine`` with the name of this machine's engine in the place of ``auto``.
+
+    ``train.bucket_mb``, where it stood in files of earlier versions, goes to an engine that has such a setting.
+    """
+    section, bucket = dict(merged["engine"]), merged["train"].pop(_BUCKET, None)
+    specs = [claims[0].item for claims in registry.claims["engine"].values()]
+    engines = {spec.name: spec for spec in specs if isinstance(spec, EngineSpec)}
+    if section["use"] == AUTO:
+        device = str(merged["train"].get("device", AUTO))
+        claimed = [name for name, spec in engines.items() if spec.claims and _function(spec, spec.claims)(device)]
+        if len(claimed) > 1:
+            problems.append(f"engine: {' and '.join(claimed)} all claim this machine; name one: engine={claimed[0]}")
+        section["use"] = claimed[0] if claimed else NATIVE
+    taken = engines.get(str(section["use"]))
+    if bucket is not None and taken is not None and _BUCKET in [one.name for one in fields(taken.config)]:
+        section.setdefault(_BUCKET, bucket)
+    return section
+
+
+def _function(spec: EngineSpec, target: str) -> Any:
+    return load(target, f"engine {spec.name!r}")
+
+
+def _changed(part: Part) -> dict[str, Any]:
+    """The settings of ``part`` that are not the default."""
+    usual: dict[str, Any] = fill.plain(part.spec.config())
+    return {name: value for name, value in fill.plain(part.config).items() if value != usual[name]}
 
 
 def _part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
@@ -269,7 +319,15 @@ def _part(registry: Registry, kind: PartKind, section: Mapping[str, Any], proble
     try:
         spec = registry.get(kind, str(name))
     except PluginError as error:
-        problems.append(f"{kind}: {error}")
+        problems.append(f"{kind}: {error}{_plugin_of(registry, str(name)) if kind == 'engine' else ''}")
         return None
     filled = fill.fill(spec.config, settings, kind, problems)
     return None if filled is None else Part(spec, filled)
+
+
+def _plugin_of(registry: Registry, name: str) -> str:
+    """The way out where an engine is unknown and no known one has a similar name."""
+    known = registry.names("engine")
+    if name in known or did_you_mean(name, known):
+        return ""
+    return f"; install the plugin that has it (pip install recipe-{name}), or take engine={NATIVE}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import multiprocessing
 import os
 from collections.abc import Mapping
 from typing import Any
+
+from recipe_core.engine.stack import imports_choose_device
 
 _IMPORTED = ["recipe_core.train.run", "torch._dynamo", "torch.distributed.pipelining"]
 _BERT = "transformers.models.bert.modeling_bert"  # more than PyTorch itself; where it is missing, it is passed over
@@ -19,9 +20,7 @@ def context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # With torch_xla, transformers decides on import what it runs on; each process has to do that by itself.
-    bert = [] if importlib.util.find_spec("torch_xla") else [_BERT]
-    context.set_forkserver_preload(_IMPORTED + bert)
+    context.set_forkserver_preload(_IMPORTED + ([] if imports_choose_device() else [_BERT]))
     return context
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Train, Use, hookimpl, plugin
 from recipe_core.hooks.registry import Registry, load
@@ -86,6 +87,7 @@ def data_facts(config: ToyData) -> DataFacts:
     return DataFacts(sequence=config.width)
 
 
-def registry() -> Registry:
-    """This plugin and the core, whatever else is installed."""
-    return load([("core", lambda: plugin), ("toy", lambda: sys.modules[__name__])])
+def registry(*others: object) -> Registry:
+    """This plugin, the core and ``others`` (modules of plugins), whatever else is installed."""
+    modules: list[object] = [plugin, sys.modules[__name__], *others]
+    return load([(f"plugin {number}", partial(lambda module: module, module)) for number, module in enumerate(modules)])

@@ -7,12 +7,9 @@ import os
 import time
 from pathlib import Path
 
-from recipe_core.engine.environment import is_on
-from recipe_core.engine.neuron import NAME
-from recipe_core.engine.select import pjrt_device
+from recipe_core.engine.compiled import computes_nothing
 from recipe_core.errors import DivergedError
 from recipe_core.settings.job import Job
-from recipe_core.train.compiled import cache
 from recipe_core.train.metrics.report import show
 from recipe_core.train.run import run
 
@@ -25,25 +22,9 @@ def rehearse(job: Job, folder: Path) -> None:
         folder: for what a run needs on the way; the same for all ranks.
     """
     start = time.perf_counter()
-    nonsense = is_on(os.environ, "TORCH_NEURONX_COMPILE_ONLY") or is_on(os.environ, "NEURON_EXTRACT_GRAPHS_ONLY")
     found: dict[str, object] = {}
-    with contextlib.suppress(*([DivergedError] if nonsense else [])):  # nothing is computed: a loss may be anything
+    with contextlib.suppress(*([DivergedError] if computes_nothing(os.environ) else [])):
         found = run(job, folder, rehearsal=True)
     if found:
         seconds = time.perf_counter() - start
-        device = str(found["device"])
-        show(f"{job.name}: {found['graphs']}, {seconds:.1f} s; {_kept(device)}")
-
-
-def _kept(device: str) -> str:
-    if device == "xla":
-        kind = pjrt_device()
-        if kind != "NEURON":
-            return f"a process of XLA on {kind} finds none of another's, so that the run compiles as many once more"
-        return "kept where NEURON_COMPILE_CACHE_URL says"
-    return f"kept in {cache(device)}{_how(device)}"
-
-
-def _how(device: str) -> str:
-    name = "TORCH_NEURONX_NEFF_CACHE_DIR" if device == NAME else "TORCHINDUCTOR_CACHE_DIR"
-    return f" ({name} names another folder; copy it for other machines)"
+        show(f"{job.name}: {found['graphs']}, {seconds:.1f} s; {found['kept']}")

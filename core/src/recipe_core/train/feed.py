@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 
 import torch
 
-from recipe_core.layouts.parallel import Batch, Carrier, Run, Samples
-from recipe_core.xla.batches import Stream, all_widened, widened
+from recipe_core.engine.loader import Batch, DeviceLoader, PlainLoader, Request
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Run, Samples
 
 
 def starts(run: Run, consumed: int, samples: int) -> list[int]:
@@ -26,14 +28,15 @@ def starts(run: Run, consumed: int, samples: int) -> list[int]:
 class Feed:
     """The training batches; a context manager that ends the reading thread.
 
-    ``carrier`` brings them to the device, where that wants to be told by itself.
+    ``device_loader`` makes what moves them to the device, see :meth:`recipe_core.engine.protocol.Engine.device_loader`.
     """
 
-    def __init__(self, samples: Samples, run: Run, carrier: Carrier | None = None) -> None:
-        self.samples, self.run, self._carrier = samples, run, carrier
-        self._stream: Stream | None = None
+    def __init__(
+        self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None
+    ) -> None:
+        self.samples, self.run = samples, run
         self._reader = ThreadPoolExecutor(1, "feed")
-        self._ahead: tuple[int, Future[list[Batch]]] | None = None
+        self._loader = (device_loader or partial(PlainLoader, run.device))(self._request, run.train)
 
     def __enter__(self) -> Feed:
         return self
@@ -41,38 +44,21 @@ class Feed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._stream is not None:
-            self._stream.stop()
-        if self._carrier is not None:
-            self._carrier.close()
+        self._loader.close()
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def step(self, consumed: int, *, last: bool = False) -> Sequence[Batch]:
         """This rank's micro batches of the step that begins after ``consumed`` samples, on the device.
 
-        Reads the next step's ahead unless it is the ``last``. With a carrier they are taken in order, each once.
+        Reads the next step's ahead unless it is the ``last``.
         """
-        if self._carrier is not None:
-            if self._stream is None or self._stream.position != consumed:
-                train = self.run.train
-                count = len(starts(self.run, consumed, train.global_batch))
-                self._stream = Stream(self._carrier, self._read_by_turns, consumed, count, train)
-            return self._stream.step()
-        position, future = self._ahead or (None, None)
-        if future is None or position != consumed:
-            future = self._reader.submit(self._read, consumed)
-        batches = future.result()
-        after = consumed + self.run.train.global_batch
-        self._ahead = None if last else (after, self._reader.submit(self._read, after))
-        return [self._move(batch) for batch in batches]
+        return self._loader.step(consumed, last=last)
 
     def validation(self, start: int) -> Batch:
         """The micro batch of the validation split that begins at sample ``start``, on the device."""
         # by the same thread, since a dataset may expect one reader at a time
         batch = self._reader.submit(self._micro, "valid", start, self.run.train.eval_samples).result()
-        if self._carrier is not None:
-            return all_widened(self._carrier.place(batch))
-        return self._move(batch)
+        return self._loader.place(batch)
 
     def _micro(self, split: str, start: int, samples: int) -> Batch:
         """The micro batch that begins at ``start``, of ``samples`` samples that the data-parallel ranks share.
@@ -83,16 +69,11 @@ class Feed:
         parts = [self.samples.read(split, start + rank * share, size) for rank in range(self.run.together)]
         return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def _read_by_turns(self, consumed: int) -> list[Batch]:
-        """What :meth:`_read` gives, by the thread that reads validation samples too."""
-        return self._reader.submit(self._read, consumed).result()
+    def _request(self, consumed: int) -> Future[list[Batch]]:
+        return self._reader.submit(self._read, consumed)
 
     def _read(self, consumed: int) -> list[Batch]:
         samples = self.run.train.global_batch
-        batches = [self._micro("train", start, samples) for start in starts(self.run, consumed, samples)]
-        if self.run.device.type == "cuda":
-            return [{name: value.pin_memory() for name, value in batch.items()} for batch in batches]
-        return batches
-
-    def _move(self, batch: Batch) -> Batch:
-        return {name: widened(value.to(self.run.device, non_blocking=True)) for name, value in batch.items()}
+        return [
+            self._loader.ready(self._micro("train", first, samples)) for first in starts(self.run, consumed, samples)
+        ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -12,16 +11,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from recipe_core.checkpoint.lazy import flat
+from recipe_core.engine.digest import digest
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ReplicaError
 from recipe_core.layouts.parallel import Parallel, plain_name
 
-_ROW = 1 << 17
-"""Words that are hashed at once on a CPU, few enough for its cache."""
-_ROWS = 64
-"""So many times as much elsewhere, enough to keep the device busy."""
-_EXACT = ("cpu", "cuda")
-"""Devices whose 64-bit integers have 64 bits; of others, values are hashed on the host."""
 _SHOWN = 5
 
 Holding = tuple[tuple[int, ...], tuple[tuple[str, int], ...]]
@@ -40,7 +34,7 @@ def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) 
     if engine.world_size == 1:
         return
     with model.gathered() as weights:
-        found = _digests(model, _leaves(model, state, weights), engine.world_size)
+        found = _digests(engine, model, _leaves(model, state, weights))
     sums = engine.gather({holding: _joined(digests) for holding, digests in found.items()})
     holdings = {holding: None for rank in sums for holding in rank}
     wrong = [holding for holding in holdings if len({rank[holding] for rank in sums if holding in rank}) > 1]
@@ -63,12 +57,12 @@ def _leaves(model: Parallel, state: Mapping[str, Any], weights: Mapping[str, Ten
     return {name: leaf for name, leaf in found.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
 
 
-def _digests(model: Parallel, leaves: Mapping[str, Any], world_size: int) -> Digests:
+def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Digests:
     """The hash of each leaf that other ranks hold too."""
     tensors: dict[tuple[Holding, str], Tensor] = {}
     found: Digests = {}
     for name, leaf in leaves.items():
-        holding, copies = _holding(model, name, leaf, world_size)
+        holding, copies = _holding(model, name, leaf, engine.world_size)
         if copies < 2:
             continue
         if isinstance(leaf, Tensor):
@@ -76,8 +70,8 @@ def _digests(model: Parallel, leaves: Mapping[str, Any], world_size: int) -> Dig
             tensors[holding, name] = local._local_tensor if isinstance(local, DTensor) else local
         else:
             found.setdefault(holding, {})[name] = _number(repr(leaf))
-    for (holding, name), digest in zip(tensors, _read(list(tensors.values())), strict=True):
-        found.setdefault(holding, {})[name] = digest
+    for (holding, name), value in zip(tensors, _read(engine, list(tensors.values())), strict=True):
+        found.setdefault(holding, {})[name] = value
     return found
 
 
@@ -96,68 +90,15 @@ def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple
     return (stages, tuple(shards)), world_size * len(stages) // (count * parts)
 
 
-def _read(tensors: list[Tensor]) -> list[int]:
+def _read(engine: Engine, tensors: list[Tensor]) -> list[int]:
     """The hash of each tensor; the host waits once for each device."""
-    remote = [tensor for tensor in tensors if tensor.device.type == "xla"]
-    brought: dict[int, Any] = {}
-    if remote:  # all at once: each time the host asks, it waits
-        from recipe_core.xla.shards import on_host
-
-        brought = dict(zip(map(id, remote), on_host(remote), strict=True))
-    hashed = [digest(brought.get(id(tensor), tensor)) for tensor in tensors]
+    hashed = [digest(tensor) for tensor in (engine.to_host(tensors) if engine.traced else tensors)]
     found: list[int] = [0] * len(tensors)
     for device in dict.fromkeys(one.device for one in hashed):
         places = [place for place, one in enumerate(hashed) if one.device == device]
         for place, value in zip(places, torch.stack([hashed[p] for p in places]).tolist(), strict=True):
             found[place] = value
     return found
-
-
-@torch.no_grad()
-def digest(tensor: Tensor) -> Tensor:
-    """A 64-bit hash of the bytes of ``tensor``, int64 ``[]`` on its device, with no copy of all of it.
-
-    The words of 64 bits are multiplied by odd random numbers and added up modulo 2**64 (multiply-shift hashing,
-    Dietzfelbinger and others, 1997), each after its upper half was mixed into the lower: of a product with a word that
-    differs in its highest bit alone, a sign, only the highest bit differs, and two such would cancel each other.
-    """
-    if tensor.device.type not in _EXACT:
-        tensor = tensor.cpu()
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    if data.data_ptr() % 8 or data.storage_offset() % 8:
-        data = data.clone()
-    whole = data.numel() // 8 * 8
-    rest = torch.zeros(8, dtype=torch.uint8, device=data.device)
-    rest[: data.numel() - whole] = data[whole:]
-    return _folded(torch.cat([_rows(data[:whole].view(torch.int64)), rest.view(torch.int64)]))
-
-
-def _folded(words: Tensor) -> Tensor:
-    """A few words as one."""
-    while words.numel() > _ROW:
-        words = _rows(words)
-    return _row_sums(words[None])[0]
-
-
-def _rows(words: Tensor) -> Tensor:
-    """A word for each row of ``words``."""
-    count = words.numel() // _ROW
-    step = 1 if words.device.type == "cpu" else _ROWS
-    matrix = words[: count * _ROW].view(count, _ROW)
-    sums = [_row_sums(matrix[start : start + step]) for start in range(0, count, step)]
-    return torch.cat([*sums, _row_sums(words[None, count * _ROW :])])
-
-
-def _row_sums(rows: Tensor) -> Tensor:
-    mixed = rows.bitwise_right_shift(32).bitwise_and_(0xFFFF_FFFF).bitwise_xor_(rows)
-    return mixed.mul_(_factors(rows.device)[: rows.shape[1]]).sum(1)
-
-
-@lru_cache(maxsize=8)
-def _factors(device: torch.device) -> Tensor:
-    """Odd random numbers, the same on all ranks."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(-(1 << 62), 1 << 62, (_ROW,), generator=generator).mul_(2).add_(1).to(device)
 
 
 def _number(text: str) -> int:

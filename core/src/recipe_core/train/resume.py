@@ -18,6 +18,7 @@ from recipe_core.checkpoint.match.same_model import require_same
 from recipe_core.checkpoint.state import apply_state, blank_weights, fillable, gather_state, weights
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.precision import cast
+from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Parallel
@@ -33,8 +34,9 @@ SHOWN = 5
 
 
 def begin(
-    job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress
-) -> str:
+    job: Job, engine: Engine, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
+    progress: Progress,
+) -> str:  # fmt: skip
     """Take over what ``train.resume`` and ``train.init_from`` say, and return it in words. All ranks call it.
 
     Raises:
@@ -46,7 +48,8 @@ def begin(
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume in ("auto", "none"):
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
-    state = fillable(model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()}))
+    state = model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
+    state = fillable(state, engine.fillable)
     notes: list[str] = []
     if path is not None:
         checkpoints.load(path, state)

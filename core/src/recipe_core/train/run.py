@@ -17,18 +17,18 @@ from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.state import gather_state
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.checkpoint.trend import Trend
-from recipe_core.engine import neuron
 from recipe_core.engine import protocol as engines
+from recipe_core.engine.compiled import GraphCounter
 from recipe_core.engine.precision import cast, described
-from recipe_core.engine.select import engine_problems, one_process
+from recipe_core.engine.select import engine_problems, spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home
+from recipe_core.hooks.specs import load
 from recipe_core.launch.stop import StopFlag
 from recipe_core.layouts.parallel import Parallel, Run, Samples
 from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
 from recipe_core.train import optim, replicas
-from recipe_core.train.compiled import GraphCounter, Graphs
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Parts, Progress, evaluation_due, train
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
@@ -46,31 +46,33 @@ def run(job: Job, out: Path, *, rehearsal: bool = False) -> dict[str, Any]:
 
     A ``rehearsal`` saves and shows nothing; rank 0 returns what was compiled on the way.
     """
-    problems = list(engine_problems(job.train, job.layout))  # whoever calls this may have checked nothing
+    problems = list(engine_problems(job.engine, job.train, job.layout))  # whoever calls this may have checked nothing
     if problems:
         raise ConfigError.of(problems)
-    with StopFlag() as stop, engines.start(job.train, one_process=one_process(job.train, job.layout)) as engine:
+    with StopFlag() as stop, engines.start(job.train, job.engine, job.layout) as engine:
         return _run(job, out, engine, stop, rehearsal)  # a call, so that all groups are let go before the engine stops
 
 
 def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal: bool) -> dict[str, Any]:
-    graphs = GraphCounter(engine.device.type)
+    graphs = GraphCounter(engine.compiler)
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
-    model, loss = _model(job, run)
-    optimizer = optim.build(model.named_parameters(), job.train)
+    model, loss = _model(job, run, engine)
+    optimizer = optim.build(model.named_parameters(), job.train, traced=engine.traced)
     model.follow(optimizer)
     samples = job.data.build(job.data.config, run)
     with ExitStack() as stack:
         stack.enter_context(folders.claimed(out, job, engine))
         progress, trend = Progress(), Trend()
         checkpoints, background = _checkpoints(job, out, engine, samples, trend)
-        begun = begin(job, checkpoints, model, optimizer, progress)
+        begun = begin(job, engine, checkpoints, model, optimizer, progress)
         model.settle()
 
-        saver = stack.enter_context(Saver(checkpoints, background=background))
+        saver = stack.enter_context(
+            Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced)
+        )
         report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, log_line(job)))
-        feed = stack.enter_context(Feed(samples, run, engine.carrier()))
+        feed = stack.enter_context(Feed(samples, run, engine.device_loader))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
             record = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend)).write
@@ -92,8 +94,11 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
         stopped = train(parts, progress)
         saver.wait()
     if rehearsal:
-        return {"graphs": graphs.read(), "device": run.device.type} if engine.rank == 0 else {}
-    compiled = graphs.read() if job.train.compile or run.device.type == "xla" else None
+        return {"graphs": graphs.read(), "kept": engine.compiler.kept()} if engine.rank == 0 else {}
+    compiled: dict[str, Any] = {}
+    if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
+        read = graphs.read()
+        compiled = {"compilations": read.compiled, "notes": {engine.compiler.name: str(read)}}
     return _close(job, out, engine, run, model, progress, stop.signal if stopped else None, compiled)
 
 
@@ -110,24 +115,26 @@ def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
         device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.devices, local_rank=engine.local_rank,
         dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
         train=job.train, cache=home(), vocabulary=vocabulary, structure=job.structure(),
-        together=axes["dp"] if engine.devices > engine.world_size else 1, collectives=engine.collectives,
+        together=axes["dp"] if engine.devices > engine.world_size else 1, engine=engine,
     )  # fmt: skip
 
 
-def _model(job: Job, run: Run) -> tuple[Parallel, Any]:
+def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     """The model under its layout, with its loss."""
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
     divides = getattr(job.layout.spec, "divides", False)
     with torch.device("meta") if divides and getattr(job.model.spec, "deferred", False) else nullcontext():
         module, loss = job.model.build(job.model.config)
     module = cast(module, job.train.precision)
-    if not divides and run.device.type != "xla":  # where a move unties what is tied: the layout sees to both
+    own = spec_of(job.engine).layouts.get(job.layout.spec.name)  # which moves the module, and keeps ties tied
+    if not divides and own is None:
         module = module.to(run.device)
     if job.train.compile:
-        module.compile(**neuron.compile_options(run.device))
-    model = job.layout.build(module, job.layout.config, run)
+        module.compile(**engine.compile_options())
+    build = load(own, f"engine {job.engine.spec.name!r}") if own else job.layout.spec.load()
+    model: Parallel = build(module, job.layout.config, run)
     if job.train.activation_checkpointing:
-        recompute(model.module, run.structure.blocks, run.device.type)  # with what the layout made of the blocks
+        recompute(model.module, run.structure.blocks, engine.recompute)  # with what the layout made of the blocks
     return model, model.loss(loss)
 
 
@@ -197,7 +204,7 @@ def _close(
     model: Parallel,
     progress: Progress,
     signal: str | None,
-    compiled: Graphs | None,
+    compiled: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the recipe adds at its end, results.json, and the closing words."""
     extra: Mapping[str, Any] = {}
@@ -211,10 +218,8 @@ def _close(
         "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
         "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
-    if compiled is not None:  # after `recipe precompile`, none had to be
-        results["compilations"] = compiled.compiled
-        name = "PyTorch/XLA" if run.device.type == "xla" else "torch.compile"
-        results["notes"] = {**results.get("notes", {}), name: str(compiled)}
+    if compiled:
+        results |= {**compiled, "notes": {**results.get("notes", {}), **compiled["notes"]}}
     conclude(results, job, out)
     return results
 

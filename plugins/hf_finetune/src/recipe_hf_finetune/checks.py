@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recipe_core.checkpoint.match.same_model import require_consistent, require_same
-from recipe_core.engine.select import chosen
+from recipe_core.engine.select import spec_of
 from recipe_core.errors import PluginError, RecipeError
 from recipe_core.settings.job import Job
 from recipe_core.train.pretrained import checkpoint_at, job_of
@@ -30,7 +30,7 @@ def problems(job: Job, world_size: int) -> Iterator[str]:
         return
     yield from _parts(job)
     yield from _train(job)
-    yield from _xla(job)
+    yield from _traced(job)
     yield from _source(job.model.config)
     yield from _length(job)
     yield from _resume(job)
@@ -77,24 +77,25 @@ def _train(job: Job) -> Iterator[str]:
         yield "train.random_start: model.source is null, so that the run has random weights anyway; set it to false"
 
 
-def _xla(job: Job) -> Iterator[str]:
+def _traced(job: Job) -> Iterator[str]:
     value = os.environ.get("USE_TORCH_XLA", "0")
     if value.upper() in ("1", "ON", "YES", "TRUE"):
         yield (
             f"USE_TORCH_XLA: {value}, and train.engine says what this recipe trains on: unset it, and take "
             "train.engine=xla for PyTorch/XLA"
         )
-    if chosen(job.train) != "xla":
+    if not spec_of(job.engine).traced:
         return
+    name = job.engine.spec.name
     if not job.data.config.pad_to_max_length:
         yield (
-            "data.pad_to_max_length: false, and train.engine=xla would compile a graph for each length of a batch; set "
-            "it to true"
+            f"data.pad_to_max_length: false, and train.engine={name} would compile a graph for each length of a batch; "
+            "set it to true"
         )
     if job.train.activation_checkpointing:
         yield (
-            "train.activation_checkpointing: the Trainer cannot recompute with train.engine=xla; set it to false and "
-            "train.micro_batch lower"
+            f"train.activation_checkpointing: the Trainer cannot recompute with train.engine={name}; set it to false "
+            "and train.micro_batch lower"
         )
 
 

@@ -38,7 +38,7 @@ def run(job: Job, out: Path) -> dict[str, Any]:
         if not goes_on:
             show(f"{job.name} stopped while it made the model to begin with; the same line goes on from there")
             return {}
-        with engines.start(job.train) as engine:
+        with engines.start(job.train, job.engine, job.layout) as engine:
             return _run(job, out, engine, stop, source)  # a call, so that all is let go before the engine stops
 
 
@@ -88,7 +88,7 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
         known = classifier.random_config(config, len(tokenizer), max(512, data.max_length))
     encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
     mesh = None
-    if engine.collectives is not None:  # PyTorch/XLA
+    if engine.traced:
         mesh = engine.mesh({"dp": engine.world_size})
         known._attn_implementation = "eager"  # the others ask the host, for each batch, whether there is padding
 

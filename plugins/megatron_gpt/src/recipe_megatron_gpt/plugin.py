@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recipe_core import Dataset, Model, Recipe, Stages, Train, Use, hookimpl
+from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Stages, Train, Use, hookimpl
 from recipe_core.settings.variants import variants_of
-from recipe_megatron_gpt.settings import Gpt, GptIndexed, GptPrepare
+from recipe_megatron_gpt.settings import Gpt, GptIndexed, GptPrepare, MegatronSettings
 
 
 @hookimpl
@@ -46,6 +46,26 @@ def register_datasets() -> Iterable[Dataset]:
         files="recipe_megatron_gpt.data.inspect:TokenData",
         tokenizer="recipe_megatron_gpt.tokenizer.files:files",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
+    )
+
+
+@hookimpl
+def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
+    """Megatron-LM's files."""
+    yield CheckpointFormat(
+        name="megatron",
+        build="recipe_megatron_gpt.checkpoint.format:MegatronFormat",
+        config=MegatronSettings,
+        patterns=(
+            "latest_checkpointed_iteration.txt",
+            "model_optim_rng.pt",
+            "mp_rank_*/model_optim_rng.pt",
+            "iter_*/mp_rank_*/model_optim_rng.pt",
+        ),
+        naming="megatron",
+        ranks=True,
+        pads=True,
+        summary="a folder for Megatron-LM, a file for each tensor-parallel and pipeline rank; for conversion",
     )
 
 

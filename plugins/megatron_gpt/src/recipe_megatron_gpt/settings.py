@@ -147,3 +147,22 @@ class GptPrepare(TextInput):
             problems.append(f"workers: expected 0 to 4096, got {self.workers}")
         if problems:
             raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronSettings:
+    """A folder for Megatron-LM."""
+
+    tp: int = 1
+    """Tensor-parallel ranks that it is written for."""
+    pp: int = 1
+    """Pipeline stages that it is written for."""
+    names: Literal["core", "legacy"] = "core"
+    """Names of the tensors: megatron-core's, or those of before it (``--use-legacy-models``). Both are read."""
+    vocabulary_multiple: int = 128
+    """The rows of the vocabulary are padded with zeros to a multiple of this times ``tp``, as Megatron expects it
+    (``--make-vocab-size-divisible-by``); 1: not at all. Padding is taken off again where the model's size is known."""
+
+    def __post_init__(self) -> None:
+        if problems := too_small(self, 1, "tp", "pp", "vocabulary_multiple"):
+            raise ValueError("\n".join(problems))

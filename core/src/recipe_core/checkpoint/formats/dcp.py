@@ -46,11 +46,10 @@ from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, require_sound
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, flat, held
+from recipe_core.checkpoint.lazy import Lazy, Pieces, flat, held
 from recipe_core.checkpoint.match.mismatch import described, mismatch
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.hooks.specs import NoSettings
-from recipe_core.xla.shards import Pieces
 
 
 class Dcp:

@@ -13,8 +13,8 @@ from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.safetensors import read_tensors, write_tensors
 from recipe_core.checkpoint.lazy import Lazy, fill, lazy
 from recipe_core.checkpoint.match.mismatch import mismatch
+from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.errors import CheckpointError
-from recipe_core.plugin import HfSettings
 
 SAFE, BIN = "model.safetensors", "pytorch_model.bin"
 CONFIG = "config.json"

@@ -13,7 +13,7 @@ from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, Model, Part, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
-from recipe_core.settings.job import part, resolve
+from recipe_core.settings.job import MOVED, part, resolve
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.adapter import Adapter, Naming
@@ -163,7 +163,8 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
         raise ConfigError("\n".join([f"{folder / 'job.yaml'}: {problem}" for problem in problems]))
     # What is not needed for the names may be of plugins that are not installed here.
     data = part(registry, "data", given["data"], []) if "data" in given else None
-    train = fill.fill(Train, given["train"], "train", []) if "train" in given else None
+    settings = {name: value for name, value in given.get("train", {}).items() if name not in MOVED}
+    train = fill.fill(Train, settings, "train", []) if "train" in given else None
     return Origin(model=model, data=data, train=train, sections=sections)
 
 

@@ -12,7 +12,6 @@ from recipe_core.cli.check.parts import (
     fact_problems,
     format_problems,
     golden_problems,
-    process_problems,
     start_problems,
 )
 from recipe_core.engine.select import engine_problems
@@ -30,8 +29,8 @@ def problems(
         yield from layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
     yield from fact_problems(facts)
     if train is not None:
-        yield from engine_problems(train, parts.get("layout"))
-        yield from process_problems(train, world_size)
+        if "engine" in parts:
+            yield from engine_problems(parts["engine"], train, parts.get("layout"), world_size)
         yield from golden_problems(train)
         yield from start_problems(train, out)
     if "model" in parts and "data" in parts:

@@ -8,12 +8,10 @@ from pathlib import Path
 from recipe_core.checkpoint.locate import find, steps
 from recipe_core.cli.check.estimate import estimate
 from recipe_core.cli.check.machine import free_space, scaled, size_of
-from recipe_core.engine import stack
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import CheckpointFormat, Part
 from recipe_core.hooks.train import Train
-from recipe_core.launch.worker import worker
 from recipe_core.settings.facts import Facts
 from recipe_core.train.metrics.golden import load_golden
 
@@ -75,14 +73,6 @@ def format_problems(form: Part, model: Part) -> Iterator[str]:
         )
     if spec.model not in ("", model.spec.name):
         yield f"checkpoint.use: {spec.name} holds the model {spec.model}, and this run's is {model.spec.name}"
-
-
-def process_problems(train: Train, world_size: int) -> Iterator[str]:
-    """Whether the machine takes so many processes under the accelerator's stack."""
-    kind = stack.at_hand(train.device, train.engine)
-    if kind is not None:
-        me = worker()  # torchrun and srun say how many of all processes are here
-        yield from stack.worker_problems(kind, me.local_world_size if me else world_size)
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:

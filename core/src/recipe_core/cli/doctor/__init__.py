@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from recipe_core.cli.doctor.finding import Finding, State
 from recipe_core.cli.doctor.machine import machine_findings
 from recipe_core.cli.doctor.packages import package_findings
-from recipe_core.cli.doctor.plugins import plugin_findings
+from recipe_core.cli.doctor.plugins import engine_findings, plugin_findings
 from recipe_core.cli.doctor.variables import variable_findings
+from recipe_core.engine.finding import Finding, State
+from recipe_core.hooks.registry import load
 
 __all__ = ["Finding", "State", "examine", "is_broken"]
 
@@ -23,7 +24,9 @@ def examine(runs: Path) -> Iterator[Finding]:
     yield from package_findings()
     yield from machine_findings(runs)
     yield from variable_findings()
-    yield from plugin_findings()
+    registry = load()
+    yield from plugin_findings(registry)
+    yield from engine_findings(registry)
 
 
 def is_broken(findings: Sequence[Finding]) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recipe_core.cli.check import machine
-from recipe_core.cli.doctor.finding import Finding
 from recipe_core.engine import stack
+from recipe_core.engine.finding import Finding
 from recipe_core.files import home
 
 _DEVICES, _NETWORK, _LIMITS, _DISK = "Devices", "Network between machines", "Limits", "Disk"
@@ -20,14 +20,12 @@ _ROOT = Path("/")
 _EFA = ("trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge")
 _FILES = 4096  # open files: each pair of ranks may hold sockets, each checkpoint shard a file
 _LITTLE, _SHARED = 5_000_000_000, 64_000_000
-_NEURON_TOOLS = "/opt/aws/neuron/bin"
 
 
 def machine_findings(runs: Path) -> Iterator[Finding]:
     """``runs``: the folder that runs are written to."""
     yield from _processor()
     yield from _nvidia()
-    yield from _neuron()
     yield from _efa()
     yield from _limits()
     yield from _disks(runs)
@@ -61,33 +59,6 @@ def _nvidia() -> Iterator[Finding]:
     found = [line.split(", ") for line in done.stdout.strip().splitlines()]
     names = ", ".join(sorted({name for name, *_ in found}))
     yield Finding(_DEVICES, "ok", f"{len(found)} x {names}, driver {found[0][-1] if found else 'unknown'}")
-
-
-def _neuron() -> Iterator[Finding]:
-    """Trainium's driver and devices."""
-    devices = sorted(_ROOT.glob("dev/neuron[0-9]*"))
-    module = _ROOT / "sys/module/neuron"
-    version = _first_line(module / "version")
-    expected = stack.instance().startswith(("trn", "inf")) or stack.neuron() is not None
-    if devices:
-        yield Finding(_DEVICES, "ok", f"{len(devices)} Neuron devices, driver {version or 'of unknown version'}")
-        if not os.access(devices[0], os.R_OK | os.W_OK):
-            yield Finding(_DEVICES, "broken", f"{devices[0]} may not be opened by this user", "ask for access to it")
-        if shutil.which("neuron-ls") is None and not (_ROOT / _NEURON_TOOLS.lstrip("/") / "neuron-ls").exists():
-            yield Finding(_DEVICES, "warning", "neuron-ls is not installed", "install the package aws-neuronx-tools")
-    elif module.exists():
-        yield Finding(
-            _DEVICES, "broken", f"the Neuron driver {version} is loaded and shows no device",
-            "in a container, hand the devices in (--device=/dev/neuron0 ...); else see dmesg",
-        )  # fmt: skip
-    elif expected:
-        yield Finding(
-            _DEVICES, "broken" if stack.instance().startswith(("trn", "inf")) else "warning",
-            "no Neuron driver is loaded (no /dev/neuron0)",
-            "install aws-neuronx-dkms with the headers of this kernel, then `sudo modprobe neuron`",
-        )  # fmt: skip
-    else:
-        yield Finding(_DEVICES, "note", "no Neuron device and no Neuron driver")
 
 
 def _efa() -> Iterator[Finding]:
@@ -155,13 +126,6 @@ def _existing(folder: Path) -> Path:
     while not folder.exists():
         folder = folder.parent
     return folder
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")[0].strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _driver(device: Path) -> str:

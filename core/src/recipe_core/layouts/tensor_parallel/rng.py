@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from recipe_core.engine.native import fork_rng
+
 
 def drawn() -> int:
     """A number that follows from the state of torch's generator on the CPU, which stays as it is."""
@@ -20,32 +22,11 @@ def drawn() -> int:
 @contextmanager
 def stream(device: torch.device, *words: object) -> Iterator[None]:
     """Random numbers that follow from ``words`` alone; after the block the generators are as they were before."""
+    with fork_rng(device, seed_of(*words)):
+        yield
+
+
+def seed_of(*words: object) -> int:
+    """A seed that follows from ``words`` alone."""
     digest = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
-    seed = int.from_bytes(digest[:8], "little") >> 1
-    with _fork_of_xla(device, seed) if device.type == "xla" else _fork(device, seed):
-        yield
-
-
-@contextmanager
-def _fork(device: torch.device, seed: int) -> Iterator[None]:
-    own = device.type != "cpu" and hasattr(torch.get_device_module(device), "get_rng_state")
-    with torch.random.fork_rng([device] if own else [], device_type=device.type if own else "cpu"):
-        if device.type == "cpu":  # its generator alone: telling the devices that are not used takes longer than a layer
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)
-        yield
-
-
-@contextmanager
-def _fork_of_xla(device: torch.device, seed: int) -> Iterator[None]:
-    """The device's generator is a number on the host, which becomes data of the graph: no graph depends on it."""
-    from torch_xla.core import xla_model as xm
-
-    held = xm.get_rng_state(device)
-    try:
-        with _fork(torch.device("cpu"), seed):
-            xm.set_rng_state(seed, device)
-            yield
-    finally:
-        xm.set_rng_state(held, device)
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from recipe_core.engine import neuron
 from recipe_core.engine.protocol import Engine
 from recipe_core.layouts.parallel import Run
 from recipe_core.train.metrics.curves import Row
@@ -29,12 +28,7 @@ def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def mean_over_ranks(engine: Engine, run: Run, values: Mapping[str, Tensor]) -> dict[str, float]:
     """All values averaged over the data-parallel ranks, in one reduction; the host waits for it."""
-    return _averaged(engine, run, values, engine.read(_stacked(list(values.values()))))
-
-
-def _stacked(values: list[Tensor]) -> Tensor:
-    here = [value.cpu() if neuron.is_narrow(value.device) else value for value in values]
-    return torch.stack([value.double() if value.device.type == "cpu" else value.float() for value in here])
+    return _averaged(engine, run, values, engine.read(engine.stacked(list(values.values()))))
 
 
 def _averaged(engine: Engine, run: Run, names: Iterable[str], stacked: Tensor) -> dict[str, float]:
@@ -110,11 +104,11 @@ class Meter:
         """Wait for the device and tell what the steps since the last reading gave; all ranks call it."""
         start = time.perf_counter()
         losses = {f"loss {i}": loss for i, loss in enumerate(self._losses or ())}
-        counts = {name: self._sum(steps) for name, steps in self._counted.items()}
+        counts = {name: self._engine.total(steps) for name, steps in self._counted.items()}
         values = {**self._values, **counts, **losses}
         # One transfer for all. The norm is the same on all ranks, and so stays out of the mean.
         norms = self._norm.to(next(iter(values.values())).device)
-        stacked = self._engine.read(_stacked([*values.values(), norms]))
+        stacked = self._engine.read(self._engine.stacked([*values.values(), norms]))
         means = _averaged(self._engine, self._run, values, stacked[:-1])
         norm = float(stacked[-1])
         self._engine.synchronize()
@@ -127,11 +121,6 @@ class Meter:
         row = {name: means[name] for name in self._values}
         row |= {"lr": self._lr, "grad_norm": norm, "seconds": now.seconds / now.steps}
         return Reading(row | self._speeds(now), [means[name] for name in losses])
-
-    def _sum(self, steps: list[Tensor]) -> Tensor:
-        """The sum over many steps, which may need more than the 32 bits that some devices have."""
-        counts = torch.stack(steps)
-        return (counts.cpu().long() if neuron.is_narrow(counts.device) else counts).sum()
 
     def _speeds(self, now: Stretch) -> Row:
         """Speeds over the last stretches that make up WINDOW steps; ``now`` is the newest."""

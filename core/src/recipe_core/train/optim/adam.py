@@ -19,6 +19,7 @@ def adam_(
     betas: tuple[float, float],
     eps: float,
     decay: float,
+    traced: bool = False,
 ) -> None:
     """One step of AdamW (Loshchilov and Hutter, 2019, algorithm 2), in place of ``weights`` and of both moments.
 
@@ -32,8 +33,12 @@ def adam_(
         betas: what each moment keeps.
         eps: added to the root of the second moment.
         decay: weight decay, times ``lr``, taken off before the update.
+        traced: as the same graph in all steps, see :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
     beta1, beta2 = betas
+    if traced:
+        _traced(weights, gradients, firsts, seconds, step, lr=lr, betas=betas, eps=eps, decay=decay)
+        return
     if fused(weights[0].device, weights[0].dtype):
         # Made on the device from a number that the host knows: nobody waits.
         steps = [torch.full((), float(step), dtype=torch.float32, device=weights[0].device)] * len(weights)
@@ -41,9 +46,6 @@ def adam_(
             weights, gradients, firsts, seconds, [], steps,
             lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
         )  # fmt: skip
-        return
-    if weights[0].device.type == "xla":
-        _traced(weights, gradients, firsts, seconds, step, lr=lr, betas=betas, eps=eps, decay=decay)
         return
     torch._foreach_lerp_(firsts, gradients, 1 - beta1)
     torch._foreach_mul_(seconds, beta2)
@@ -89,8 +91,6 @@ def numbers(values: list[float], like: Tensor) -> Tensor:
 @cache
 def fused(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether ``device`` has PyTorch's fused AdamW for ``dtype``; found out with one number."""
-    if device.type == "xla":  # which would bring everything to the host, where there is one
-        return False
     one = [torch.zeros(1, dtype=dtype, device=device)]
     steps = [torch.ones((), dtype=torch.float32, device=device)]
     try:

@@ -30,15 +30,19 @@ class AdamW(torch.optim.Optimizer):
         groups: parameters with their weight decay.
         train: rates, widths and the seed.
         names: of all parameters; stochastic rounding follows from them.
+        traced: each step is one and the same graph, and the runtime rounds, see
+            :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
 
-    def __init__(self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str]) -> None:
+    def __init__(
+        self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str], *, traced: bool = False
+    ) -> None:
         settings = {"lr": train.lr, "betas": train.betas, "eps": train.eps, "weight_decay": train.weight_decay}
         super().__init__(groups, settings)
         self._kept = train.optimizer_states
-        # On XLA devices the runtime rounds, see recipe_core.xla.engine.
-        traced = any(parameter.device.type == "xla" for parameter in names)
-        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding and not traced else None
+        self._traced = traced
+        ours = train.stochastic_rounding and not traced  # else the runtime rounds
+        self._rounding = Rounding(train.seed, names) if ours else None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -66,6 +70,7 @@ class AdamW(torch.optim.Optimizer):
             adam_(
                 weights.values, gradients.values, firsts.values, seconds.values, batch.step,
                 lr=group["lr"], betas=group["betas"], eps=group["eps"], decay=group["weight_decay"],
+                traced=self._traced,
             )  # fmt: skip
             widener.store_weights(weights, batch, chunk)
             widener.store(firsts, batch, chunk, FIRSTS)
@@ -87,7 +92,7 @@ class AdamW(torch.optim.Optimizer):
         """Whether one call updates everything where it lies; else it is worked through in chunks, with copies."""
         weight = batch.weights[0]
         same = {t.dtype for t in (weight, batch.gradients[0], batch.firsts[0])} == {weight.dtype} and not batch.masters
-        return same and not self._rounding and fused(weight.device, weight.dtype)
+        return same and not self._rounding and not self._traced and fused(weight.device, weight.dtype)
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The states of ``parameter``, made where it has none."""

@@ -14,12 +14,15 @@ from recipe_core.train.optim.lamb import Lamb
 _CLASSES: dict[str, type[AdamW]] = {"adamw": AdamW, "lamb": Lamb}
 
 
-def build(parameters: Iterable[tuple[str, nn.Parameter]], train: Train) -> torch.optim.Optimizer:
+def build(
+    parameters: Iterable[tuple[str, nn.Parameter]], train: Train, *, traced: bool = False
+) -> torch.optim.Optimizer:
     """The optimizer that ``train`` asks for.
 
     Args:
         parameters: names in the model and trainable parameters, tied ones once. DTensors and others may be mixed.
         train: the settings.
+        traced: see :attr:`recipe_core.engine.protocol.Engine.traced`.
 
     Returns:
         An optimizer of two groups: what decays (and, under LAMB, adapts to its norm), then biases and norms.
@@ -29,7 +32,7 @@ def build(parameters: Iterable[tuple[str, nn.Parameter]], train: Train) -> torch
         {"params": [p for name, p in named if decays(name, p)], "weight_decay": train.weight_decay},
         {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0, "adapts": False},
     ]
-    return _CLASSES[train.optimizer](groups, train, {p: name for name, p in named})
+    return _CLASSES[train.optimizer](groups, train, {p: name for name, p in named}, traced=traced)
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

@@ -34,15 +34,17 @@ class Lamb(AdamW):
     it takes AdamW's step. (NVIDIA's does so wherever the weight decay is 0; here decay and adapting are independent.)
     """
 
-    def __init__(self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str]) -> None:
-        super().__init__(groups, train, names)
+    def __init__(
+        self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str], *, traced: bool = False
+    ) -> None:
+        super().__init__(groups, train, names, traced=traced)
         self._clip = train.trust_clip
 
     def _update(self, batch: Batch, group: Group, widener: Widener) -> None:
         if not group.get("adapts", True):
             super()._update(batch, group, widener)
             return
-        for part in batch.parts(_CPU_UPDATES if batch.weights[0].device.type == "cpu" else _UPDATES):
+        for part in batch.parts(_CPU_UPDATES if batch.weights[0].is_cpu else _UPDATES):
             self._adapt(part, group, widener)
 
     def _adapt(self, batch: Batch, group: Group, widener: Widener) -> None:
@@ -58,7 +60,7 @@ class Lamb(AdamW):
             torch._foreach_add_(parts, weights, alpha=group["weight_decay"])
             norms.add(chunk, weights, parts)
         ratios = norms.ratios(self._clip)
-        rate = numbers([group["lr"]], ratios) if ratios.device.type == "xla" else group["lr"]  # see adam.py
+        rate = numbers([group["lr"]], ratios) if self._traced else group["lr"]  # see adam.py
         scales = (ratios * rate).unbind()
         for chunk in plan:
             parts = views(updates, chunk)
@@ -79,7 +81,7 @@ class Lamb(AdamW):
         torch._foreach_zero_(out)
         adam_(
             out, gradients.values, firsts.values, seconds.values, batch.step,
-            lr=-1.0, betas=group["betas"], eps=group["eps"], decay=0.0,
+            lr=-1.0, betas=group["betas"], eps=group["eps"], decay=0.0, traced=self._traced,
         )  # fmt: skip
         widener.store(firsts, batch, chunk, FIRSTS)
         widener.store(seconds, batch, chunk, SECONDS)

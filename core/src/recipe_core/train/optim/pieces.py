@@ -38,7 +38,7 @@ def matrix(tensor: Tensor) -> Tensor:
 
 def chunks(matrices: Sequence[Tensor], *, whole: bool = False) -> list[list[Piece]]:
     """Pieces of all of ``matrices`` (of one device) in order, in lists of bounded size; ``whole``: in one list."""
-    limit = _CPU_CHUNK if matrices[0].device.type == "cpu" else _CHUNK
+    limit = _CPU_CHUNK if matrices[0].is_cpu else _CHUNK
     return _plan(tuple((m.shape[0], m.shape[1]) for m in matrices), sys.maxsize if whole else limit)
 
 

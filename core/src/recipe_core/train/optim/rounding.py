@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from recipe_core.engine.memory import pins_memory
 from recipe_core.train.optim.shards import local, positions
 from recipe_core.train.seeds import mix, mix_array
 
@@ -51,7 +52,7 @@ class Rounding:
         """What the random numbers of a step come from, for the tensors that are ``what``: weights, moments."""
         drawn = mix_array(mix(mix(self._seed, what), step), self._rows).view(np.int32).reshape(-1, 2)
         both = torch.from_numpy(np.ascontiguousarray(drawn.T))
-        if device.type == "cuda":
+        if pins_memory(device):
             both = both.pin_memory()
         both = both.to(device, non_blocking=True)[:, :, None]
         return both[0] | 1, both[1]

@@ -75,7 +75,7 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         bf16=train.precision == "bf16_mixed" and multiplies_bf16(engine.device.type),
         torch_compile=train.compile,
         seed=seed,
-        use_cpu=engine.device.type == "cpu" or (engine.device.type == "xla" and engine.world_size > 1),
+        use_cpu=engine.device.type == "cpu" or (engine.traced and engine.world_size > 1),
         dataloader_pin_memory=engine.device.type == "cuda",
         ddp_find_unused_parameters=False,
         logging_nan_inf_filter=False,  # we say so where a loss is not finite, instead of logging another

@@ -71,7 +71,7 @@ class Bench:
     config: Callable[[], Any]
     """Makes the model's configuration anew: each model may change its own."""
     group: Any = None
-    """On PyTorch/XLA, the ranks that average their gradients; None where there is one."""
+    """On a traced engine, the ranks that average their gradients; None where there is one."""
 
 
 def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
@@ -128,8 +128,8 @@ def _trainer(
         measure=lambda logits, labels: metrics.measure(bench.corpus.task, logits, labels),
     )  # fmt: skip
     kind: Callable[..., FineTuner] = FineTuner
-    if bench.engine.collectives is not None:
-        from recipe_hf_finetune.trainer.xla import TracedFineTuner
+    if bench.engine.traced:
+        from recipe_hf_finetune.trainer.traced import TracedFineTuner
 
         kind = partial(TracedFineTuner, group=bench.group)
     return kind(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.adapter import Adapter, Link
-from recipe_core.checkpoint.formats.megatron_names import IGNORED
 from recipe_core.errors import CheckpointError
+from recipe_megatron_gpt.checkpoint.names import IGNORED
 from recipe_megatron_gpt.settings import Gpt
 
 ARGS = "args.json"

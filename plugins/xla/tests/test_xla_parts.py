@@ -1,32 +1,39 @@
-"""What PyTorch/XLA needs of the core, as far as it can be tried on the host."""
+"""The engine xla, as far as it can be tried on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from recipe_core import Train
+from recipe_core import plugin as core
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.engine.protocol import start
-from recipe_core.engine.select import chosen, engine_problems, one_process, pjrt_device
-from recipe_core.errors import CheckpointError, DataError
+from recipe_core.engine.select import engine_problems, one_process
+from recipe_core.errors import CheckpointError, ConfigError, DataError
+from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import Part
 from recipe_core.layouts.parallel import Batch, Run
 from recipe_core.layouts.settings import Ddp, Pp, Tp, Zero1
 from recipe_core.plugin import register_layouts
-from recipe_core.testing import spawn
+from recipe_core.settings.job import resolve
+from recipe_core.testing import spawn, toy
 from recipe_core.train.feed import Feed
 from recipe_core.train.optim.adam import _traced, adam_
-from recipe_core.xla.collectives import OneProcess, OverHost, average_gradients
-from recipe_core.xla.layouts.spmd import Spmd
-from recipe_core.xla.mesh import Grid, Group, along
-from recipe_core.xla.shards import pieces
+from recipe_xla import machine, plugin
+from recipe_xla.batches import StreamLoader
+from recipe_xla.checkpoint.shards import pieces
+from recipe_xla.collectives import OneProcess, OverHost, average_gradients
+from recipe_xla.layouts.spmd import Spmd
+from recipe_xla.mesh import Grid, Group, along
 
 LAYOUTS = {spec.name: spec for spec in register_layouts()}
 
@@ -107,7 +114,7 @@ class Numbers:
         return {"numbers": numbers if split == "train" else -numbers - 1}
 
 
-class Carrier:
+class Ahead:
     """Takes batches ahead, as threads of a device would."""
 
     closed = False
@@ -123,11 +130,11 @@ class Carrier:
         self.closed = True
 
 
-def test_a_carrier_brings_what_the_feed_would(tmp_path: Path) -> None:
-    train, carrier = Train(steps=3, global_batch=8, micro_batch=2, eval_samples=8), Carrier()
+def test_a_stream_brings_what_the_plain_loader_would(tmp_path: Path) -> None:
+    train, ahead = Train(steps=3, global_batch=8, micro_batch=2, eval_samples=8), Ahead()
     with (
         Feed(Numbers(), run_of(train, tmp_path)) as plain,
-        Feed(Numbers(), run_of(train, tmp_path), carrier) as carried,
+        Feed(Numbers(), run_of(train, tmp_path), partial(StreamLoader, ahead)) as carried,
     ):
         for step in (0, 1, 2, 1, 2):  # also one that goes back
             expected, found = plain.step(8 * step), carried.step(8 * step)
@@ -138,12 +145,12 @@ def test_a_carrier_brings_what_the_feed_would(tmp_path: Path) -> None:
         assert carried.validation(2)["numbers"].tolist() == [-3, -4]
         with pytest.raises(TypeError, match="in order"):
             carried.step(0)[0]
-    assert carrier.closed
+    assert ahead.closed
 
 
 def test_a_damaged_sample_is_told_by_the_step_that_needs_it(tmp_path: Path) -> None:
     train = Train(steps=3, global_batch=8, micro_batch=2)
-    with Feed(Numbers(broken_at=10), run_of(train, tmp_path), Carrier()) as feed:
+    with Feed(Numbers(broken_at=10), run_of(train, tmp_path), partial(StreamLoader, Ahead())) as feed:
         assert len(list(feed.step(0))) == 4
         with pytest.raises(DataError, match="sample 10 is damaged"):
             list(feed.step(8))
@@ -156,7 +163,7 @@ def test_one_process_reads_what_its_data_parallel_ranks_would(tmp_path: Path) ->
 
 
 def test_a_loss_of_two_ranks_samples_is_the_mean_of_theirs(tmp_path: Path) -> None:
-    run = run_of(Train(), tmp_path, together=2, dp_size=2, collectives=OneProcess())
+    run = run_of(Train(), tmp_path, together=2, dp_size=2, engine=SimpleNamespace(collectives=OneProcess()))
 
     def loss(output: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         return {"loss": (output * batch["mask"]).sum() / batch["mask"].sum()}
@@ -192,36 +199,59 @@ def part(name: str, config: object) -> Part:
     return Part(LAYOUTS[name], config)
 
 
-def test_which_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from recipe_core.engine import select
+def engine(name: str = "xla") -> Part:
+    spec = load([("core", lambda: core), ("xla", lambda: plugin)]).get("engine", name)
+    return Part(spec, spec.config())
 
+
+def taken(*words: str) -> str:
+    """The engine that a line takes on this machine."""
+    return resolve(toy.registry(plugin), "toy", words).engine.spec.name
+
+
+def test_which_engine_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: set[str] = set()
-    monkeypatch.setattr(select, "find_spec", lambda name: name if name in installed else None)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name if name in installed else None)
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
-    assert (chosen(Train()), pjrt_device({})) == ("native", "CPU")
+    assert (taken(), machine.pjrt_device({})) == ("native", "CPU")
     installed |= {"torch_xla"}
-    assert chosen(Train()) == "native"  # torch-xla alone is no accelerator
-    assert chosen(Train(device="xla")) == chosen(Train(engine="xla")) == "xla"
+    assert taken() == "native"  # torch-xla alone is no accelerator
+    assert taken("train.device=xla") == taken("train.engine=xla") == taken("engine=xla") == "xla"
     installed |= {"libneuronxla"}
-    assert (chosen(Train()), pjrt_device({})) == ("xla", "NEURON")
-    assert chosen(Train(device="cpu")) == chosen(Train(engine="native")) == "native"
-    assert pjrt_device({"PJRT_DEVICE": "cpu"}) == "CPU"
-    train = Train(engine="xla")
-    assert not one_process(train, part("tp", Tp()))  # Neuron has a process for each core
+    assert (taken(), machine.pjrt_device({})) == ("xla", "NEURON")
+    assert taken("train.device=cpu") == taken("train.engine=native") == taken("engine=native") == "native"
+    assert machine.pjrt_device({"PJRT_DEVICE": "cpu"}) == "CPU"
+    assert not one_process(engine(), part("tp", Tp()))  # Neuron has a process for each core
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
-    assert one_process(train, part("tp", Tp()))
-    assert not one_process(train, part("ddp", Ddp()))
-    assert not one_process(Train(engine="native"), part("tp", Tp()))
+    assert one_process(engine(), part("tp", Tp()))
+    assert not one_process(engine(), part("ddp", Ddp()))
+    assert not one_process(engine("native"), part("tp", Tp()))
+
+
+def test_the_section_of_the_engine() -> None:
+    def section(*words: str) -> object:
+        return resolve(toy.registry(plugin), "toy", words).as_dict()["engine"]
+
+    assert section("train.device=cpu") == {"use": "auto"}
+    assert section("engine=xla", "engine.bucket_mb=5") == {"use": "xla", "bucket_mb": 5.0}
+    assert section("train.device=xla", "engine.bucket_mb=5") == {"use": "auto", "bucket_mb": 5.0}
+    # What lines and files of earlier versions say.
+    assert section("train.engine=xla", "train.bucket_mb=5") == {"use": "xla", "bucket_mb": 5.0}
+    assert section("train.engine=native", "train.bucket_mb=25.0") == {"use": "native"}
+    with pytest.raises(ConfigError, match=r"^engine\.bucket_mb: expected at least 0, got -1"):
+        section("engine=xla", "engine.bucket_mb=-1")
+    with pytest.raises(ConfigError, match=r"no engine named \"\['xla'\]\""):
+        resolve(toy.registry(plugin), {"recipe": "toy", "engine": {"use": ["xla"]}})
+    with pytest.raises(ConfigError, match="they name two engines"):
+        section("engine=xla", "train.engine=native")
 
 
 def test_what_the_xla_engine_cannot_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from recipe_core.engine import select
-
-    monkeypatch.setattr(select, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setenv("XLA_USE_BF16", "1")
-    train = Train(engine="xla", device="cuda", compile=True, precision="bf16", stochastic_rounding=True)
-    told = list(engine_problems(train, part("zero1", Zero1())))
+    train = Train(device="cuda", compile=True, precision="bf16", stochastic_rounding=True)
+    told = list(engine_problems(engine(), train, part("zero1", Zero1())))
     starts = [
         "train.device: cuda",
         "train.engine: xla needs torch-xla",
@@ -232,12 +262,12 @@ def test_what_the_xla_engine_cannot_do_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert [any(line.startswith(start) for line in told) for start in starts] == [True] * 6
     assert len(told) == 6
     monkeypatch.setenv("XLA_USE_BF16", "0")
-    monkeypatch.setattr(select, "find_spec", lambda name: name)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
-    assert list(engine_problems(Train(engine="xla"), part("ddp", Ddp()))) == []
-    assert next(engine_problems(Train(engine="xla"), part("tp", Tp()))).startswith("layout.tp: ")
+    assert list(engine_problems(engine(), Train(), part("ddp", Ddp()))) == []
+    assert next(engine_problems(engine(), Train(), part("tp", Tp()))).startswith("layout.tp: ")
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
-    assert "pipeline" in next(engine_problems(Train(engine="xla"), part("pp", Pp())))
-    split = next(engine_problems(Train(engine="xla"), part("tp", Tp(sequence_parallel=True))))
+    assert "pipeline" in next(engine_problems(engine(), Train(), part("pp", Pp())))
+    split = next(engine_problems(engine(), Train(), part("tp", Tp(sequence_parallel=True))))
     assert split.startswith("layout.sequence_parallel: ")
-    assert "train.device is xla" in next(engine_problems(Train(engine="native", device="xla"), None))
+    assert "train.device is xla" in next(engine_problems(engine("native"), Train(device="xla"), None))

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from recipe_core.engine.loader import Batch, Request, all_widened
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.parallel import Batch, Carrier
 
 
-class XlaCarrier:
-    """Brings batches to the device by threads of torch_xla; see :class:`recipe_core.layouts.parallel.Carrier`.
+class Transfer(Protocol):
+    """Moves batches to a device by threads of its own."""
+
+    def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
+        """``batches`` on the device, about ``ahead`` of them there before they are asked for."""
+        ...
+
+    def place(self, batch: Batch) -> Batch:
+        """One batch on the device."""
+        ...
+
+    def close(self) -> None:
+        """Release what the last stream holds."""
+        ...
+
+
+class XlaTransfer:
+    """Brings batches to the device by threads of torch_xla; see :class:`Transfer`.
 
     Args:
         device: where to.
@@ -26,7 +42,7 @@ class XlaCarrier:
         self._loader: Any = None
 
     def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
-        """See :class:`recipe_core.layouts.parallel.Carrier`. Asking for the next one syncs what came before."""
+        """See :class:`Transfer`. Asking for the next one syncs what came before."""
         from torch_xla.distributed.parallel_loader import ParallelLoader
 
         self.close()
@@ -39,14 +55,14 @@ class XlaCarrier:
         return found
 
     def place(self, batch: Batch) -> Batch:
-        """See :class:`recipe_core.layouts.parallel.Carrier`."""
+        """See :class:`Transfer`."""
         from torch_xla.core import xla_model as xm
 
         placed: list[Batch] = xm.send_cpu_data_to_device([batch], self._device, self._sharding)
         return placed[0]
 
     def close(self) -> None:
-        """See :class:`recipe_core.layouts.parallel.Carrier`."""
+        """See :class:`Transfer`."""
         loader, self._loader = self._loader, None
         if loader is not None:
             loader.close()
@@ -71,28 +87,53 @@ class _BySample:
         return self._specs[tensor.ndim].xla_spec(tensor)
 
 
-_NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32}
+class StreamLoader:
+    """Reads as many steps ahead as the transfer asks for; see :class:`recipe_core.engine.loader.DeviceLoader`.
 
-
-class Stream(Iterator[Batch]):
-    """Micro batches from the sample ``consumed`` on.
+    A step's micro batches can be taken once, in order.
 
     Args:
-        carrier: brings them to the device.
-        read: the micro batches of the step that begins with a sample.
-        count: how many these are.
-        train: for how long.
+        transfer: moves them to the device.
+        request: asks the reading thread.
+        train: the batch sizes, and for how long.
     """
 
-    def __init__(
-        self, carrier: Carrier, read: Callable[[int], list[Batch]], consumed: int, count: int, train: Train
-    ) -> None:
+    def __init__(self, transfer: Transfer, request: Request, train: Train) -> None:
+        self._transfer, self._request, self._train = transfer, request, train
+        self._stream: _Stream | None = None
+
+    def ready(self, batch: Batch) -> Batch:
+        """See :class:`recipe_core.engine.loader.DeviceLoader`."""
+        return batch
+
+    def step(self, consumed: int, *, last: bool = False) -> Sequence[Batch]:
+        """See :class:`recipe_core.engine.loader.DeviceLoader`."""
+        if self._stream is None or self._stream.position != consumed:
+            self._stream = _Stream(self._transfer, self._request, consumed, self._train)
+        return self._stream.step()
+
+    def place(self, batch: Batch) -> Batch:
+        """See :class:`recipe_core.engine.loader.DeviceLoader`."""
+        return all_widened(self._transfer.place(batch))
+
+    def close(self) -> None:
+        """See :class:`recipe_core.engine.loader.DeviceLoader`."""
+        if self._stream is not None:
+            self._stream.stop()
+        self._transfer.close()
+
+
+class _Stream(Iterator[Batch]):
+    """Micro batches from the sample ``consumed`` on."""
+
+    def __init__(self, transfer: Transfer, request: Request, consumed: int, train: Train) -> None:
         self.position = consumed
-        self._read, self._count, self._train = read, count, train
-        self._waiting: list[Batch] = []
-        self._ahead, self._stopped = consumed, False
+        self._request, self._train = request, train
+        self._waiting: list[Batch] = request(consumed).result()
+        self._count = len(self._waiting)
+        self._ahead, self._stopped = consumed + train.global_batch, False
         self._failure: BaseException | None = None
-        self._carried = carrier.stream(self, self._count)
+        self._carried = transfer.stream(self, self._count)
 
     def step(self) -> Sequence[Batch]:
         """The micro batches of the next step."""
@@ -108,8 +149,8 @@ class Stream(Iterator[Batch]):
             if self._stopped or self._failure or self._ahead >= self._train.steps * self._train.global_batch:
                 raise StopIteration
             try:
-                self._waiting = self._read(self._ahead)
-            except BaseException as error:  # told where it is noticed: a thread of the carrier's would lose it
+                self._waiting = self._request(self._ahead).result()
+            except BaseException as error:  # raised where it is noticed: a thread of the transfer's would lose it
                 self._failure = error
                 raise StopIteration from error
             self._ahead += self._train.global_batch
@@ -137,13 +178,3 @@ class _Once(Sequence[Batch]):
 
     def __getitem__(self, index: Any) -> Any:
         raise TypeError("these micro batches are taken in order")
-
-
-def all_widened(batch: Batch) -> Batch:
-    """:func:`widened` of every tensor."""
-    return {name: widened(value) for name, value in batch.items()}
-
-
-def widened(value: Tensor) -> Tensor:
-    """Integers as int64, which embeddings and losses take; on the way to the device they are as narrow as in files."""
-    return value.long() if value.dtype in _NARROW else value

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recipe_core.engine.stack import NXD_WAY_OUT, logical_core_size
 from recipe_core.errors import ConfigError
-from recipe_core.xla.mesh import Grid
+from recipe_xla.mesh import Grid
 
 
 def grid(axes: Mapping[str, int], rank: int, timeout: timedelta, *, on_xla: bool = True) -> Grid:

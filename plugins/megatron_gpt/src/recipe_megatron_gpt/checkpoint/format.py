@@ -18,7 +18,15 @@ from typing import Any
 from torch import Tensor
 
 from recipe_core.checkpoint.adapter import matches
-from recipe_core.checkpoint.formats.megatron_names import (
+from recipe_core.checkpoint.io import torch_save
+from recipe_core.checkpoint.io.restricted_pickle import Inert
+from recipe_core.checkpoint.lazy import Lazy
+from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
+from recipe_core.checkpoint.ranks.join import Grid, padded
+from recipe_core.checkpoint.ranks.optimizer import by_name, masters, numbered
+from recipe_core.errors import CheckpointError
+from recipe_core.hooks.train import Train
+from recipe_megatron_gpt.checkpoint.names import (
     IGNORED,
     LAYER,
     flattened,
@@ -27,15 +35,7 @@ from recipe_core.checkpoint.formats.megatron_names import (
     modern,
     nested,
 )
-from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.io.restricted_pickle import Inert
-from recipe_core.checkpoint.lazy import Lazy
-from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
-from recipe_core.checkpoint.ranks.join import Grid, padded
-from recipe_core.checkpoint.ranks.optimizer import by_name, masters, numbered
-from recipe_core.checkpoint.settings import MegatronSettings
-from recipe_core.errors import CheckpointError
-from recipe_core.hooks.train import Train
+from recipe_megatron_gpt.settings import MegatronSettings
 
 TRACKER = "latest_checkpointed_iteration.txt"
 FILE = "model_optim_rng.pt"

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, plain_name
 from recipe_core.layouts.tensor_parallel.plan import assign
-from recipe_core.xla.layouts.replicated import Traced, replicated
-from recipe_core.xla.mesh import Grid
+from recipe_xla.layouts.replicated import Traced, replicated
+from recipe_xla.mesh import Grid
 
 
 def annotated(module: nn.Module, run: Run) -> Parallel:

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recipe_core.engine.protocol import Engine
 from recipe_core.layouts.materialise import Deferred
 from recipe_core.layouts.parallel import Run
 from recipe_core.layouts.tensor_parallel.heads import give, head_of
 from recipe_core.layouts.tensor_parallel.plan import Assignment
-from recipe_core.layouts.tensor_parallel.rng import drawn, stream
+from recipe_core.layouts.tensor_parallel.rng import drawn, seed_of
 from recipe_core.layouts.ties import replace
-from recipe_core.xla import neuronx
+from recipe_xla import neuronx
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def _placed(
 
 def exchange_layers(module: nn.Module, found: Assignment, run: Run, rank: int, size: int) -> None:
     """Put the package's layers in the place of those whose role it has one for; they get the same parameters."""
+    assert run.engine is not None
     words: dict[Tensor, int] = {}
     for name, role in found.roles.items():
         owner = module.get_submodule(name)
@@ -95,7 +97,7 @@ def exchange_layers(module: nn.Module, found: Assignment, run: Run, rank: int, s
             words[linear.weight] = linear.out_features
             owner.forward = partial(_logits, linear)
         elif role == "split":
-            owner.forward = partial(_split, owner, owner.forward, run.device, rank, name)
+            owner.forward = partial(_split, owner, owner.forward, run.engine, rank, name)
     for weight, count in words.items():
         give(weight, neuronx.VocabularyHead(count))
 
@@ -111,11 +113,9 @@ def _logits(linear: nn.Linear, x: Tensor) -> Tensor:
     return head.logits(x, linear.weight, linear.bias)
 
 
-def _split(
-    module: nn.Module, forward: Callable[..., Any], device: torch.device, rank: int, name: str, *args: Any
-) -> Any:
+def _split(module: nn.Module, forward: Callable[..., Any], engine: Engine, rank: int, name: str, *args: Any) -> Any:
     """Each rank computes some heads, with random numbers of its own."""
     if not module.training:
         return forward(*args)
-    with stream(device, drawn(), "part", rank, name):
+    with engine.fork_rng(seed_of(drawn(), "part", rank, name)):
         return forward(*args)

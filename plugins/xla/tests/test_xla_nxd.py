@@ -11,16 +11,19 @@ import pytest
 from torch import nn
 
 from recipe_core import Train
-from recipe_core.engine import select, stack
+from recipe_core.engine import stack
 from recipe_core.engine.select import engine_problems
 from recipe_core.engine.stack import Package
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.specs import Part
 from recipe_core.layouts.settings import Tp
 from recipe_core.plugin import register_layouts
-from recipe_core.xla import mesh, neuronx
-from recipe_core.xla.mesh import Grid
+from recipe_xla import machine, mesh, neuronx
+from recipe_xla.mesh import Grid
+from recipe_xla.plugin import register_engines
+from recipe_xla.settings import XlaSettings
 
+XLA = Part(next(iter(register_engines())), XlaSettings())
 TP = next(spec for spec in register_layouts() if spec.name == "tp")
 AXES = {"dp": 16, "tp": 4}
 APART = [(rank // 32 * 8 + rank % 8, rank % 32 // 8) for rank in range(64)]
@@ -80,20 +83,20 @@ def test_a_run_needs_the_real_package(
 ) -> None:
     found = None if installed is None else Package("neuronx-distributed", "0.1" if installed else "0.18", installed)
     monkeypatch.setattr(stack, "package", lambda name: found)
-    monkeypatch.setattr(select, "find_spec", lambda name: name)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
     for name in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
         monkeypatch.delenv(name, raising=False)
-    told = list(engine_problems(Train(engine="xla"), Part(TP, Tp())))
+    told = list(engine_problems(XLA, Train(), Part(TP, Tp())))
     if message is None:
         assert told == []
     else:
         (text,) = told
         assert text.startswith(message)
         assert text.endswith("or take layout=ddp, or train.engine=native")
-    split = list(engine_problems(Train(engine="xla"), Part(TP, Tp(sequence_parallel=True))))
+    split = list(engine_problems(XLA, Train(), Part(TP, Tp(sequence_parallel=True))))
     assert split[-1].startswith("layout.sequence_parallel: ")
-    shared = list(engine_problems(Train(engine="xla"), Part(TP, Tp(data="zero1"))))
+    shared = list(engine_problems(XLA, Train(), Part(TP, Tp(data="zero1"))))
     assert shared[0].startswith("layout: tp shares states out (zero1)")
 
 

@@ -23,18 +23,8 @@ one = torch.ones(8, 8, device=device or "cpu")
 found["sum"] = float((one @ one).sum().cpu())
 print("FOUND" + json.dumps(found))
 """
-XLA = """
-import json
-import torch, torch_xla
-device = torch_xla.device()
-one = torch.ones(8, 8, device=device)
-found = {"version": torch_xla.__version__, "sum": float((one @ one).sum().cpu())}
-import torch_xla.runtime as runtime
-found["device"], found["count"] = runtime.device_type(), runtime.global_runtime_device_count()
-print("FOUND" + json.dumps(found))
-"""
 RIGHT_SUM = 512.0
-"""What both programs above multiply and add up on the device."""
+"""The sum of the product that programs like the one above compute on the device."""
 
 # A rank's variables would have the library wait for other ranks.
 _OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RECIPE_STORE")

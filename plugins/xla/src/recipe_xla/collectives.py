@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recipe_core.xla.mesh import Group
+from recipe_xla.mesh import Group
 
 _OPERATIONS = (
     "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
@@ -126,7 +126,7 @@ def _refusal(name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
             f"c10d::{name} was given an XLA tensor, and gloo would give it back as it was; "
-            "go through recipe_core.xla.collectives.Collectives"
+            "go through recipe_xla.collectives.Collectives"
         )
 
     return refuse

@@ -10,10 +10,10 @@ from typing import Any
 
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
-from recipe_core.checkpoint.settings import XserSettings
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
-from recipe_core.xla.checkpoint import rank_files, xser_file
+from recipe_xla.checkpoint import rank_files, xser_file
+from recipe_xla.settings import XserSettings
 
 ENDING = ".xser"
 _RANK = re.compile(r"tp_rank_(?P<tp>\d+)_pp_rank_(?P<pp>\d+)\.xser")

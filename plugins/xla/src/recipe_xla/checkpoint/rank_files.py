@@ -12,7 +12,7 @@ from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.ranks.optimizer import numbered, scheduled
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
-from recipe_core.xla.checkpoint import xser_file
+from recipe_xla.checkpoint import xser_file
 
 OURS = "recipe"
 """A further entry of the files that we write: the exact position in schedule and data. Others pass it over."""

@@ -1,9 +1,8 @@
-"""The Trainer on PyTorch/XLA, which gathers operations into graphs: when they run, and what the host may look at.
+"""The Trainer on an engine that gathers operations into graphs: when they run, and what the host may look at.
 
 transformers' own ways to XLA are switched off (see :mod:`recipe_hf_finetune.trainer.arguments`): they take each
-process for a
-device of a TPU, where on XLA's CPU nothing is reduced and nobody waits, and write checkpoints that a native run cannot
-continue. To the Trainer this is a run on a CPU whose tensors happen to lie elsewhere.
+process for a device of a TPU, where on XLA's CPU nothing is reduced and nobody waits, and write checkpoints that a
+native run cannot continue. To the Trainer this is a run on a CPU whose tensors happen to lie elsewhere.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from recipe_core.checkpoint.background import copied
 from recipe_core.layouts.materialise import materialise
 from recipe_core.train.seeds import mix
-from recipe_core.xla.collectives import average_gradients
-from recipe_core.xla.mesh import Group
 from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties
 
 
@@ -35,14 +32,13 @@ class TracedFineTuner(FineTuner):
         model: on the host, with or without its values.
     """
 
-    def __init__(self, *, ties: Ties, group: Group | None, model: nn.Module, **kwargs: Any) -> None:
-        _tell_of_tracing()
+    def __init__(self, *, ties: Ties, group: Any, model: nn.Module, **kwargs: Any) -> None:
+        _tell_of_tracing(ties.engine.device.type)
         materialise(model, ties.engine.device)  # a plain move would untie what is tied
         super().__init__(ties=ties, model=model, **kwargs)
         # Without DistributedDataParallel, which would hand gradients on the device to gloo.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
-        assert ties.engine.collectives is not None  # the engine is that of PyTorch/XLA
-        self._group, self._collectives = group, ties.engine.collectives
+        self._group = group
         self._nothing = torch.zeros((), device=ties.engine.device)
         self._micro = 0
 
@@ -58,10 +54,9 @@ class TracedFineTuner(FineTuner):
         torch.set_rng_state(drawn)
         super().training_step(*args, **kwargs)
         self._micro += 1
-        self._collectives.sync()
+        self.ties.engine.end_step()
         if self.accelerator.sync_gradients and self._group is not None:
-            bucket = int(self.ties.train.bucket_mb * 2**20)
-            average_gradients(self.model.parameters(), self._collectives, self._group, bucket)
+            self.ties.engine.average_gradients(self.model.parameters(), self._group)
         return self._nothing
 
     def end_step(self) -> None:
@@ -81,8 +76,11 @@ class TracedFineTuner(FineTuner):
         """Loss, logits and labels on the host: put together on the device, they would be a new shape with every batch,
         and so a new graph."""
         found = super().prediction_step(*args, **kwargs)
-        self._collectives.sync()
-        return tuple(copied(list(found)))
+        self.ties.engine.end_step()
+        return tuple(self._copied(list(found)))
+
+    def _copied(self, state: Any) -> Any:
+        return copied(state, self.ties.engine.to_host)
 
     def store_flos(self) -> None:
         """As many as on each other rank; the Trainer would ask them, by a tensor on the device."""
@@ -92,7 +90,7 @@ class TracedFineTuner(FineTuner):
 
     def save_pretrained(self, folder: str) -> None:
         """See :class:`FineTuner`."""
-        self.model.save_pretrained(folder, state_dict=copied(self.model.state_dict()))
+        self.model.save_pretrained(folder, state_dict=self._copied(self.model.state_dict()))
 
     def _trained(self) -> dict[str, Any]:
         """See :class:`FineTuner`; on the host."""
@@ -100,32 +98,34 @@ class TracedFineTuner(FineTuner):
         return found
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        super()._save(output_dir, state_dict=copied(self.model.state_dict() if state_dict is None else state_dict))
+        super()._save(
+            output_dir, state_dict=self._copied(self.model.state_dict() if state_dict is None else state_dict)
+        )
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
-            torch.save(copied(self.optimizer.state_dict()), Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self._copied(self.optimizer.state_dict()), Path(output_dir) / OPTIMIZER_NAME)
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """By the host: files know no XLA device."""
+        """By the host: files know no device of this kind."""
         if checkpoint is not None:
             read = partial(torch.load, map_location="cpu", weights_only=True)
             self.optimizer.load_state_dict(read(Path(checkpoint) / OPTIMIZER_NAME))
             self.lr_scheduler.load_state_dict(read(Path(checkpoint) / SCHEDULER_NAME))
 
 
-def _tell_of_tracing() -> None:
+def _tell_of_tracing(device: str) -> None:
     """transformers 5 asks the host, for each batch, whether it has padding, and computes something else where it has
-    none, unless it knows that its operations are gathered into a graph. Of XLA's it does not know."""
+    none, unless it knows that its operations are gathered into a graph. Of those on ``device`` it does not know."""
     from transformers import masking_utils
 
     known = getattr(masking_utils, "is_tracing", None)  # not every release has it
-    if known is None or hasattr(known, "of_xla"):
+    if known is None or hasattr(known, "of_device"):
         return
 
     def is_tracing(tensor: Any = None) -> bool:
-        return (isinstance(tensor, Tensor) and tensor.device.type == "xla") or bool(known(tensor))
+        return (isinstance(tensor, Tensor) and tensor.device.type == device) or bool(known(tensor))
 
-    is_tracing.of_xla = True  # type: ignore[attr-defined]
+    is_tracing.of_device = True  # type: ignore[attr-defined]
     masking_utils.is_tracing = is_tracing

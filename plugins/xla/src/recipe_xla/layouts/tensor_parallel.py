@@ -20,11 +20,11 @@ from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Parallel, Run, plain_name
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.layouts.ties import replace
-from recipe_core.xla import neuronx
-from recipe_core.xla.collectives import average_gradients
-from recipe_core.xla.layouts.cut import Share, cut, exchange_layers
-from recipe_core.xla.layouts.replicated import Traced
-from recipe_core.xla.mesh import Grid
+from recipe_xla import neuronx
+from recipe_xla.collectives import average_gradients
+from recipe_xla.layouts.cut import Share, cut, exchange_layers
+from recipe_xla.layouts.replicated import Traced
+from recipe_xla.mesh import Grid
 
 
 def teamed(module: nn.Module, run: Run) -> Parallel:
@@ -32,7 +32,7 @@ def teamed(module: nn.Module, run: Run) -> Parallel:
 
     Args:
         module: with or without values (on the meta device).
-        run: with a grid of processes, see :func:`recipe_core.xla.neuronx.grid`.
+        run: with a grid of processes, see :func:`recipe_xla.neuronx.grid`.
 
     Raises:
         ConfigError: the degree does not divide the model, or neuronx-distributed cannot be imported.

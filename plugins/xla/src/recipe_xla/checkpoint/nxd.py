@@ -17,11 +17,11 @@ from typing import Any
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
 from recipe_core.checkpoint.ranks.optimizer import numbered, scheduled
-from recipe_core.checkpoint.settings import NxdSettings
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
-from recipe_core.xla.checkpoint import rank_files
-from recipe_core.xla.checkpoint.zero1 import is_shared, whole_states
+from recipe_xla.checkpoint import rank_files
+from recipe_xla.checkpoint.zero1 import is_shared, whole_states
+from recipe_xla.settings import NxdSettings
 
 _NEW = re.compile(r"dp_rank_(?P<dp>\d+)_tp_rank_(?P<tp>\d+)_pp_rank_(?P<pp>\d+)\.pt")
 _FULL = re.compile(r"full_tp_rank_(?P<tp>\d+)_pp_rank_(?P<pp>\d+)\.pt")

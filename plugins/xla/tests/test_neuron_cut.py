@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recipe_core.xla.layouts.cut import _share
+from recipe_xla.layouts.cut import _share
 
 
 @pytest.mark.parametrize(("length", "size"), [(8, 4), (9, 4), (5, 4), (1, 4), (3, 8)])

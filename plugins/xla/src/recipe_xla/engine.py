@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from recipe_core.checkpoint.lazy import hosted
+from recipe_core.engine.loader import DeviceLoader, Request
 from recipe_core.engine.memory import peak_resident
-from recipe_core.engine.native import NativeEngine
+from recipe_core.engine.native import NativeEngine, fork_rng
 from recipe_core.engine.peaks import trainium_instance_peak
-from recipe_core.engine.select import pjrt_device
+from recipe_core.engine.select import divides
 from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.hooks.specs import Part
 from recipe_core.hooks.train import Train
-from recipe_core.xla import neuronx
-from recipe_core.xla.batches import XlaCarrier
-from recipe_core.xla.collectives import Collectives, OnDevices, OneProcess, OverHost, refuse_raw_collectives
-from recipe_core.xla.mesh import Grid, Group
+from recipe_xla import neuronx
+from recipe_xla.batches import StreamLoader, XlaTransfer
+from recipe_xla.checkpoint.shards import on_host
+from recipe_xla.collectives import (
+    Collectives,
+    OnDevices,
+    OneProcess,
+    OverHost,
+    average_gradients,
+    refuse_raw_collectives,
+)
+from recipe_xla.compiler import XlaCompiler
+from recipe_xla.machine import one_process, pjrt_device
+from recipe_xla.mesh import Grid, Group
+from recipe_xla.settings import XlaSettings
+
+
+def build(config: XlaSettings, train: Train, layout: Part | None = None) -> XlaEngine:
+    """The engine ``xla``; a layout that divides the model over devices other than Neuron's has one process."""
+    return XlaEngine(config, train, one_process=layout is not None and divides(layout) and one_process(layout))
 
 
 class XlaEngine(NativeEngine):
@@ -27,10 +50,12 @@ class XlaEngine(NativeEngine):
     never touch the device. What the device has goes through ``collectives``.
     """
 
-    def __init__(self, train: Train, *, one_process: bool) -> None:
+    traced = True
+
+    def __init__(self, config: XlaSettings, train: Train, *, one_process: bool) -> None:
         """``one_process``: drive all devices of the run by SPMD."""
         super().__init__("cpu", train.timeout)
-        self._one_process = one_process
+        self._bucket, self._one_process = int(config.bucket_mb * 2**20), one_process
         self._kind = pjrt_device()
         self._grid: Grid | None = None
         self.collectives: Collectives = OneProcess()
@@ -132,5 +157,52 @@ class XlaEngine(NativeEngine):
         named = {"graphs_compiled": "CompileTime", "host_transfers": "TransferFromDeviceTime"}
         return {name: float((metrics.metric_data(metric) or (0,))[0]) for name, metric in named.items()}
 
-    def carrier(self) -> XlaCarrier:
-        return XlaCarrier(self.device, None if self._grid is None else self._grid.mesh)
+    @property
+    def compiler(self) -> XlaCompiler:
+        return XlaCompiler()
+
+    def device_loader(self, request: Request, train: Train) -> DeviceLoader:
+        transfer = XlaTransfer(self.device, None if self._grid is None else self._grid.mesh)
+        return StreamLoader(transfer, request, train)
+
+    def to_host(self, tensors: Sequence[Tensor]) -> list[Any]:
+        whole = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
+        copies = iter(on_host([tensor for tensor in whole if tensor.device.type == "xla"]))
+
+        def copy(tensor: Tensor) -> Any:
+            if isinstance(tensor, DTensor):
+                return hosted(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
+            return next(copies) if tensor.device.type == "xla" else tensor.detach().to("cpu", copy=True)
+
+        return [copy(tensor) for tensor in tensors]
+
+    def fillable(self, tensor: Tensor) -> Tensor:
+        """Memory on the host: each part that a checkpoint writes would be an operation of a graph."""
+        if isinstance(tensor, DTensor):
+            return hosted(tensor, blank=True)
+        return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.device.type == "xla" else tensor
+
+    def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A barrier keeps the compiler from finding that both times give the same, and so computing them once."""
+        from torch_xla.utils.checkpoint import checkpoint
+
+        return partial(checkpoint, forward, use_reentrant=True)
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
+        if isinstance(group, Group):
+            average_gradients(parameters, self.collectives, group, self._bucket)
+        else:
+            super().average_gradients(parameters, group)
+
+    @contextmanager
+    def fork_rng(self, number: int) -> Iterator[None]:
+        """The device's generator is a number on the host, which becomes data of the graph: no graph depends on it."""
+        from torch_xla.core import xla_model as xm
+
+        state = xm.get_rng_state(self.device)
+        try:
+            with fork_rng(torch.device("cpu"), number):
+                xm.set_rng_state(number, self.device)
+                yield
+        finally:
+            xm.set_rng_state(state, self.device)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
+from recipe_core.checkpoint.lazy import Pieces
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
-from recipe_core.xla.collectives import average_gradients
-from recipe_core.xla.shards import Pieces, on_host
+from recipe_xla.checkpoint.shards import on_host
+
+if TYPE_CHECKING:
+    from recipe_xla.engine import XlaEngine
 
 
 class Traced(Parallel):
@@ -24,15 +28,14 @@ class Traced(Parallel):
 
     def __init__(self, module: nn.Module, run: Run) -> None:
         super().__init__(module)
-        assert run.collectives is not None  # the engine is that of PyTorch/XLA
-        self.run, self.collectives = run, run.collectives
+        assert run.engine is not None
+        self.run, self.engine = run, cast("XlaEngine", run.engine)
+        self.collectives = self.engine.collectives
 
     def _complete(self) -> None:
         self.collectives.sync()
         if self.run.mesh is not None and self.run.dp_size > 1:
-            group = self.run.mesh["dp"].get_group()
-            bucket = int(self.run.train.bucket_mb * 2**20)
-            average_gradients(self.parameters(), self.collectives, group, bucket)  # type: ignore[arg-type]
+            self.engine.average_gradients(self.parameters(), self.run.mesh["dp"].get_group())
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
@@ -63,3 +66,8 @@ def replicated(module: nn.Module, run: Run) -> Parallel:
     """``module``, with or without its values, whole on this rank's device; tied parameters stay tied."""
     materialise(module, run.device)
     return Traced(module, run)
+
+
+def build(module: nn.Module, config: object, run: Run) -> Parallel:
+    """The layouts ``single`` and ``ddp``."""
+    return replicated(module, run)

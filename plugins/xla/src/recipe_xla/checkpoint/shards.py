@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from recipe_core.checkpoint.lazy import Lazy
+from recipe_core.checkpoint.lazy import Offsets, Pieces
 from recipe_core.errors import CheckpointError
-
-Offsets = tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Pieces(Lazy):
-    """A tensor in parts; a format that can, writes them one by one, and others read the whole."""
-
-    parts: tuple[tuple[Offsets, Tensor], ...] = ()
-    """Where each begins in the whole, and its values."""
 
 
 def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str = "a tensor") -> Pieces:

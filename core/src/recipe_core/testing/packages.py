@@ -1,0 +1,42 @@
+"""Installed packages as a test makes them up."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from recipe_core.engine import stack
+
+
+def bare_site(folder: Path, monkeypatch: Any) -> Path:
+    """A new folder of packages before all others, beside ``folder / "product"``, the machine's name.
+
+    Args:
+        folder: where to make it.
+        monkeypatch: pytest's. Until it ends, :mod:`recipe_core.engine.stack` finds no other package.
+    """
+    site = folder / "site"
+    site.mkdir()
+
+    def distribution(name: str) -> metadata.Distribution:
+        for found in metadata.distributions(name=name, path=[str(site)]):
+            return found
+        raise metadata.PackageNotFoundError(name)
+
+    names = {"distribution": distribution, "PackageNotFoundError": metadata.PackageNotFoundError}
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(stack, "metadata", SimpleNamespace(**names))
+    monkeypatch.setattr(stack, "_PRODUCT", folder / "product")
+    return site
+
+
+def install(site: Path, name: str, version: str, size: int = 1_000_000) -> None:
+    """What pip leaves of the package ``name`` in ``site``, with so many bytes of code."""
+    module = name.replace("-", "_")
+    info = site / f"{module}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (site / f"{module}.py").write_text("#" * size)
+    (info / "RECORD").write_text(f"{module}.py,,\n")

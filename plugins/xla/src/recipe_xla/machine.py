@@ -1,0 +1,77 @@
+"""Whether this machine computes by PyTorch/XLA, and what such a run cannot do. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+
+from recipe_core.engine import stack
+from recipe_core.engine.select import processes_here
+from recipe_core.hooks.specs import Part
+from recipe_core.hooks.train import Train
+
+
+def claims(device: str) -> bool:
+    """True where the device is an XLA device by name, or the environment (``PJRT_DEVICE``) or the packages installed
+    (Neuron's plugin beside torch-xla) say that the accelerator is reached by PyTorch/XLA."""
+    if device == "xla":
+        return True
+    accelerated = os.environ.get("PJRT_DEVICE") in ("NEURON", "TPU") or find_spec("libneuronxla") is not None
+    return device == "auto" and accelerated and find_spec("torch_xla") is not None
+
+
+def pjrt_device(environment: Mapping[str, str] = os.environ) -> str:
+    """The device type that PyTorch/XLA computes on: ``PJRT_DEVICE`` where it is set, else by what is installed."""
+    if value := environment.get("PJRT_DEVICE"):
+        return value.upper()
+    if find_spec("libneuronxla") is not None:
+        return "NEURON"
+    return "TPU" if find_spec("libtpu") is not None else "CPU"
+
+
+def one_process(layout: Part) -> bool:
+    """True if one process drives all devices of a run whose ``layout`` divides the model; on Neuron, each has one."""
+    return pjrt_device() != "NEURON"
+
+
+def problems(config: object, train: Train, layout: Part | None, processes: int | None) -> Iterator[str]:
+    """Everything that the engine cannot do of what the settings ask for."""
+    from recipe_xla.variables import refused
+
+    if train.device not in ("auto", "xla"):
+        yield (
+            f"train.device: {train.device}, and train.engine is xla, whose device PJRT_DEVICE names "
+            f"({pjrt_device()} here); leave train.device at auto, or take train.engine=native"
+        )
+    if find_spec("torch_xla") is None:
+        yield "train.engine: xla needs torch-xla (pip install torch==2.9.0 torch-xla==2.9.0), which is not installed"
+    yield from refused(os.environ)
+    if train.compile:
+        yield "train.compile: XLA compiles what it is given by itself; set it to false, or take train.engine=native"
+    if train.stochastic_rounding and pjrt_device() != "NEURON":
+        yield (
+            "train.stochastic_rounding: with train.engine=xla the runtime rounds, and only Neuron's does "
+            f"(PJRT_DEVICE is {pjrt_device()}); switch it off, or take train.engine=native"
+        )
+    if layout is not None:
+        yield from _layout_problems(layout)
+    kind = stack.at_hand(train.device, "xla")
+    if kind is not None and processes is not None:
+        yield from stack.worker_problems(kind, processes_here(processes))
+
+
+def _layout_problems(layout: Part) -> Iterator[str]:
+    config, name = layout.config, layout.spec.name
+    way_out = "take layout=ddp or layout=tp, or train.engine=native"
+    if getattr(config, "pp", 1) > 1:
+        yield f"layout: {name} makes a pipeline, which train.engine=xla has none of; {way_out}"
+    if getattr(config, "data", "ddp") != "ddp":
+        yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {way_out}"
+    if getattr(config, "tp", 1) > 1 and pjrt_device() == "NEURON":
+        yield from (f"layout.tp: {problem}" for problem in stack.nxd_problems())
+    if getattr(config, "sequence_parallel", False):
+        yield (
+            "layout.sequence_parallel: with train.engine=xla what lies between the layers is not split (on Neuron), or "
+            "as the compiler likes; set it to false"
+        )
