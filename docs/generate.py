@@ -38,7 +38,7 @@ NOTES = {
         "accelerator, else `native`. `train.engine=NAME` says the same as `engine=NAME`.",
     )
 }
-"""What is said of a kind before its contributions."""
+"""Paragraphs before the contributions of a kind."""
 
 
 def page(registry: Registry) -> str:

@@ -16,6 +16,7 @@ def test_the_suite_is_whole() -> None:
         "test_names_and_summaries",
         "test_settings_are_frozen_and_have_usable_defaults",
         "test_every_name_of_code_resolves",
+        "test_engines_are_asked_without_torch",
         "test_every_variant_resolves",
         "test_a_model_is_divided_as_it_says",
         "test_tiny_trains",

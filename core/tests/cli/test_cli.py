@@ -161,6 +161,7 @@ def test_check_estimates_what_the_run_needs(typed: Typed, monkeypatch: pytest.Mo
         fake on 2 processes: no problem found
 
           parameters          2.00 M
+          engine              native (engine=auto)
 
           memory              of one process (fp32, micro batch 2)
             weights                 8 MB
@@ -184,7 +185,7 @@ def test_check_estimates_what_the_run_needs(typed: Typed, monkeypatch: pytest.Mo
 def test_check_says_what_it_does_not_know(typed: Typed) -> None:
     code, out, _ = typed("check", "fake", "data=silent")
     assert code == 0
-    assert out.splitlines()[-1] == "  What it needs is not known: dataset 'silent' says nothing of itself (facts)."
+    assert out.splitlines()[-3] == "  What it needs is not known: dataset 'silent' says nothing of itself (facts)."
 
 
 def test_run_makes_a_folder_of_its_own(typed: Typed) -> None:

@@ -70,11 +70,11 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
     if model is None or data is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
         unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
-        return "\n\n".join([head, f"  {unknown}", *_blocks([_environment(job, world_size)])])
+        return "\n\n".join([head, f"  {unknown}", *_blocks([_engine(job), _environment(job, world_size)])])
     division, data_ranks = job.division(world_size)
     figures = estimate(model, data, job.train, division, data_ranks)
     groups = [
-        [("parameters", _count(figures.parameters))],
+        [("parameters", _count(figures.parameters)), *_engine(job)],
         _memory(job, figures, memory(job.train.device), world_size),
         _work(job.train, data, figures),
         _disk(figures, out),
@@ -141,6 +141,10 @@ def _disk(figures: Estimate, out: Path) -> list[Row]:
     several = f"{figures.checkpoints} at once need {scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
     free = f"{scaled(free_space(out), 'B')} are free for {out}/"
     return [("one checkpoint", f"{scaled(figures.checkpoint, 'B')}; {several}{free}")]
+
+
+def _engine(job: Job) -> list[Row]:
+    return [("engine", f"{job.engine.spec.name}{' (engine=auto)' if job.auto else ''}")]
 
 
 def _environment(job: Job, world_size: int) -> list[Row]:

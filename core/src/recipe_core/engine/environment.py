@@ -59,7 +59,7 @@ def variables(job: Job, processes: int, several_machines: bool) -> list[Variable
 
 
 def native_variables(job: Job, processes: int, several_machines: bool) -> Iterator[Variable]:
-    """Of PyTorch's own devices; see :class:`recipe_core.hooks.specs.EngineSpec`."""
+    """Variables for PyTorch's own devices; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     kind = stack.at_hand(job.train.device, "native")
     if kind is not None:
         yield Variable("TORCH_NEURONX_NEFF_CACHE_DIR", str(compiled_folder()), "what was compiled once is kept")

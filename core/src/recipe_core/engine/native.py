@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,7 +29,7 @@ from recipe_core.engine.compiled import Compiler, TorchCompile
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.peaks import Peak, known_peak, trainium_instance_peak
-from recipe_core.engine.protocol import Value
+from recipe_core.engine.protocol import Engine, Value
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.failures import chain, explain
@@ -46,7 +46,7 @@ _UNNUMBERED = ("cpu", "neuron", "hpu")
 _FAREWELL = 5.0
 
 
-def build(config: object, train: Train, layout: object = None) -> NativeEngine:
+def build(config: object, train: Train, layout: object = None) -> AbstractContextManager[Engine]:
     """The engine ``native``."""
     # transformers, which would else take an installed torch-xla for what the run computes on.
     os.environ.setdefault("USE_TORCH_XLA", "0")

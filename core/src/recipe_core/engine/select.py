@@ -1,4 +1,4 @@
-"""The engine of a run: what it cannot do, and which one is missing. Nothing here imports torch."""
+"""The engine of a run: its problems with the settings, and a plugin that is missing. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MISSING = (
 
 
 def spec_of(engine: Part) -> EngineSpec:
-    """What is registered of an engine."""
+    """The spec of an engine."""
     assert isinstance(engine.spec, EngineSpec)  # the registry takes no other
     return engine.spec
 
@@ -43,7 +43,7 @@ def divides(layout: Part) -> bool:
 
 
 def native_problems(config: object, train: Train, layout: Part | None, processes: int | None) -> Iterator[str]:
-    """What PyTorch's own devices cannot do; see :class:`recipe_core.hooks.specs.EngineSpec`."""
+    """Settings that PyTorch's own devices do not take; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     if train.device == "xla":
         if find_spec("recipe_xla") is None:
             yield f"train.device: xla, and {_MISSING}"

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from recipe_core.hooks.registry import KINDS, Registry, load
-from recipe_core.hooks.specs import Model, Recipe, Spec
+from recipe_core.hooks.specs import EngineSpec, Model, Recipe, Spec
 from recipe_core.hooks.specs import load as load_function
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing.runs import Finished, run_tiny
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+LIGHT = ("claims", "problems", "environment", "one_process", "precompile", "findings")
+"""Functions of an engine that are called before a run."""
 
 
 class PluginConformance:
@@ -63,7 +65,7 @@ class PluginConformance:
 
     @classmethod
     def specs(cls) -> list[Spec]:
-        """Models, datasets, layouts and checkpoint formats."""
+        """Models, datasets, layouts, checkpoint formats and engines."""
         return [item for _, item in cls.contributed() if isinstance(item, Spec)]
 
     @classmethod
@@ -102,11 +104,21 @@ class PluginConformance:
         import pkgutil
 
         for _, item in self.contributed():
-            keys = ("build", "facts", "plan", "tokenizer", "run", "log_line", "closing")
+            keys = ("build", "facts", "plan", "tokenizer", "run", "log_line", "closing", *LIGHT)
             named = {key: getattr(item, key, "") for key in keys}
-            for key, target in {**named, **getattr(item, "adapters", {})}.items():
+            others = {**getattr(item, "adapters", {}), **getattr(item, "layouts", {})}
+            for key, target in {**named, **others}.items():
                 if target:
                     assert callable(pkgutil.resolve_name(target)), f"{item.name}.{key}"
+
+    def test_engines_are_asked_without_torch(self) -> None:
+        """Functions of an engine that are called before a run import no torch."""
+        for spec in self.specs():
+            if isinstance(spec, EngineSpec):
+                modules = {getattr(spec, key).partition(":")[0] for key in LIGHT} - {""}
+                code = f"import sys, {', '.join(sorted(modules)) or 'sys'}; print('torch' in sys.modules)"
+                done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+                assert done.stdout.strip() == "False", spec.name
 
     def test_every_variant_resolves(self, registry: Registry) -> None:
         """Every shipped variant fits the real settings; ``tiny`` is one of them."""

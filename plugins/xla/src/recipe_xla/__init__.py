@@ -1,1 +1,7 @@
-"""What PyTorch/XLA needs of its own: how ranks meet, and how tensors are laid out over devices."""
+"""PyTorch/XLA as an engine: read ``plugin.py`` first, then ``engine.py``.
+
+``machine.py``, ``variables.py``, ``doctor.py``, ``compiler.py``: what is asked before a run, without torch.
+``batches.py``, ``collectives.py``, ``mesh.py``: parts of the engine. ``neuronx.py``: the adapter of
+neuronx-distributed. ``layouts/``: its builds of the core's layouts. ``checkpoint/``: the formats nxd and xser, and
+shards of devices on the host.
+"""

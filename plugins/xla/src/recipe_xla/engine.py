@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from recipe_core.engine.loader import DeviceLoader, Request
 from recipe_core.engine.memory import peak_resident
 from recipe_core.engine.native import NativeEngine, fork_rng
 from recipe_core.engine.peaks import trainium_instance_peak
+from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import divides
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.specs import Part
@@ -38,7 +39,7 @@ from recipe_xla.mesh import Grid, Group
 from recipe_xla.settings import XlaSettings
 
 
-def build(config: XlaSettings, train: Train, layout: Part | None = None) -> XlaEngine:
+def build(config: XlaSettings, train: Train, layout: Part | None = None) -> AbstractContextManager[Engine]:
     """The engine ``xla``; a layout that divides the model over devices other than Neuron's has one process."""
     return XlaEngine(config, train, one_process=layout is not None and divides(layout) and one_process(layout))
 

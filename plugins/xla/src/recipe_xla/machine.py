@@ -1,4 +1,4 @@
-"""Whether this machine computes by PyTorch/XLA, and what such a run cannot do. Imports no torch."""
+"""The engine's claim on a machine, and its problems with the settings of a run. Imports no torch."""
 
 from __future__ import annotations
 

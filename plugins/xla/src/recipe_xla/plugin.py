@@ -1,4 +1,4 @@
-"""What this plugin contributes: the engine xla, and the checkpoint formats of the libraries around it."""
+"""Contributions of this plugin: the engine xla, and the checkpoint formats of the libraries around it."""
 
 from __future__ import annotations
 

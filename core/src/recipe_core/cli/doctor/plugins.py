@@ -1,4 +1,4 @@
-"""Whether the plugins load and name different things, and what their engines find on this machine."""
+"""Plugins that load or do not, and the findings of their engines on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the devices of one process hold of a tensor, on the host: each part once, however many devices have it."""
+"""Shards of a tensor on the devices of one process, copied to the host: each once, however many devices have it."""
 
 from __future__ import annotations
 
