@@ -29,8 +29,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the corpus in it, made by two processes that ask at once."""
     folder = tmp_path_factory.mktemp("cache")
     code = (
-        "import sys, pathlib; from recipe_bert_dp import corpus, config; "
-        "corpus.prepare(pathlib.Path(sys.argv[1]), config.BertHdf5(vocabulary=1000, sequence=64, max_predictions=10))"
+        "import sys, pathlib; from recipe_bert_dp.data import corpus; from recipe_bert_dp.settings import BertHdf5; "
+        "corpus.prepare(pathlib.Path(sys.argv[1]), BertHdf5(vocabulary=1000, sequence=64, max_predictions=10))"
     )
     at_once(code, str(folder))
     return folder

@@ -26,7 +26,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the corpus in it, made by two processes that ask at once."""
     folder = tmp_path_factory.mktemp("cache")
     code = (
-        "import sys, pathlib; from recipe_megatron_gpt import corpus; corpus.prepare(pathlib.Path(sys.argv[1]), 1000)"
+        "import sys, pathlib; from recipe_megatron_gpt.data import corpus; "
+        "corpus.prepare(pathlib.Path(sys.argv[1]), 1000)"
     )
     at_once(code, str(folder))
     return folder

@@ -238,7 +238,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 import numpy as np
-from recipe_megatron_gpt import arrays
+from recipe_megatron_gpt.data import arrays
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.order import Part, fast
 

@@ -99,10 +99,10 @@ def test_workers_that_cannot_help_are_not_started(site: Path, typed: Typed) -> N
 INTERRUPTED = """
 import os, sys
 from recipe_core.cli.main import main
-from recipe_megatron_gpt import prepare, token_store
+from recipe_megatron_gpt.prepare import indexed, store
 
-prepare.CHUNK, token_store.NOTE_EVERY = 1000, 0.0
-add, added = token_store.TokenStore.add, 0
+indexed.CHUNK, store.NOTE_EVERY = 1000, 0.0
+add, added = store.TokenStore.add, 0
 
 def add_some(self, part):
     global added
@@ -114,7 +114,7 @@ def add_some(self, part):
             file.flush()
         os.kill(os.getpid(), 9)
 
-token_store.TokenStore.add = add_some
+store.TokenStore.add = add_some
 main(sys.argv[2:])
 """
 
