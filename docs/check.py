@@ -1,4 +1,4 @@
-"""Check the documentation against the code: links, commands, quoted files, examples, and the generated reference."""
+"""Check the documentation against the code: links, paths, commands, quoted files, examples, and the core's picture."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
@@ -29,6 +30,12 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 SHELLS = {"bash", "console", "sh", "shell"}
+CODE = ("core", "csrc", "plugins", "docs", "benchmarks", "tests")
+"""Folders whose files pages may name in backticks."""
+FOREIGN = {"megatron/training/arguments.py", "pretrain_gpt.py", "run_pretraining.py"}
+"""Files of other projects that pages name in backticks."""
+PICTURED = ("core/README.md", "docs/explanation.md")
+"""Pages that show the picture of the core."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,82 @@ def broken_links(page: Path) -> Iterator[str]:
                 yield f"{place}: {target}: no such file"
             elif anchor and path.suffix == ".md" and anchor not in anchors(path):
                 yield f"{place}: {target}: no such heading"
+
+
+def names(page: Path) -> Iterator[tuple[Place, str]]:
+    """Everything that a page has between single backticks."""
+    for token in tokens(page):
+        for child in token.children or ():
+            if child.type == "code_inline":
+                yield Place(page, token.map[0] + 1 if token.map else 1), child.content
+
+
+@cache
+def files_of(folder: Path) -> frozenset[str]:
+    """Paths of the files below ``folder``, each with a slash before it, so that the end of one can be looked for."""
+    folders = [ROOT / name for name in CODE] if folder == ROOT else [folder]
+    found = [path for part in folders for path in part.rglob("*.*")] + list(folder.glob("*.*"))
+    return frozenset(f"/{path.relative_to(folder).as_posix()}" for path in found)
+
+
+def broken_names(page: Path) -> Iterator[str]:
+    """Source files and dotted names of our packages, in backticks, that do not exist.
+
+    A path may begin anywhere: `train/run.py`. A bare name on the page of a package must be a file of that package.
+    """
+    package = ROOT if DOCS in page.parents else page.parent
+    for place, name in names(page):
+        if re.fullmatch(r"[\w./-]+\.(py|cpp|hpp|toml)", name) and name not in FOREIGN:
+            known = files_of(ROOT if "/" in name else package)
+            if not any(path.endswith(f"/{name}") for path in known):
+                yield f"{place}: `{name}`: no such file"
+        elif re.fullmatch(r"recipe_\w+(\.\w+)+", name) and not is_defined(name):
+            yield f"{place}: `{name}`: no such module, and no such name in one"
+
+
+def defines(path: Path, name: str) -> bool:
+    """Return True where a source file defines a function, a method, a class or a constant ``name``, or imports it."""
+    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^from .* import .*\b{name}\b"
+    return re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
+def broken_stops(page: Path) -> Iterator[str]:
+    """Stops of a walk through the code (a link to a file, then a name in backticks) whose file lacks the name."""
+    text = page.read_text(encoding="utf-8")
+    for stop in re.finditer(r"\]\(([^()\s]+\.py)\)\s+`(\w+)`", text):
+        path = page.parent / stop[1]
+        if path.is_file() and not defines(path, stop[2]):
+            yield f"{Place(page, text.count(chr(10), 0, stop.start()) + 1)}: {stop[1]} defines no `{stop[2]}`"
+
+
+def is_defined(name: str) -> bool:
+    """Return True where a dotted name is a module of this repository, or something that one defines."""
+    for parts in range(name.count(".") + 1, 0, -1):
+        words = name.split(".")
+        module, rest = "/" + "/".join(words[:parts]), words[parts:]
+        endings = tuple(f"/{source}{module}{end}" for source in ("src", "python") for end in (".py", "/__init__.py"))
+        paths = [path for path in files_of(ROOT) if path.endswith(endings)]
+        if paths:
+            return all(defines(ROOT / paths[0].lstrip("/"), word) for word in rest[:1])
+    return False
+
+
+def rooms() -> set[str]:
+    """The layers of the core, as import-linter's contract in pyproject.toml names them."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    layers = re.search(r'containers = \["recipe_core"\].*?\nlayers = \[(.*?)\n\]', text, re.DOTALL)
+    assert layers is not None
+    return set(re.findall(r"\w+", layers[1]))
+
+
+def wrong_pictures() -> Iterator[str]:
+    """Pictures that differ between pages, rooms of the core that they lack, and rooms that are none."""
+    first, *others = ["".join(text for _, info, text in fences(ROOT / page) if info == "mermaid") for page in PICTURED]
+    if any(other != first for other in others):
+        yield f"the pictures on {' and '.join(PICTURED)} differ"
+    drawn = set(re.findall(r"^ *(\w+)\[", first, re.MULTILINE))
+    yield from (f"{PICTURED[0]}: the picture lacks {name}" for name in sorted(rooms() - drawn))
+    yield from (f"{PICTURED[0]}: the picture has {name}, which is no layer" for name in sorted(drawn - rooms()))
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -135,7 +218,8 @@ def wrong_code(page: Path) -> Iterator[str]:
 
 def main() -> int:
     """Print what is wrong; the exit code says whether anything is."""
-    problems = [p for page in PAGES for check in (broken_links, wrong_commands, wrong_code) for p in check(page)]
+    checks = (broken_links, broken_names, broken_stops, wrong_commands, wrong_code)
+    problems = [p for page in PAGES for check in checks for p in check(page)] + list(wrong_pictures())
     for problem in problems:
         print(problem)
     print(f"{len(PAGES)} pages, {len(problems)} problems")
