@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -40,3 +43,27 @@ def test_no_test_is_dropped_in_silence() -> None:
     names = Counter(path.name for path in files if path.name.startswith("test_"))
     assert [name for name, count in names.items() if count > 1] == []
     assert [path for path in files if path.name == "__init__.py"] == []
+
+
+def imports(node: ast.AST, names: Collection[str]) -> Iterator[str]:
+    """The modules among ``names`` that ``node`` imports, in functions too; not what is for type checking only."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names if alias.name in names)
+        elif isinstance(child, ast.ImportFrom):
+            for alias in child.names:
+                yield from [name for name in (f"{child.module}.{alias.name}", child.module) if name in names][:1]
+        elif not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield from imports(child, names)
+
+
+def test_no_import_circle() -> None:
+    files: dict[str, Path] = {}
+    for folder in (*ROOT.glob("core/src"), *ROOT.glob("csrc/python"), *ROOT.glob("plugins/*/src")):
+        for path in folder.rglob("*.py"):
+            files[".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")] = path
+    assert {"recipe_core.train.loop", "recipe_index.bert", "recipe_megatron_gpt.plugin"} <= files.keys()
+    graph = {name: {*imports(ast.parse(path.read_bytes()), files)} - {name} for name, path in files.items()}
+    # `start` imports the engine that it makes, which is built on this module.
+    graph["recipe_core.engine.protocol"] -= {"recipe_core.engine.native", "recipe_core.xla.engine"}
+    TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle

@@ -1,6 +1,9 @@
-"""What the tests of any plugin need: run its recipes, spawn ranks, and the conformance tests that it inherits.
+"""Tools for the tests of plugins.
 
-A plugin's whole conformance test is::
+``conformance.py``: the tests that every plugin inherits; read it first. ``runs.py``: run recipes through the real
+command. ``spawn.py``: run a function on several ranks; ``forks.py``, ``forked_rank.py``: do so fast.
+``checkpoints.py``, ``activations.py``: convert checkpoints, and measure what autograd keeps. ``toy.py``,
+``toy_parts.py``: a plugin small enough to read in a minute. A plugin's whole conformance test is::
 
     from recipe_core.testing import PluginConformance
 

@@ -1,1 +1,7 @@
-"""BERT: data for its pre-training. What it adds to recipe is in :mod:`recipe_bert_dp.plugin`."""
+"""BERT: its pre-training, and the data for it.
+
+``plugin.py``: everything this plugin adds, by name; read it first. ``settings.py``: all settings. ``model/``,
+``data/``, ``prepare/``: the model, its batches, and how text becomes shards. ``checkpoint.py``: the format
+``neuron_bert``. ``console.py``, ``closing.py``: log line and closing words of a run. ``testing.py``: batches for
+tests. ``variants/``: one YAML file per variant.
+"""

@@ -1,1 +1,4 @@
-"""BERT, tensor parallel. What it adds to recipe is in :mod:`recipe_bert_tp.plugin`."""
+"""BERT, tensor parallel.
+
+``plugin.py``: a recipe of parts that other plugins bring, by name. ``variants/``: one YAML file per variant.
+"""

@@ -1,4 +1,4 @@
-"""Settings of the model and of the data. No torch here."""
+"""Settings of the model, of the data, and of the training, in this order. No torch here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,7 @@
-"""GPT pre-training on memory-mapped token files, as a plugin of recipe."""
+"""GPT pre-training on memory-mapped token files.
+
+``plugin.py``: everything this plugin adds, by name; read it first. ``settings.py``: all settings. ``model/``,
+``data/``, ``prepare/``, ``tokenizer/``: the model, its batches, how text becomes token files, and tokenizers.
+``generate.py``: text from a trained model. ``console.py``: Megatron-LM's log line. ``variants/``: one YAML file per
+variant.
+"""

@@ -1,4 +1,4 @@
-"""Settings of this plugin's contributions. No torch here."""
+"""Settings of the model, the data and the preparation, in this order. No torch here."""
 
 from __future__ import annotations
 

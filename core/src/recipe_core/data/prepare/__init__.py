@@ -1,4 +1,10 @@
-"""Making data sets: the parts that every ``recipe prepare`` is built from. No torch."""
+"""Building blocks of every ``recipe prepare``. No torch.
+
+``output.py``: the output folder, under its final name only when complete; read it first. ``pool.py``: an ordered map
+over worker processes. ``progress.py``: the progress bar. ``inputs.py``, ``manifest.py``: the entries of
+``manifest.json`` for the inputs and for the files. :class:`DataFiles` and :class:`Inspection`, below: a plugin's
+``recipe inspect`` and ``recipe verify``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The model ``bert_pretraining``.
 
-``bert.py``: the module and its loss; ``layer.py``: one block. ``facts.py``, ``tensor_plan.py``: its sizes, and how
-tensor parallelism cuts it; no torch there. ``hf.py``: its tensors under Hugging Face's names.
+``bert.py``: the module and its loss; read it first. ``layer.py``: one block of the encoder. ``facts.py``,
+``tensor_plan.py``: its sizes, and how tensor parallelism shards it; no torch there. ``hf.py``: its tensors under the
+names of Hugging Face, NVIDIA and Neuron.
 """

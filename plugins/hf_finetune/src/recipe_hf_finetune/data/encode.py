@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from recipe_core.errors import ConfigError
-from recipe_hf_finetune.data.splits import Examples
+from recipe_hf_finetune.data.examples import Examples
 
 
 class Encoded(Dataset[dict[str, Any]]):

@@ -13,15 +13,12 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from recipe_core.data.text import library, sentences
 from recipe_core.errors import DataError
 from recipe_core.files import home, load_or_build
+from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.rewrite import rewritten
-
-if TYPE_CHECKING:
-    from recipe_hf_finetune.data.splits import Examples
 
 VERSION = 1
 """Raise it when a change here changes the pairs: old caches are then left alone."""
@@ -42,8 +39,6 @@ def pairs(count: int, cache: Path | None) -> dict[str, Examples]:
         DataError: this Python carries too little text.
         DiskError: ``cache`` cannot be written.
     """
-    from recipe_hf_finetune.data.splits import Examples
-
     path = (cache or home()) / f"sentence-pairs-{_fingerprint(count)}.jsonl"
     found = load_or_build(path, _read, lambda part: _write(part, count))
     return {

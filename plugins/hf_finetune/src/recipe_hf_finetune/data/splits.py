@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import DataError
+from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.files import ENDINGS, Row, rows
 from recipe_hf_finetune.data.tasks import GLUE, OWN, PAIRS, Task
 from recipe_hf_finetune.settings import TextClassification
@@ -21,19 +22,6 @@ _NAMES = {
 _USUAL = (("sentence1", "sentence2"), ("sentence",), ("text",))
 _MICROSOFT = (("#1 String", "#2 String"), "Quality")
 """Columns of text and label in Microsoft's files of MRPC."""
-
-
-@dataclass(frozen=True)
-class Examples:
-    """The samples of one split."""
-
-    texts: tuple[list[str], ...]
-    """A list for each column of text."""
-    labels: list[int] | list[float] | None
-    """Numbers of labels; of a regression, the values; None where the split has none."""
-
-    def __len__(self) -> int:
-        return len(self.texts[0])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 """The model ``sequence_classifier``.
 
-``classifier.py``: built of sizes, or loaded; ``source.py``: what ``model.source`` names; ``facts.py``: its sizes.
+``classifier.py``: the model, built from its sizes or loaded; read it first. ``source.py``: from ``model.source`` to a
+folder for ``from_pretrained``. ``facts.py``: its sizes before a run; no torch there.
 """

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_core.files import write_text
-from recipe_hf_finetune.data.splits import Corpus, Examples
+from recipe_hf_finetune.data.examples import Examples
+from recipe_hf_finetune.data.splits import Corpus
 from recipe_hf_finetune.results import pictures
 from recipe_hf_finetune.results.metrics import confusion
 

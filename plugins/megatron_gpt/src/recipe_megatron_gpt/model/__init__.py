@@ -1,5 +1,6 @@
 """The model ``gpt``.
 
-``gpt.py``: the module and its loss. ``facts.py``, ``tensor_plan.py``: its sizes, and how tensor parallelism cuts it; no
-torch there. ``hf.py``, ``megatron.py``: its tensors under Hugging Face's and Megatron's names.
+``gpt.py``: the module and its loss; read it first. ``facts.py``, ``tensor_plan.py``: its sizes, and how tensor
+parallelism shards it; no torch there. ``hf.py``, ``megatron.py``: its tensors under Hugging Face's and megatron-core's
+names.
 """

@@ -1,5 +1,5 @@
 """``recipe prepare gpt_indexed``.
 
-``indexed.py``: the preparation as a whole; ``worker.py``: what its worker processes do; ``store.py``: token files while
-they grow.
+``indexed.py``: the preparation as a whole; read it first. ``worker.py``: its worker processes. ``store.py``: token
+files while they grow, journaled, so that an interrupted preparation can continue.
 """

@@ -1,6 +1,8 @@
 """Tokenizers: reading, comparing, and encoding with them.
 
-``vocabulary.py``: tokenizers in the forms that people have them in. ``encoders.py``: three ways from text to token ids;
-``rank_file.py``: a tokenizer as gigatoken reads it fastest. ``known.py``, ``cache.py``: what was found out about a
-tokenizer. ``text.py``, ``files.py``: token ids back to text, and the tokenizer as AutoTokenizer takes it.
+``encoders.py``: three ways from text to token ids; read it first. ``vocabulary.py``: the forms in which people have
+their tokenizers. ``rank_file.py``: a tokenizer in the form that gigatoken reads fastest. ``characters.py``,
+``parts.py``: characters that two libraries split differently, and long texts in parts. ``known.py``, ``cache.py``:
+facts about a tokenizer, and where they are kept. ``text.py``: token ids to text and back; ``files.py``: a folder for
+AutoTokenizer.
 """

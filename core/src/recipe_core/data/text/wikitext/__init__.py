@@ -1,11 +1,12 @@
-"""From the wikitext of an article to prose: the costly stage, which workers share.
+"""The wikitext of an article as prose: the costly stage, which worker processes share.
 
-What is dropped: templates (but see :mod:`recipe_core.data.text.wikitext.templates`), tables, references, pictures,
-categories,
-comments, long formulas (see :mod:`recipe_core.data.text.wikitext.formulas`), galleries, listings, magic words. What
-stays: running
-text, the text of links, list items and headings as lines of their own. Sections that are left empty go with their
-heading.
+``dump.py``: pages of a dump. ``prose``, below: one pass over the tokens of a page. ``templates.py`` (with
+``measures.py``) and ``formulas.py``: templates and formulas that stand inside sentences, as plain text. ``tidy.py``:
+the last steps: holes, entities, lines and sections.
+
+Templates of other names, tables, references, pictures, categories, comments, long formulas, galleries, listings and
+magic words are dropped. Running text, the text of links, list items and headings stay, items and headings as lines of
+their own. A section that is left empty goes with its heading.
 """
 
 from __future__ import annotations

@@ -1,0 +1,18 @@
+"""The samples of one split, as texts and labels. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The samples of one split."""
+
+    texts: tuple[list[str], ...]
+    """A list for each column of text."""
+    labels: list[int] | list[float] | None
+    """Numbers of labels; of a regression, the values; None where the split has none."""
+
+    def __len__(self) -> int:
+        return len(self.texts[0])
