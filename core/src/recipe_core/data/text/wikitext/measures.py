@@ -28,7 +28,6 @@ _RANGES = {
 _MINOR = ("ft", "lb", "st", "mi", "yd", "oz")
 """Units that another, smaller one may follow: 5 ft 8 in."""
 _ARCS = "°′″"
-_NUMBER = re.compile(r"[\d.,]+")
 
 
 def convert(unnamed: list[str], named: Mapping[str, str]) -> str:
@@ -84,24 +83,6 @@ def fraction(unnamed: list[str], named: Mapping[str, str]) -> str:
     """``{{frac|3|1|2}}``: 3 1/2."""
     whole, parts = (unnamed[0] + " ", unnamed[1:]) if len(unnamed) > 2 else ("", unnamed)
     return whole + ("1/" if len(parts) == 1 else "") + "/".join(parts)
-
-
-def density(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{pop density|3645257|640081.87|km2|prec=1}}``: 5.7/km²."""
-    if len(unnamed) < 3 or not all(_NUMBER.fullmatch(text) for text in unnamed[:2]):
-        return ""
-    try:
-        people, area = (float(text.replace(",", "")) for text in unnamed[:2])
-        places = min(max(int(named.get("prec", "0")), 0), 9)
-        return f"{people / area:,.{places}f}" + _unit(f"/{unnamed[2]}").replace(" ", "")
-    except (ValueError, ArithmeticError):
-        return ""
-
-
-def gauge(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{RailGauge|1435mm}}``: 1,435 mm."""
-    found = re.fullmatch(r"([\d.]+) *([a-z]+)", unnamed[0]) if unnamed else None
-    return f"{int(found[1]):,} {found[2]}" if found and found[1].isdecimal() else "".join(unnamed[:1])
 
 
 def coordinates(unnamed: list[str], named: Mapping[str, str]) -> str:

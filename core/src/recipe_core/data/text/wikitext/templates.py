@@ -50,7 +50,6 @@ _BEFORE = {
 _ACCIDENTALS = {"flat": "♭", "sharp": "♯", "natural": "♮", "doubleflat": "𝄫", "doublesharp": "𝄪"}
 _NUMBERS = {"us patent": "U.S. Patent", "oclc": "OCLC", "issn": "ISSN", "isbn": "ISBN", "doi": "doi:"}
 """What templates put before the number that they are given."""
-_IN_CHINESE_AND_KOREAN = ("c", "t", "s", "p", "hangul", "hanja", "rr", "mr")
 _SHIPS = ("hms", "uss", "hmas", "hmcs", "rms", "sms", "ss", "mv", "css", "usns", "uscgc")
 _RAISED = re.compile(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]")
 _SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
@@ -112,10 +111,6 @@ def _items(unnamed: list[str], named: Mapping[str, str]) -> str:
     return "".join(f"\n* {item}" for item in unnamed if item) + "\n"
 
 
-def _joined(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return "".join(unnamed)
-
-
 def _chemical(unnamed: list[str], named: Mapping[str, str]) -> str:
     """``{{chem|CO|3|2-}}``: CO3²⁻."""
     return "".join(raised(part) if part[-1:] in ("+", "-", "−") else part for part in unnamed)
@@ -141,15 +136,6 @@ def _ship(prefix: str) -> Show:
     return lambda unnamed, named: f"{prefix} {unnamed[0]}" if unnamed else prefix
 
 
-def _any_ship(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return " ".join(part for part in unnamed[:2] if part)
-
-
-def _ship_class(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{sclass|Nimitz|aircraft carrier}}``"""
-    return "-class ".join(part for part in unnamed[:2] if part)
-
-
 def _block(unnamed: list[str], named: Mapping[str, str]) -> str:
     return f"\n\n{_first(unnamed, named)}\n\n"
 
@@ -168,24 +154,10 @@ def _as_of(unnamed: list[str], named: Mapping[str, str]) -> str:
     return f"{start if {'lc', 'df_lc'} & named.keys() else start.capitalize()} {_date(unnamed)}"
 
 
-def _only_date(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return _date(unnamed)
-
-
 def _nihongo(unnamed: list[str], named: Mapping[str, str]) -> str:
     english, *others = unnamed or [""]
     inside = ", ".join(other for other in others if other)
     return english + (f" ({inside})" if inside and english else inside)
-
-
-def _spellings(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{zh|s=汉|t=漢|p=hàn}}``, each spelling once."""
-    given = [*unnamed[:1], *(named[key] for key in _IN_CHINESE_AND_KOREAN if named.get(key))]
-    return ", ".join(dict.fromkeys(text for text in given if text))
-
-
-def _phoneme(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return f"/{unnamed[0]}/" if unnamed else ""
 
 
 def _music(unnamed: list[str], named: Mapping[str, str]) -> str:
@@ -193,39 +165,8 @@ def _music(unnamed: list[str], named: Mapping[str, str]) -> str:
     return "/".join(unnamed[1:3]) if kind == "time" else _ACCIDENTALS.get(kind, "")
 
 
-def _dental(unnamed: list[str], named: Mapping[str, str]) -> str:
-    return "/".join(filter(None, (named.get("upper"), named.get("lower"))))
-
-
-def _verse(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{bibleverse|1|Samuel|3:25|KJV}}`` and ``{{bibleref|Mark|3:25|9}}``: up to chapter and verse."""
-    shown: list[str] = []
-    for part in filter(None, unnamed):
-        shown.append(part)
-        if ":" in part:
-            break
-    return " ".join(shown)
-
-
 def _number(prefix: str) -> Show:
     return lambda unnamed, named: f"{prefix} {unnamed[0]}" if unnamed and unnamed[0] else ""
-
-
-def _old_style(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{OldStyleDate|February 2|1905|January 20}}``: dates of the Gregorian and of the Julian calendar."""
-    day, year, old = (*unnamed[:3], "", "", "")[:3]
-    return f"{day} [O.S. {old}] {year}" if old else f"{day} {year}".strip()
-
-
-def _authors(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``{{harvtxt|Linden|Ross|1996}}``: Linden & Ross 1996."""
-    *names, year = unnamed or [""]
-    return f"{' & '.join(filter(None, [', '.join(names[:-1]), *names[-1:]]))} {year}".strip()
-
-
-def _gloss(unnamed: list[str], named: Mapping[str, str]) -> str:
-    text = _first(unnamed, named)
-    return f"'{text}'" if text else ""
 
 
 _SHOWS: dict[str, Show] = {
@@ -238,29 +179,16 @@ _SHOWS: dict[str, Show] = {
     **{name: _number(prefix) for name, prefix in _NUMBERS.items()},
     **dict.fromkeys(("convert", "cvt"), measures.convert),
     **dict.fromkeys(("coord", "coor dm", "coor dms"), measures.coordinates),
-    **dict.fromkeys(("railgauge", "track gauge"), measures.gauge),
-    **dict.fromkeys(("birth date", "death date", "start date", "end date", "film date", "dts", "date"), _only_date),
     **dict.fromkeys(("frac", "sfrac", "fraction"), measures.fraction),
     **dict.fromkeys(("chem", "chem2"), _chemical),
-    "linktext": _joined,
     "sup": _superscript,
     "columns": _numbered_columns,
     **dict.fromkeys(("ordered list", "bulleted list", "unordered list"), _items),
     **dict.fromkeys(("columns-list", "div col", "colbegin", "col-begin", "columns list"), _columns),
     **dict.fromkeys(("hlist", "ubl", "unbulleted list", "flatlist", "plainlist"), _listed),
-    **dict.fromkeys(("gloss", "trans", "literal translation", "lit", "lit.", "translation"), _gloss),
     **dict.fromkeys(("nihongo", "nihongo2", "nihongo3"), _nihongo),
-    **dict.fromkeys(("zh", "korean"), _spellings),
-    **dict.fromkeys(("ipaslink", "ipalink"), _phoneme),
-    **dict.fromkeys(("bibleverse", "bibleverse-nb", "bibleref", "bibleref2"), _verse),
-    **dict.fromkeys(("harvnb", "harvtxt", "harvcoltxt"), _authors),
     **dict.fromkeys(("e", "e-sp", "esp", "10^"), measures.power),
     "as of": _as_of,
-    "ship": _any_ship,
-    **dict.fromkeys(("sclass", "sclass2"), _ship_class),
     "val": measures.value,
-    "pop density": measures.density,
-    "dentalformula": _dental,
     "music": _music,
-    "oldstyledate": _old_style,
 }
