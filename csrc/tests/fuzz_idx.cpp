@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "recipe_index/idx.hpp"
+#include "recipe_index/tokens/idx.hpp"
 
 namespace {
 

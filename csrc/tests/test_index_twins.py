@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,19 @@ def test_stubs_have_the_signatures_of_the_twins() -> None:
         compiled = getattr(recipe_index._core, stub.name).__doc__.split(")")[0]
         assert [part.split(":")[0] for part in compiled.split("(")[1].split(", ")] == [a.arg for a in stub.args.args]
     assert names == set(plain.__all__) - {"Idx"} == set(recipe_index.__all__) - {"Idx"}
+
+
+@pytest.mark.parametrize("stub", ["_core", "_bert", "_text"])
+def test_stubs_document_every_argument(stub: str) -> None:
+    tree = ast.parse(Path(recipe_index.__file__).with_name(f"{stub}.pyi").read_text())
+    documented = 0
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            made_by = next((n for n in node.body if isinstance(n, ast.FunctionDef)), None)
+            function = node if isinstance(node, ast.FunctionDef) else made_by
+            assert function is not None
+            text = ast.get_docstring(node) or ""
+            names = {argument.arg for argument in function.args.args} - {"self"}
+            assert {name for name in names if not re.search(rf"\b{name}\b", text)} == set(), node.name
+            documented += len(names)
+    assert documented

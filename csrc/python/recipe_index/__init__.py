@@ -1,7 +1,10 @@
 """Indices over token files: document order, samples, blending, and batches read straight from the memory map.
 
-The functions are compiled, check every argument and work without the interpreter lock; ``reference.plain`` has
-the same functions in NumPy. Bad input raises ValueError, something that is no integer where one belongs TypeError.
+The functions are compiled, check every argument and release the interpreter lock. The stub ``_core.pyi``, which editors
+and type checkers read, documents every argument. Bad input raises ValueError, something that is no integer where one
+belongs TypeError.
+
+:mod:`recipe_index.bert`: data for BERT's pre-training. :mod:`recipe_index.text`: a cache for tokenizers.
 """
 
 from __future__ import annotations
@@ -18,5 +21,15 @@ __version__ = "0.1.0"
 
 
 def parse_idx(data: NDArray[np.uint8]) -> Idx:
-    """Check all of an .idx file and give views of its parts; see :func:`reference.plain.parse_idx`."""
+    """Check all of a Megatron .idx file, version 1, and return views of its parts.
+
+    Sequences must follow each other without a gap, as every writer lays them out; a file of mode bytes behind the
+    documents (Megatron's multimodal ones) is accepted, and the bytes are left alone.
+
+    Args:
+        data: the whole file: ``[bytes]``.
+
+    Raises:
+        ValueError: the file is no .idx file, of another version or length, or its numbers contradict each other.
+    """
     return Idx(*_core.parse_idx(data))

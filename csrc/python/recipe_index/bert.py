@@ -1,7 +1,7 @@
-"""What makes data for BERT's pre-training fast: WordPiece, pairs of segments, masking, and packing into rows.
+"""Fast data for BERT's pre-training: WordPiece, pairs of segments, masking, and packing into rows.
 
-The functions are compiled and check every argument; :mod:`reference.plain_bert` and :mod:`.plain_packing` have the
-same ones in Python, and say what they do. Bad input raises ValueError.
+The functions are compiled and check every argument; the stub ``_bert.pyi`` documents every argument. Bad input raises
+ValueError.
 """
 
 from __future__ import annotations

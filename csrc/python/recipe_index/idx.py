@@ -1,4 +1,4 @@
-"""What a Megatron .idx file says."""
+"""The parts of a Megatron .idx file."""
 
 from __future__ import annotations
 

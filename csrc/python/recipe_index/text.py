@@ -1,6 +1,6 @@
-"""What makes tokenizers fast that part a text into words first.
+"""A cache for tokenizers that split a text into words first.
 
-Compiled; :mod:`reference.plain_text` has the same in Python, and says what it does. Bad input raises TypeError.
+Compiled; the stub ``_text.pyi`` documents every argument. Bad input raises TypeError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The functions of ``recipe_index`` in NumPy: slow, short, and what the compiled ones are tested against.
+"""Plain twins of the functions of ``recipe_index``, in NumPy, for tests: slow and short.
 
 Wherever ``megatron`` is true the results equal those of megatron-core 0.16, which shuffles with one NumPy
 ``RandomState(seed)``. Otherwise :mod:`reference.plain_shuffle` says how the order is made.
@@ -33,18 +33,7 @@ __all__ = ["Idx", "blending_index", "document_order", "gather", "parse_idx", "sa
 def document_order(
     documents: NDArray[np.int32], epochs: int, seed: int, separate_last_epoch: bool, megatron: bool
 ) -> NDArray[np.int32]:
-    """Several epochs over ``documents``, shuffled across epochs (``_build_document_index`` of megatron-core).
-
-    Args:
-        documents: numbers of the documents, none negative: ``[documents]``.
-        epochs: how often each of them comes, at least once.
-        seed: from 0 to 2**32 - 1.
-        separate_last_epoch: shuffle the last epoch apart from the others, and put it behind them.
-        megatron: shuffle as NumPy's ``RandomState(seed)`` does.
-
-    Returns:
-        ``[epochs * documents]``
-    """
+    """The plain twin of :func:`recipe_index.document_order`."""
     documents = array("documents", documents, (np.int32,))
     epochs = integer("epochs", epochs, 1, MOST_ORDERED)
     seed = integer("seed", seed, 0, MOST_SEED)
@@ -71,21 +60,7 @@ def document_order(
 def sample_index(
     sizes: NDArray[np.int32], order: NDArray[np.int32], sequence: int, samples: int
 ) -> NDArray[np.int32] | NDArray[np.int64]:
-    """Where each sample starts (``build_sample_idx`` of megatron-core).
-
-    A sample has ``sequence + 1`` tokens, of which the next one starts with the last: sample i starts at token
-    ``i * sequence`` of the documents laid end to end.
-
-    Args:
-        sizes: tokens of each document of the file: ``[file's documents]``.
-        order: documents in the order in which they are read: ``[entries]``.
-        sequence: tokens from one sample to the next.
-        samples: number of samples, which ``order`` must hold in full.
-
-    Returns:
-        ``[samples + 1, 2]``: position in ``order``, and offset into that document; int32 unless a number could be
-        too large for that.
-    """
+    """The plain twin of :func:`recipe_index.sample_index`."""
     sizes = array("sizes", sizes, (np.int32,))
     order = array("order", order, (np.int32,))
     sequence = integer("sequence", sequence, 1, MOST_SEQUENCE)
@@ -115,20 +90,7 @@ def sample_index(
 def shuffle_index(
     separate: int, total: int, seed: int, megatron: bool, drawn: Sequence[int] = ()
 ) -> NDArray[np.uint32] | NDArray[np.int64]:
-    """The numbers below ``separate`` shuffled, then those up to ``total`` (``_build_shuffle_index``).
-
-    Args:
-        separate: end of the first part.
-        total: end of the second part, which is empty where both are equal.
-        seed: from 0 to 2**32 - 1.
-        megatron: shuffle as NumPy's ``RandomState(seed)`` does.
-        drawn: with ``megatron``, the lengths of what the same generator has shuffled before. Megatron shuffles first
-            the documents and then the samples: ``[epochs * documents]``, or, where the last epoch is separate,
-            ``[(epochs - 1) * documents, documents]``.
-
-    Returns:
-        ``[total]``; uint32 unless a number could be too large for that.
-    """
+    """The plain twin of :func:`recipe_index.shuffle_index`."""
     total = integer("total", total, 0, MOST_ENTRIES)
     separate = integer("separate", separate, 0, total)
     seed = integer("seed", seed, 0, MOST_SEED)
@@ -147,17 +109,7 @@ def shuffle_index(
 
 
 def blending_index(weights: NDArray[np.float64], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Which of several datasets each sample comes from (``build_blending_indices`` of megatron-core).
-
-    Sample i comes from the dataset that is furthest behind ``weight * i``, the first of them where several are.
-
-    Args:
-        weights: share of each dataset, adding up to 1: ``[datasets]``.
-        samples: number of samples.
-
-    Returns:
-        dataset ``[samples]``, and number of the sample in that dataset ``[samples]``.
-    """
+    """The plain twin of :func:`recipe_index.blending_index`."""
     weights = array("weights", weights, (np.float64,))
     samples = integer("samples", samples, 0, MOST_ENTRIES)
     not_empty("weights", weights)
@@ -189,25 +141,7 @@ def gather(
     sequence: int,
     limit: int,
 ) -> NDArray[np.int64]:
-    """Token ids of some samples, read from a memory map.
-
-    Args:
-        tokens: all of the .bin file: ``[tokens]``.
-        starts: first token of each document of the file: ``[file's documents]``.
-        sizes: tokens of each document of the file: ``[file's documents]``.
-        order: as :func:`sample_index` took it: ``[entries]``.
-        samples_index: as :func:`sample_index` gave it: ``[samples + 1, 2]``.
-        which: numbers of the samples: ``[batch]``.
-        sequence: as :func:`sample_index` took it.
-        limit: ids are from 0 to below this.
-
-    Returns:
-        ``[batch, sequence + 1]``
-
-    Raises:
-        ValueError: a token id is out of range (it names the sample, the sequence, the position in it, and the id), or
-            the arrays do not fit each other. Only what the samples need is looked at.
-    """
+    """The plain twin of :func:`recipe_index.gather`."""
     tokens = array("tokens", tokens, (np.uint16, np.int32))
     starts = array("starts", starts, (np.int64,))
     sizes = array("sizes", sizes, (np.int32,))

@@ -1,4 +1,4 @@
-"""The functions of :mod:`recipe_index.bert` that make samples, in Python: what the compiled ones are tested against."""
+"""Plain twins of the functions of :mod:`recipe_index.bert` that make samples, in Python, for tests."""
 
 from __future__ import annotations
 
@@ -27,16 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class WordPiece:
-    """BERT's tokenizer: words and punctuation, then the longest pieces of the vocabulary.
-
-    Args:
-        pieces: the vocabulary; a piece that continues a word starts with ``##``.
-        ids: the id of each piece.
-        lowercase: whether letters are made small.
-        unknown: the id of a word that has no pieces.
-        special: texts that stand for one token wherever they appear; each starts with ``[``.
-        fallback: gives the ids of texts that are not ASCII, or that hold a special token.
-    """
+    """The plain twin of :class:`recipe_index.bert.WordPiece`."""
 
     def __init__(
         self, pieces: Sequence[str], ids: NDArray[np.int32], lowercase: bool, unknown: int, special: Sequence[str],
@@ -80,23 +71,7 @@ def make_pairs(
     sentences: NDArray[np.int64], documents: NDArray[np.int64], pool: NDArray[np.int64], first: int, last: int,
     sequence: int, short_probability: float, seed: int, round: int,
 ) -> NDArray[np.void]:  # fmt: skip
-    """Pairs of segments: the published algorithm (Devlin et al., 2018, ``create_pretraining_data.py``).
-
-    Sentences of a document are gathered up to a target length; some of them are the first segment, and the second is
-    the rest of them or, for half of the pairs, comes from another document, and the rest waits for the next pair.
-
-    Args:
-        sentences: the token where each sentence starts, one more at the end.
-        documents: the sentence where each document starts, one more at the end.
-        pool: the documents in use, at least two; pairs are made of those from ``first`` to below ``last``.
-        sequence: tokens of a sample, of which three are special.
-        short_probability: share of the documents that get a random shorter target.
-        seed: with ``round`` and the document, decides every random number.
-        round: which time the documents are used.
-
-    Returns:
-        entries of the type ``PAIR``.
-    """
+    """The plain twin of :func:`recipe_index.bert.make_pairs`."""
     found: list[tuple[int, ...]] = []
     key = key_of(key_of(0, seed), round)
     most = sequence - 3
@@ -152,13 +127,7 @@ def _truncated(
 
 
 def copy_segments(tokens: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """``lengths[i]`` tokens from ``starts[i]`` on, for each i, one behind the other.
-
-    Args:
-        tokens: uint16 or int32, may be a memory map.
-        starts: ``[segments]``.
-        lengths: ``[segments]``.
-    """
+    """The plain twin of :func:`recipe_index.bert.copy_segments`."""
     parts = [tokens[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
     return np.concatenate([tokens[:0], *parts])
 
@@ -167,22 +136,7 @@ def fill_rows(
     tokens: NDArray[Any], pairs: NDArray[np.void], kinds: NDArray[np.uint8], cls: int, sep: int, mask: int, pad: int,
     sequence: int, most: int, probability: float, whole_words: bool,
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
-    """Samples of pairs, with tokens masked: of those chosen, 80 % become [MASK], 10 % a random token, 10 % stay.
-
-    Args:
-        tokens: what the pairs are places in.
-        pairs: entries of the type ``PAIR``.
-        kinds: of each id: ``SPECIAL``, ``CONTINUATION`` or 0.
-        cls, sep, mask, pad: ids of the special tokens.
-        sequence: tokens of a row.
-        most: predictions of a row at most.
-        probability: share of a sample's tokens that are predicted.
-        whole_words: predict all pieces of a word, or none.
-
-    Returns:
-        ``input_ids``, ``input_mask``, ``segment_ids`` ``[pairs, sequence]``; ``masked_lm_positions``, which rise and
-        end with zeros, ``masked_lm_ids`` ``[pairs, most]``; ``next_sentence_labels`` ``[pairs]``: 1 for a random next.
-    """
+    """The plain twin of :func:`recipe_index.bert.fill_rows`."""
     count = pairs.size
     ids = np.full((count, sequence), pad, np.int32)
     masks, segments = np.zeros((count, sequence), np.int8), np.zeros((count, sequence), np.int8)

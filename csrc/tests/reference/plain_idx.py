@@ -19,17 +19,7 @@ WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 
 
 def parse_idx(data: NDArray[np.uint8]) -> Idx:
-    """Check all of a Megatron .idx file, version 1, and give views of its parts.
-
-    Sequences must follow each other without a gap, as every writer lays them out; a file of mode bytes behind the
-    documents (Megatron's multimodal ones) is accepted, and the bytes are left alone.
-
-    Args:
-        data: the whole file: ``[bytes]``.
-
-    Raises:
-        ValueError: the file is no .idx file, of another version or length, or its numbers contradict each other.
-    """
+    """The plain twin of :func:`recipe_index.parse_idx`."""
     data = np.asarray(array("data", data, (np.uint8,)))
     if data.size < HEADER:
         raise ValueError(f"expected a header of {HEADER} bytes, got {data.size} bytes")

@@ -1,4 +1,4 @@
-"""The functions of :mod:`recipe_index.bert` that pack, in Python: what the compiled ones are tested against.
+"""Plain twins of the functions of :mod:`recipe_index.bert` that pack, in Python, for tests.
 
 Every sum of floating-point numbers is made in the same order as there, so that the results are the same bit for bit.
 """
@@ -23,20 +23,7 @@ Pattern = tuple[list[int], int]
 def pack(
     lengths: NDArray[np.int32], capacity: int, most: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Lay sequences into as few rows as can be found fast; every sequence into one row.
-
-    Two ways are tried on the histogram of the lengths: best fit, decreasing; and, where that leaves more than 0.05 %
-    free, the linear program of the cutting-stock problem, rounded down to whole rows, with best fit for the rest.
-
-    Args:
-        lengths: tokens of each sequence, from 1 to ``capacity``.
-        capacity: tokens of a row.
-        most: sequences in a row at most; 0: as many as fit.
-        seed: of the order of the rows.
-
-    Returns:
-        the sequences row by row, ``[sequences]``, and where each row starts among them, ``[rows + 1]``.
-    """
+    """The plain twin of :func:`recipe_index.bert.pack`."""
     wrong = np.flatnonzero((lengths < 1) | (lengths > capacity))
     if wrong.size:
         raise ValueError(f"lengths: expected from 1 to {capacity}, got {lengths[wrong[0]]} at index {wrong[0]}")
@@ -129,23 +116,7 @@ def pack_rows(
     positions: NDArray[np.int32], ids: NDArray[np.int32], next_sentence: NDArray[np.int8], order: NDArray[np.int64],
     rows: NDArray[np.int64], capacity: int, predictions: int, slots: int,
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
-    """Rows in Habana's layout: samples one behind the other.
-
-    Args:
-        input_ids, segment_ids: ``[samples, sequence]``.
-        lengths: tokens of each sample without padding.
-        positions, ids: of the predictions, ``[samples, most]``; position 0 ends them.
-        next_sentence: ``[samples]``.
-        order, rows: which samples share a row, as ``pack`` gives it; ``rows`` may be a part of it.
-        capacity: tokens of a row.
-        predictions: places for predictions in a row.
-        slots: places for samples in a row.
-
-    Returns:
-        ``input_ids``, ``input_mask`` (which counts the samples from 1), ``segment_ids``, ``positions`` (which start
-        again with each) ``[rows, capacity]``; ``masked_lm_positions``, ``masked_lm_ids`` ``[rows, predictions]``;
-        ``next_sentence_positions``, ``_labels``, ``_weights`` ``[rows, slots]``.
-    """
+    """The plain twin of :func:`recipe_index.bert.pack_rows`."""
     count = rows.size - 1
     wide = [np.zeros((count, capacity), kind) for kind in (np.int32, np.int32, np.int8, np.int32)]
     masked = [np.zeros((count, predictions), np.int32) for _ in range(2)]

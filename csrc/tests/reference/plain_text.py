@@ -1,4 +1,4 @@
-"""The class of :mod:`recipe_index.text` in plain Python: what it does, and what the compiled one is tested against."""
+"""The plain twin of :class:`recipe_index.text.Pieces`, in Python, for tests."""
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ from recipe_index.text import PIECES
 
 
 class Pieces:
-    """A tokenizer that parts texts into words, asked once for each piece that a text is cut into.
-
-    The cuts lie where no word of the tokenizer may lie across:
-
-    - before a space with a character other than white space on either side of it: such tokenizers take a space only as
-      the first character of a word, or in a run of white space, from which they leave the last space to the word after
-      it;
-    - between an ASCII letter or digit and a line end or one of ``, . ; : ! ? ) ( " -``: no word goes on with these.
-      ASCII on both sides, so that nothing depends on the version of Unicode that a tokenizer knows.
-
-    Args:
-        fallback: gives the ids of texts: the tokenizer.
-    """
+    """The plain twin of :class:`recipe_index.text.Pieces`."""
 
     def __init__(self, fallback: Callable[[list[str]], list[list[int]]]) -> None:
         self._fallback = fallback

@@ -1,4 +1,4 @@
-#include "recipe_index/asked_words.hpp"
+#include "recipe_index/text/asked_words.hpp"
 
 #include <stdexcept>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "recipe_index/packed_rows.hpp"
+#include "recipe_index/bert/packed_rows.hpp"
 
 #include <stdexcept>
 #include <string>

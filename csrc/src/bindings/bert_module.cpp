@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "checks.hpp"
-#include "recipe_index/keyed_random.hpp"
-#include "recipe_index/masking.hpp"
-#include "recipe_index/packed_rows.hpp"
-#include "recipe_index/packing.hpp"
-#include "recipe_index/pairs.hpp"
-#include "recipe_index/wordpiece.hpp"
+#include "recipe_index/bert/masking.hpp"
+#include "recipe_index/bert/packed_rows.hpp"
+#include "recipe_index/bert/packing.hpp"
+#include "recipe_index/bert/pairs.hpp"
+#include "recipe_index/bert/wordpiece.hpp"
+#include "recipe_index/random/keyed_random.hpp"
 #include "texts.hpp"
 
 namespace recipe_index::python {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "recipe_index/pairs.hpp"
+#include "recipe_index/bert/pairs.hpp"
 #include "recipe_index/span.hpp"
 
 namespace recipe_index {

@@ -1,4 +1,4 @@
-#include "recipe_index/idx.hpp"
+#include "recipe_index/tokens/idx.hpp"
 
 #include <array>
 #include <stdexcept>

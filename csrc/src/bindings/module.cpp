@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "checks.hpp"
-#include "recipe_index/blend.hpp"
-#include "recipe_index/gather.hpp"
-#include "recipe_index/idx.hpp"
 #include "recipe_index/limits.hpp"
-#include "recipe_index/order.hpp"
-#include "recipe_index/samples.hpp"
+#include "recipe_index/tokens/blend.hpp"
+#include "recipe_index/tokens/gather.hpp"
+#include "recipe_index/tokens/idx.hpp"
+#include "recipe_index/tokens/order.hpp"
+#include "recipe_index/tokens/samples.hpp"
 
 namespace recipe_index::python {
 namespace {

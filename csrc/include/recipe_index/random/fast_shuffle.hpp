@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "recipe_index/prefetch.hpp"
-#include "recipe_index/splitmix.hpp"
+#include "recipe_index/random/prefetch.hpp"
+#include "recipe_index/random/splitmix.hpp"
 
 namespace recipe_index {
 

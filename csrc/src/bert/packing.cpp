@@ -1,4 +1,4 @@
-#include "recipe_index/packing.hpp"
+#include "recipe_index/bert/packing.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "recipe_index/cutting_stock.hpp"
-#include "recipe_index/keyed_random.hpp"
+#include "recipe_index/bert/cutting_stock.hpp"
+#include "recipe_index/random/keyed_random.hpp"
 
 namespace recipe_index {
 namespace {

@@ -1,4 +1,4 @@
-#include "recipe_index/cutting_stock.hpp"
+#include "recipe_index/bert/cutting_stock.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "recipe_index/masking.hpp"
+#include "recipe_index/bert/masking.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "recipe_index/keyed_random.hpp"
+#include "recipe_index/random/keyed_random.hpp"
 
 namespace recipe_index {
 namespace {

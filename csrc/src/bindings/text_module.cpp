@@ -3,7 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "recipe_index/pieces.hpp"
+#include "recipe_index/text/pieces.hpp"
 #include "texts.hpp"
 
 namespace recipe_index::python {

@@ -1,9 +1,9 @@
-#include "recipe_index/pairs.hpp"
+#include "recipe_index/bert/pairs.hpp"
 
 #include <stdexcept>
 #include <string>
 
-#include "recipe_index/keyed_random.hpp"
+#include "recipe_index/random/keyed_random.hpp"
 
 namespace recipe_index {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recipe_index/word_table.hpp"
+#include "recipe_index/text/word_table.hpp"
 
 namespace recipe_index {
 

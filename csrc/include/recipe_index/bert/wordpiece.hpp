@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "recipe_index/asked_words.hpp"
-#include "recipe_index/word_table.hpp"
+#include "recipe_index/text/asked_words.hpp"
+#include "recipe_index/text/word_table.hpp"
 
 namespace recipe_index {
 

@@ -1,4 +1,4 @@
-#include "recipe_index/samples.hpp"
+#include "recipe_index/tokens/samples.hpp"
 
 #include <algorithm>
 #include <array>

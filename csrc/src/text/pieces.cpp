@@ -1,4 +1,4 @@
-#include "recipe_index/pieces.hpp"
+#include "recipe_index/text/pieces.hpp"
 
 #include <array>
 #include <cstddef>

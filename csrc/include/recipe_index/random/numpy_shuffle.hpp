@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "recipe_index/mersenne_twister.hpp"
-#include "recipe_index/prefetch.hpp"
+#include "recipe_index/random/mersenne_twister.hpp"
+#include "recipe_index/random/prefetch.hpp"
 
 namespace recipe_index {
 

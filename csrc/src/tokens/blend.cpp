@@ -1,4 +1,4 @@
-#include "recipe_index/blend.hpp"
+#include "recipe_index/tokens/blend.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "recipe_index/gather.hpp"
+#include "recipe_index/tokens/gather.hpp"
 
 #include <algorithm>
 #include <stdexcept>

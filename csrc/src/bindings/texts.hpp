@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "recipe_index/asked_words.hpp"
+#include "recipe_index/text/asked_words.hpp"
 
 namespace recipe_index::python {
 

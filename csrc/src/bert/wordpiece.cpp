@@ -1,4 +1,4 @@
-#include "recipe_index/wordpiece.hpp"
+#include "recipe_index/bert/wordpiece.hpp"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recipe_index/asked_words.hpp"
+#include "recipe_index/text/asked_words.hpp"
 
 namespace recipe_index {
 

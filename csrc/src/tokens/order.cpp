@@ -1,10 +1,10 @@
-#include "recipe_index/order.hpp"
+#include "recipe_index/tokens/order.hpp"
 
 #include <stdexcept>
 #include <string>
 
-#include "recipe_index/fast_shuffle.hpp"
-#include "recipe_index/numpy_shuffle.hpp"
+#include "recipe_index/random/fast_shuffle.hpp"
+#include "recipe_index/random/numpy_shuffle.hpp"
 
 namespace recipe_index {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "recipe_index/splitmix.hpp"
+#include "recipe_index/random/splitmix.hpp"
 
 namespace recipe_index {
 
