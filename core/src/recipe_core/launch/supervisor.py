@@ -17,6 +17,7 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 from recipe_core.errors import DiskError, LaunchError
 from recipe_core.launch import failures
+from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.failures import Failure
 from recipe_core.launch.tee import Output
 
@@ -329,7 +330,7 @@ def _environment(rank: int, processes: int, store: Path, error: Path) -> dict[st
         "PYTHONUNBUFFERED": "1",
     }
     # Every rank would take all cores for its operators.
-    env.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+    env.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))
     # The stack of a crash in native code, into the log.
     env.setdefault("PYTHONFAULTHANDLER", "1")
     if sys.platform == "linux":
@@ -338,8 +339,3 @@ def _environment(rank: int, processes: int, store: Path, error: Path) -> dict[st
     if rank == 0 and sys.stdout.isatty():
         env |= {TERMINAL: "1", "COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
     return env
-
-
-def _cores() -> int:
-    """Cores that this process may use, where the platform says so; else all there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

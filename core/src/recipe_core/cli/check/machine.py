@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+from recipe_core.launch.cores import usable_cores
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ def places(device: str) -> tuple[int, str] | None:
         if gpus or device == "cuda":
             return len(gpus), "GPUs"
     if device in ("auto", "cpu"):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cores, "processor cores"
+        return usable_cores(), "processor cores"
     return None
 
 

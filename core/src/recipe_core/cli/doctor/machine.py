@@ -14,6 +14,7 @@ from recipe_core.cli.check import machine
 from recipe_core.engine import stack
 from recipe_core.engine.finding import Finding
 from recipe_core.files import home
+from recipe_core.launch.cores import usable_cores
 
 _DEVICES, _NETWORK, _LIMITS, _DISK = "Devices", "Network between machines", "Limits", "Disk"
 _ROOT = Path("/")
@@ -32,10 +33,9 @@ def machine_findings(runs: Path) -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     there, kind = machine.memory("cpu"), stack.instance()
     memory = f", {machine.scaled(there.total, 'B')} of memory" if there else ""
-    yield Finding(_DEVICES, "ok", f"{cores} processor cores{memory}{f' ({kind})' if kind else ''}")
+    yield Finding(_DEVICES, "ok", f"{usable_cores()} processor cores{memory}{f' ({kind})' if kind else ''}")
 
 
 def _nvidia() -> Iterator[Finding]:

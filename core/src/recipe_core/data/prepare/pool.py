@@ -6,7 +6,6 @@ Most preparations are small and need no other process, so what starts them is im
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import sys
 import traceback
@@ -17,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from recipe_core.errors import DataError, RecipeError
+from recipe_core.launch.cores import usable_cores
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -53,7 +53,7 @@ def fitting(workers: int, size: float, items: int | None = None) -> int:
         size: how many processes the work is worth: what one costs to start, it must save.
         items: pieces that the work comes in, where that is known.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if not workers:
         return max(1, min(cores, int(size), items or cores))
     used = max(1, min(workers, cores, workers if items is None else items))
