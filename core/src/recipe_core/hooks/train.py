@@ -21,6 +21,11 @@ def too_small(settings: object, least: float, *names: str) -> list[str]:
     return [f"{name}: expected at least {least}, got {value}" for name, value in wrong.items()]
 
 
+def due(step: int, every: int) -> bool:
+    """True at every ``every``-th step; never where that is 0."""
+    return every > 0 and step % every == 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Train:
     """How long and how hard to train; every recipe has this section."""

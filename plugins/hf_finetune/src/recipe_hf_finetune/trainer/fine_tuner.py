@@ -16,6 +16,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
+from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.train import replicas
@@ -90,7 +91,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._watch.stop()
         assert self._step_loss is not None
         self._last_loss, self._step_loss = self._step_loss, None
-        if _due(self.state.global_step, self.ties.train.check_replicas_every):
+        if due(self.state.global_step, self.ties.train.check_replicas_every):
             self._check_replicas(self._state())
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -205,12 +206,12 @@ class Policy(TrainerCallback):  # type: ignore[misc]
         stopped = ties.engine.any(ties.stop.signal is not None)
         end = train.steps if train.stop_after is None else min(train.steps, self._began + train.stop_after)
         final = stopped or step >= end
-        save = final or _due(step, train.save_every)
+        save = final or due(step, train.save_every)
         if train.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
             save = ties.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
         evaluate = step == train.steps or (not stopped and evaluation_due(train, step, ties.epoch_steps))
         control.should_evaluate, control.should_save = evaluate, save
-        control.should_log = save or evaluate or _due(step, train.log_every)
+        control.should_log = save or evaluate or due(step, train.log_every)
         control.should_training_stop = final
         if save:
             self._saved_at = time.monotonic()
@@ -219,11 +220,7 @@ class Policy(TrainerCallback):  # type: ignore[misc]
 
 def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
     """Whether the run evaluates after ``step``: each epoch, where ``train`` does not say."""
-    return step == train.steps or _due(step, train.eval_every or epoch_steps)
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+    return step == train.steps or due(step, train.eval_every or epoch_steps)
 
 
 class _Watch:
