@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -17,11 +18,13 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.sealed import sealed, unsealed
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.files import digest
+from recipe_core.hooks.train import Train
 
 T = TypeVar("T")
 
@@ -143,13 +146,49 @@ def test_what_the_user_has_put_among_the_checkpoints_stays(tmp_path: Path) -> No
     assert told == ["step-0", "step-1", "step-2", "step-3"]  # each once
 
 
+def test_a_format_gets_the_context_of_the_run(tmp_path: Path) -> None:
+    contexts: list[SaveContext] = []
+
+    class Listening(Dcp):
+        def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
+            contexts.append(context)
+            super().save(path, state, context)
+
+    run = SaveContext(train=Train(lr=0.5))
+    found = Checkpoints(tmp_path / "checkpoints", Listening(), Alone(), 0, context=run)
+    found.save(1, state(1))
+    found.save(2, state(2), writer=print)
+    assert contexts == [run, SaveContext(train=Train(lr=0.5), writer=print)]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        contexts[0].train = None  # type: ignore[misc]
+
+
+def test_a_format_without_load_is_for_conversion(tmp_path: Path) -> None:
+    class OneWay(Format):
+        name = "one_way"
+
+        def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
+            """Nothing."""
+
+        def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+            return {}
+
+        def detect(self, path: Path) -> bool:
+            return True
+
+    form = OneWay()
+    with pytest.raises(CheckpointError, match="there: one_way is for conversion: recipe convert"):
+        form.load(Path("there"), {})
+    assert (form.files(tmp_path), form.grid, form.background, form.strict_dtypes) == ([tmp_path], None, False, True)
+
+
 class Broken(Dcp):
     """Writes something, and then fails with ``error``."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
+    def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
         (path / "half").write_bytes(bytes(1000))
         raise self.error
 
@@ -313,7 +352,7 @@ def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(tmp_path: Path) -> N
         found.save(step, state(step))
     flip(tmp_path / "checkpoints" / "step-3")
     flip(tmp_path / "checkpoints" / "step-9")
-    found.keep = 2
+    found, _ = checkpoints(tmp_path, keep=2)
     assert found.newest() == tmp_path / "checkpoints" / "step-2"
     found.save(4, state(4))
     assert listing(tmp_path) == ["step-2", "step-4", "step-9"]
@@ -358,14 +397,14 @@ class Halting(Dcp):
     def __init__(self, point: str) -> None:
         self.point = point
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
+    def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
         if self.point == "middle":
-            super().save(path, state)
+            super().save(path, state, context)
             data = path / "__0_0.distcp"
             os.truncate(data, data.stat().st_size // 2)
             (path / ".metadata").unlink()
             halt()
-        super().save(path, state)
+        super().save(path, state, context)
         if self.point == "written":
             halt()
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import ProcessGroup
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.protocol import Engine
@@ -17,7 +19,7 @@ from recipe_core.hooks.train import Train
 from recipe_core.testing import spawn
 
 
-class PerRank:
+class PerRank(Format):
     """A format without collectives: a file per rank. ``fails`` names the rank that cannot write."""
 
     name = "per_rank"
@@ -25,13 +27,16 @@ class PerRank:
     def __init__(self, rank: int, fails: int | None = None) -> None:
         self.rank, self.fails = rank, fails
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
+    def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
         (path / f"rank-{self.rank}").write_text(str(state["step"]))
         if self.rank == self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
+    def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
         state["step"] = int((path / f"rank-{self.rank}").read_text())
+
+    def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
+        raise NotImplementedError
 
     def detect(self, path: Path) -> bool:
         return (path / "rank-0").is_file()

@@ -13,7 +13,7 @@ import yaml
 from torch import Tensor
 
 from recipe_core import Model, hookimpl, plugin
-from recipe_core.checkpoint.adapter import Adapter, Link, to_ours, to_theirs
+from recipe_core.checkpoint.adapter import Adapter, Link, Naming, to_ours, to_theirs
 from recipe_core.checkpoint.convert.convert import convert
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.locate import Request, find
@@ -28,7 +28,7 @@ from recipe_core.testing import toy
 from recipe_core.train.run import run
 
 
-class Foreign:
+class Foreign(Naming):
     """Weights transposed, other names, and a second name for one of them."""
 
     def adapter(self, config: Any) -> Adapter:

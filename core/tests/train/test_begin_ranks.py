@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.checkpoint.locate import Source
+from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.loop import Progress
@@ -20,13 +20,13 @@ def job(*words: str) -> Job:
 def opened(out: str, *words: str) -> list[str]:
     """On every rank: the names of the checkpoints that it reads when it begins."""
     seen: list[str] = []
-    load = Source.open
+    load = StoredCheckpoint.open
 
-    def note(source: Source, **how: bool) -> dict[str, object]:
+    def note(source: StoredCheckpoint, **how: bool) -> dict[str, object]:
         seen.append(source.path.name)
         return load(source, **how)
 
-    Source.open = note  # type: ignore[method-assign, assignment]
+    StoredCheckpoint.open = note  # type: ignore[method-assign, assignment]
     run(job(*words), Path(out))
     return seen
 

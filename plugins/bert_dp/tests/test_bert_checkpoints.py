@@ -19,6 +19,7 @@ from recipe_bert_dp.checkpoint import NeuronBertFormat
 from recipe_bert_dp.model.bert import build as build_model
 from recipe_bert_dp.settings import BertPretraining, NeuronBert
 from recipe_core import Train
+from recipe_core.checkpoint.formats.base import SaveContext
 from recipe_core.checkpoint.state import apply_state, gather_state, weights
 from recipe_core.cli.main import main
 from recipe_core.errors import CheckpointError
@@ -279,9 +280,8 @@ def test_the_script_goes_on_from_ours(tmp_path: Path) -> None:
     NeuronBertFormat().load(write_published(tmp_path / "ckpt_3.pt", again), state)
     apply_state(module, optimizer, state)
     form = NeuronBertFormat(NeuronBert(files=("x_training_0.hdf5",)))
-    form.train = TRAIN
     (tmp_path / "out").mkdir()
-    form.save(tmp_path / "out", state)
+    form.save(tmp_path / "out", state, SaveContext(train=TRAIN))
     resumed = read_published(tmp_path / "out" / "ckpt_3.pt")
     assert resumed[2].get_last_lr() == again[2].get_last_lr()
     assert train(resumed, 3, 6) == expected
@@ -293,8 +293,7 @@ def test_lambs_settings_are_all_there(tmp_path: Path) -> None:
     settings = Train(optimizer="lamb", trust_clip=1.0, lr=6e-3, steps=10)
     _, _, state = ours(settings)
     form = NeuronBertFormat()
-    form.train = settings
-    form.save(tmp_path, state | {"progress": {"step": 4, "consumed_samples": 32}})
+    form.save(tmp_path, state | {"progress": {"step": 4, "consumed_samples": 32}}, SaveContext(train=settings))
     for group in torch.load(tmp_path / "ckpt_4.pt", weights_only=True)["optimizer"]["param_groups"]:
         wanted = {"step": 4, "bias_correction": True, "grad_averaging": True, "max_grad_norm": 1.0, "trust_clip": True}
         assert group.items() >= {**wanted, "always_adapt": False, "betas": (0.9, 0.999), "eps": 1e-8}.items()

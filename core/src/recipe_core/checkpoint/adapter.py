@@ -1,4 +1,4 @@
-"""How a model's tensors stand in checkpoints of others: the adapter between two sets of names and shapes.
+"""Adapters between the names and shapes of a model's tensors and those of foreign checkpoints.
 
 Ours are the names and shapes of the module's state dict. Those of a foreign naming (Hugging Face's, Megatron's) may
 differ in three ways: other names; a tensor of ours that is several there, joined or transposed (a :class:`Link`); and
@@ -8,11 +8,12 @@ second names of one tensor (ties), which some formats write and others leave out
 from __future__ import annotations
 
 import fnmatch
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ def same(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """Some tensors of ours that are some tensors of theirs, with the same values in another order."""
+    """A group of our tensors that has the same values as a group of theirs, in another order."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -42,7 +43,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """How one model of certain settings stands in a foreign naming. What has no link keeps its name and shape."""
+    """The mapping of one configured model to a foreign naming. Tensors without a link keep name and shape."""
 
     links: tuple[Link, ...] = ()
     ties: Mapping[str, str] = field(default_factory=dict)
@@ -57,16 +58,14 @@ class Adapter:
     """Names and texts of what stands beside the tensors (``config.json``)."""
 
 
-class Naming(Protocol):
+class Naming(ABC):
     """One model's foreign naming: what :attr:`recipe_core.Model.adapters` names, called without arguments."""
 
+    @abstractmethod
     def adapter(self, config: Any) -> Adapter:
         """The adapter for a model of these settings."""
-        ...
 
-    # It may also have ``recorded(files, config) -> Mapping[str, Any] | None``: what ``settings`` says of the texts, for
-    # a comparison with ``config``, where not all that is written otherwise differs (a vocabulary with padding).
-
+    @abstractmethod
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> Mapping[str, Any] | None:
         """The settings of the model that a foreign checkpoint holds, from its texts, or from its shapes where the texts
         do not say; None where it is another model's. A ``config.json`` among the texts holds a JSON object.
@@ -74,7 +73,13 @@ class Naming(Protocol):
         Raises:
             CheckpointError: it is this model's kind, with something that this model does not have.
         """
-        ...
+
+    def recorded(self, files: Mapping[str, str], config: Any) -> Mapping[str, Any] | None:
+        """The settings that the texts record, for a comparison with ``config``.
+
+        Override it where a setting that is written otherwise need not differ (a vocabulary with padding).
+        """
+        return self.settings(files, {})
 
 
 def to_ours(adapter: Adapter, theirs: Mapping[str, Any], where: Path) -> Tensors:
@@ -119,7 +124,7 @@ def to_theirs(adapter: Adapter, ours: Mapping[str, Lazy], *, ties: bool) -> Tens
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a name is meant by one of the patterns."""
+    """True if a name matches one of the patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -143,7 +148,7 @@ def _changed(
     named: Mapping[str, Lazy],
     where: Path | str = "the model",
 ) -> Tensors:
-    """What ``change`` makes of the tensors ``named``; each is read when one of the results is.
+    """Apply ``change`` to the tensors ``named``, lazily: they are read when one of the results is.
 
     Raises:
         CheckpointError: their shapes are not those of a model of these settings.

@@ -1,4 +1,4 @@
-"""Saving beside training: the state is copied, and a thread of every rank writes the copy."""
+"""Saving beside training: a thread of every rank writes a copy of the state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Saver:
             self.checkpoints.save(step, state, val_loss)
 
     def wait(self) -> None:
-        """Until everything is on the disk.
+        """Wait until everything is on the disk.
 
         Raises:
             RecipeError: the save under way failed.

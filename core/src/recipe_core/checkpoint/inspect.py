@@ -1,4 +1,4 @@
-"""What ``recipe inspect`` and ``recipe verify`` say of checkpoints, of any format, and of run folders."""
+"""``recipe inspect`` and ``recipe verify`` for checkpoints of any format and for run folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zipfile import is_zipfile
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.io import archive
 from recipe_core.checkpoint.lazy import Lazy, flat
-from recipe_core.checkpoint.locate import Source, find, formats_at, steps
+from recipe_core.checkpoint.locate import StoredCheckpoint, find, formats_at, steps
 from recipe_core.checkpoint.manifest import STEP, Manifest
 from recipe_core.checkpoint.match.mismatch import described
 from recipe_core.data.prepare import Inspection
@@ -22,7 +22,7 @@ Row = tuple[str, str]
 
 
 class CheckpointFiles:
-    """A checkpoint; or a run folder or its ``checkpoints``, for all that are in it.
+    """Inspects and verifies a checkpoint, or all in a run folder or its ``checkpoints``.
 
     Args:
         registry: the formats that there are; those that are installed unless it is given.
@@ -32,12 +32,12 @@ class CheckpointFiles:
         self._registry = registry or load()
 
     def detect(self, path: Path) -> bool:
-        """Whether there is a checkpoint, or a folder of them, whole or not."""
+        """True if there is a checkpoint, or a folder of them, whole or not."""
         ours = (path / manifests.NAME).is_file() or STEP.fullmatch(path.name) is not None or bool(steps(path))
         return ours or bool(formats_at(self._registry, path))
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
-        """What a checkpoint holds; of a folder of several, the newest.
+        """Describe the contents of a checkpoint; of a folder of several, the newest.
 
         Raises:
             CheckpointError: it is not whole, or its contents cannot be read.
@@ -51,7 +51,7 @@ class CheckpointFiles:
             *([("others here", ", ".join(p.name for p in inside[:-1]))] if inside[:-1] else []),
             ("format", source.format.name),
             *([("step", f"{step:,}" if isinstance(step, int) else str(step))] if step is not None else []),
-            *_told(source.manifest),
+            *_manifest_rows(source.manifest),
             *([("not checked", unchecked)] if (unchecked := source.unchecked()) else []),
             *_contents(state),
         ]
@@ -59,10 +59,14 @@ class CheckpointFiles:
 
     def verify(self, path: Path) -> list[str]:
         """Everything wrong with the checkpoint, or with all in the folder; every byte is read."""
-        found = steps(path) or [path]
-        if len(found) == 1 and not (found[0] / manifests.NAME).is_file() and not STEP.fullmatch(found[0].name):
+        checkpoints = steps(path) or [path]
+        if (
+            len(checkpoints) == 1
+            and not (checkpoints[0] / manifests.NAME).is_file()
+            and not STEP.fullmatch(checkpoints[0].name)
+        ):
             return [f"{path}: {text}" for text in _foreign_problems(find(self._registry, path))]
-        return [f"{step}: {text}" for step in found for text in self._problems(step)]
+        return [f"{step}: {text}" for step in checkpoints for text in self._problems(step)]
 
     def _problems(self, path: Path) -> list[str]:
         if problems := _damage(path):
@@ -74,12 +78,12 @@ class CheckpointFiles:
         return _not_finite(source)
 
     def unchecked(self, path: Path) -> str:
-        """Which files have nothing that their values could be compared with, in words; empty where all have."""
+        """A sentence that names the files without check sums; empty if all have some."""
         return "" if steps(path) else find(self._registry, path, hashes=False).unchecked()
 
 
-def _told(manifest: Manifest | None) -> Iterator[Row]:
-    """What a checkpoint says of itself."""
+def _manifest_rows(manifest: Manifest | None) -> Iterator[Row]:
+    """Facts from the manifest."""
     if manifest is None:
         return
     size = sum(entry.size for entry in manifest.files.values())
@@ -90,7 +94,7 @@ def _told(manifest: Manifest | None) -> Iterator[Row]:
 
 
 def _damage(path: Path) -> list[str]:
-    """By the manifest."""
+    """Problems of a checkpoint with a manifest."""
     try:
         manifest = Manifest.read(path)
     except CheckpointError as error:
@@ -98,16 +102,16 @@ def _damage(path: Path) -> list[str]:
     return manifest.wrong_files(path) or manifest.wrong_hashes(path, manifest.files)
 
 
-def _foreign_problems(source: Source) -> list[str]:
-    """Of a checkpoint without a manifest: by the check sums that its format has, and by reading every tensor."""
-    form = source.format.load()(source.format.config())
-    files: list[Path] = form.files(source.path) if hasattr(form, "files") else []
-    archives = ((file, text) for file in files if is_zipfile(file) for text in archive.damage(file))
+def _foreign_problems(source: StoredCheckpoint) -> list[str]:
+    """Problems of a checkpoint without a manifest, by its format's check sums and by reading every tensor."""
+    archives = (
+        (file, text) for file in source.reader().files(source.path) if is_zipfile(file) for text in archive.damage(file)
+    )
     damage = [f"{file.parent.relative_to(source.folder) / text}" for file, text in archives]
     return damage or _not_finite(source)
 
 
-def _not_finite(source: Source) -> list[str]:
+def _not_finite(source: StoredCheckpoint) -> list[str]:
     """Tensors that hold NaN or infinities: weights and optimizer states, and where the weights' own states tell which
     are trained, not what is beside them (a mask may well be infinite)."""
     problems = []
@@ -133,8 +137,8 @@ def _contents(state: dict[str, Any]) -> list[Row]:
         tp, pp = (1 + max(rank[axis] for rank in ranks) for axis in (0, 1))
         rows.append(("ranks", f"{len(ranks)}: tensor parallel {tp}, pipeline {pp}"))
     for part in ("model", "optimizer") if ranks else ():
-        held = (found.get(part, found.get("numbered", {}).get("state", {})) for found in ranks.values())
-        leaves = [leaf for values in held if values for _, leaf in flat(values)]
+        parts = (rank.get(part, rank.get("indexed", {}).get("state", {})) for rank in ranks.values())
+        leaves = [leaf for values in parts if values for _, leaf in flat(values)]
         rows.append((part, _counted(leaves)))
     for part, value in state.items():
         if part == "files":

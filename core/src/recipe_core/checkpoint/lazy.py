@@ -1,4 +1,4 @@
-"""A state whose tensors are read when they are asked for: what checkpoint formats read and write tensor by tensor.
+"""States with lazy tensors, which checkpoint formats read and write one by one.
 
 A state is a nested dict. Its parts are ``model`` (tensors by the names of the module's state dict), ``optimizer``
 (``state``, then the parameter's name, then the kind: ``exp_avg``), ``progress`` (plain values), ``epoch`` (a number
@@ -22,16 +22,16 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 @dataclass(frozen=True, eq=False)
 class Lazy:
-    """A tensor that is read when it is asked for. Memory is then bounded by the largest tensor, not by the model."""
+    """A tensor that is read on demand. Memory is bounded by the largest tensor, not by the model."""
 
     shape: torch.Size
     dtype: torch.dtype
     read: Callable[[], Tensor]
     """The whole tensor on the CPU; every call reads it anew."""
     together: bool = False
-    """It is sharded, and all ranks call ``read`` together."""
+    """True if it is sharded, so that all ranks must call ``read`` together."""
     rows: Callable[[int, int], Tensor] | None = None
-    """Where it can be read in part: so many entries of the first dimension, from one on."""
+    """Reads rows ``(start, count)`` of the first dimension alone, if that is possible."""
 
     @property
     def nbytes(self) -> int:
@@ -39,7 +39,7 @@ class Lazy:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def part(self, start: int, count: int) -> Tensor:
-        """Entries of the first dimension, read alone where that is possible."""
+        """Rows of the first dimension, read alone if that is possible."""
         return self.rows(start, count) if self.rows else self.read().narrow(0, start, count)
 
     def digest(self) -> bytes:
@@ -60,7 +60,7 @@ class Pieces(Lazy):
 
 
 def lazy(value: Tensor | Lazy) -> Lazy:
-    """A tensor as one that is read later; a sharded one is then gathered."""
+    """Wrap a tensor as a lazy one; a sharded tensor is gathered when it is read."""
     if isinstance(value, Lazy):
         return value
 
@@ -104,21 +104,21 @@ def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     return change(tree)
 
 
-def held(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a nested dict, what this process holds: all but the meta tensors, which stand for what others hold."""
-    found: dict[str, Any] = {}
+def without_meta(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested dict without its meta tensors, which stand for tensors that other processes hold."""
+    local: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(value, Mapping):
             if not (isinstance(value, Tensor) and value.is_meta):
-                found[key] = value
-        elif (inner := held(value)) or not value:
-            found[key] = inner
-    return found
+                local[key] = value
+        elif (inner := without_meta(value)) or not value:
+            local[key] = inner
+    return local
 
 
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor | Lazy) -> None:
-    """Copy ``value`` into ``target``, which may be sharded: each rank takes its part of it, and no rank talks.
+    """Copy ``value`` into ``target``, which may be sharded: each rank copies its shard; no communication.
 
     A meta tensor, which stands for one that another process holds, stays as it is.
     """
@@ -135,7 +135,7 @@ def fill(target: Tensor, value: Tensor | Lazy) -> None:
 
 
 def same_bits(one: Tensor, two: Tensor) -> bool:
-    """Whether shape, type and every bit agree; NaNs and the sign of zero count."""
+    """True if shape, dtype and every bit agree; NaNs and the sign of zero count."""
     if one.dtype != two.dtype or one.shape != two.shape:
         return False
     return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (one, two)))

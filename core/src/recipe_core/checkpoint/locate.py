@@ -1,4 +1,4 @@
-"""Which checkpoint is meant by a path, and of which format it is, by the names of files. No torch here."""
+"""Finding the checkpoint that a path means, and its format, by file names. No torch here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from recipe_core.checkpoint.formats.base import Format
 from recipe_core.checkpoint.io import hub_files
 from recipe_core.checkpoint.io.archive import has_check_sums
 from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
@@ -22,37 +23,40 @@ _DEEPEST = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """A checkpoint that was found."""
+class StoredCheckpoint:
+    """A checkpoint on the disk, with its format."""
 
     path: Path
     """A folder, or one file."""
     format: CheckpointFormat
     manifest: Manifest | None = None
-    """What it says of itself; checkpoints of others have none."""
+    """None for checkpoints that other programs wrote."""
     passed_over: tuple[str, ...] = ()
-    """Newer ones of the same run that are damaged, and why."""
+    """Newer checkpoints of the same run that are damaged, and why."""
 
     @property
     def folder(self) -> Path:
-        """The folder that it is, or lies in."""
+        """The folder of the checkpoint, or the one around its file."""
         return self.path if self.path.is_dir() else self.path.parent
 
     def open(self, *, weights: bool = False) -> dict[str, Any]:
-        """Its state, whose tensors are read when they are asked for (:mod:`recipe_core.checkpoint.lazy`).
+        """Return its state, with lazy tensors (:mod:`recipe_core.checkpoint.lazy`).
 
         With ``weights``, the optimizer is left out.
 
         Raises:
             CheckpointError: it is damaged.
         """
-        state: dict[str, Any] = self.format.load()(self.format.config()).open(self.path, weights=weights)
-        return state
+        return self.reader().open(self.path, weights=weights)
+
+    def reader(self) -> Format:
+        """Its format with default settings, which is enough to read it."""
+        form: Format = self.format.load()(self.format.config())
+        return form
 
     def unchecked(self) -> str:
-        """Which files have nothing that their values could be compared with, in words; empty where all have."""
-        form = self.format.load()(self.format.config())
-        files = [] if self.manifest else form.files(self.path) if hasattr(form, "files") else [self.path]
+        """A sentence that names the files without check sums; empty if all have some."""
+        files = [] if self.manifest else self.reader().files(self.path)
         bare = [file.name for file in files if not has_check_sums(file) and not hub_files.recorded(file)]
         if not bare:
             return ""
@@ -74,15 +78,15 @@ class Source:
         if not path.is_file():
             return {}
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            sections = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise CheckpointError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
-        return found if isinstance(found, Mapping) else {}
+        return sections if isinstance(sections, Mapping) else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What ``recipe convert`` is to do."""
+    """The arguments of ``recipe convert``."""
 
     source: Path
     """A run folder, a checkpoint's folder or file."""
@@ -98,14 +102,14 @@ class Request:
     """Leave the optimizer's states out."""
 
 
-def find(registry: Registry, path: Path, name: str | None = None, *, hashes: bool = True) -> Source:
+def find(registry: Registry, path: Path, name: str | None = None, *, hashes: bool = True) -> StoredCheckpoint:
     """The checkpoint at ``path``: one itself, a run folder or a folder of steps, for the newest that is whole.
 
     Args:
         registry: the formats that there are.
         path: a folder or a file.
         name: its format; None: by its manifest, or by the names of its files.
-        hashes: whether every byte of a checkpoint with a manifest is compared; else sizes alone.
+        hashes: compare every byte of a checkpoint with a manifest; else sizes alone.
 
     Raises:
         CheckpointError: there is nothing, nothing whole, or nothing of a known format.
@@ -118,7 +122,7 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
         manifest, problems = _manifest(step, hashes)
         if manifest is not None and not problems:
             form = _get(registry, name or manifest.format)
-            return Source(path=step, format=form, manifest=manifest, passed_over=tuple(passed_over))
+            return StoredCheckpoint(path=step, format=form, manifest=manifest, passed_over=tuple(passed_over))
         passed_over.append(f"{step}: {'; '.join(problems)}")
     if passed_over:
         raise CheckpointError("\n".join([f"{path}: no checkpoint in it is whole:", *(f"  - {t}" for t in passed_over)]))
@@ -127,8 +131,8 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
         manifest, problems = _manifest(folder, hashes)
         if manifest is None or problems:
             raise CheckpointError(f"{folder} is not a whole checkpoint: {'; '.join(problems)}")
-        return Source(path=path, format=_get(registry, name or manifest.format), manifest=manifest)
-    source = Source(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
+        return StoredCheckpoint(path=path, format=_get(registry, name or manifest.format), manifest=manifest)
+    source = StoredCheckpoint(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
     files = path.iterdir() if path.is_dir() else [path]
     if hashes and (problems := hub_files.problems(file for file in sorted(files) if file.is_file())):
         raise CheckpointError("\n".join(problems))
@@ -148,22 +152,22 @@ def _sealed_folder(path: Path) -> Path | None:
 def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
     """The formats whose files ``path`` has, or is."""
     known = (_get(registry, name) for name in registry.names("checkpoint") if _single(registry, name))
-    found = [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
-    refined = {spec.refines for spec in found}
-    return [spec for spec in found if spec.name not in refined]
+    matching = [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
+    refined = {spec.refines for spec in matching}
+    return [spec for spec in matching if spec.name not in refined]
 
 
 def steps(path: Path) -> list[Path]:
     """The checkpoints of a run folder or of its folder of checkpoints, the newest last."""
     for folder in (path, path / "checkpoints"):
-        found = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
-        if found:
-            return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
+        folders = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
+        if folders:
+            return sorted(folders, key=lambda p: int(p.name.removeprefix("step-")))
     return []
 
 
 def _manifest(path: Path, hashes: bool) -> tuple[Manifest | None, list[str]]:
-    """What a checkpoint says of itself, and what is wrong with it."""
+    """The manifest of a checkpoint, and the problems that it shows."""
     try:
         manifest = Manifest.read(path)
     except CheckpointError as error:
@@ -175,11 +179,11 @@ def _manifest(path: Path, hashes: bool) -> tuple[Manifest | None, list[str]]:
 
 
 def _known_by_files(registry: Registry, path: Path) -> CheckpointFormat:
-    found = formats_at(registry, path)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(spec.name for spec in found)
+    matching = formats_at(registry, path)
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(spec.name for spec in matching)
         raise CheckpointError(f"{path}: it has files of several formats ({names}); say which is meant: --from FORMAT")
     raise CheckpointError("\n".join([f"{path}: no checkpoint of a known format. They are known by", *_known(registry)]))
 

@@ -15,7 +15,7 @@ from recipe_core.files import digest, sync, write_text
 
 NAME = "checkpoint.json"
 STEP = re.compile(r"step-(0|[1-9][0-9]*)")
-"""How a run calls a checkpoint's folder."""
+"""The name of a checkpoint's folder in a run."""
 STRAY = "move it out of the folder"
 
 
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says about itself. It is written last, so that a checkpoint without one is not whole."""
+    """The description of a checkpoint, written last: a checkpoint without one is not whole."""
 
     format: str
     """Name of the checkpoint format."""
@@ -44,7 +44,7 @@ class Manifest:
     val_loss: float | None = None
     """Validation loss at this step, where the run evaluated then."""
     time: str
-    """When it was written (ISO 8601, UTC)."""
+    """Time of writing (ISO 8601, UTC)."""
     files: Mapping[str, Entry]
     """Every file but the manifest, by its path in the folder."""
 
@@ -77,14 +77,14 @@ class Manifest:
 
     def wrong_files(self, folder: Path) -> list[str]:
         """One message for each file that is missing, has another size or is not listed: needs no reading."""
-        found = [(name, file_problem(folder / name, entry.size)) for name, entry in self.files.items()]
+        problems = [(name, file_problem(folder / name, entry.size)) for name, entry in self.files.items()]
         strays = [f"{name} is not in the manifest ({STRAY})" for name in self.unlisted(folder)]
-        return [*(f"{name} {problem}" for name, problem in found if problem), *strays]
+        return [*(f"{name} {problem}" for name, problem in problems if problem), *strays]
 
     def wrong_hashes(self, folder: Path, names: Iterable[str]) -> list[str]:
         """One message for each file among ``names`` whose bytes are not those that were written."""
-        found = ((name, self.files[name]) for name in names)
-        problems = ((name, file_problem(folder / name, entry.size, entry.sha256)) for name, entry in found)
+        entries = ((name, self.files[name]) for name in names)
+        problems = ((name, file_problem(folder / name, entry.size, entry.sha256)) for name, entry in entries)
         return [f"{name} {problem}" for name, problem in problems if problem]
 
     def unlisted(self, folder: Path) -> list[str]:
@@ -109,3 +109,23 @@ def measure(path: Path) -> Entry:
     """Bring ``path`` to the disk and take its size and hash."""
     sync(path)
     return Entry(size=path.stat().st_size, sha256=digest(path))
+
+
+def read_step(folder: Path) -> Manifest:
+    """The manifest of a run's checkpoint, whose step must be that of the folder's name.
+
+    Raises:
+        CheckpointError: as :meth:`Manifest.read`, or it is of another step.
+    """
+    manifest = Manifest.read(folder)
+    if STEP.fullmatch(folder.name) and folder.name != f"step-{manifest.step}":
+        raise CheckpointError(f"{NAME} speaks of step {manifest.step}")
+    return manifest
+
+
+def is_ours(folder: Path) -> bool:
+    """True for a checkpoint of the step in its name, whole or damaged, that holds no file that we have not written."""
+    try:
+        return not folder.is_symlink() and set(names(folder)) <= set(read_step(folder).files)
+    except (CheckpointError, OSError):
+        return False

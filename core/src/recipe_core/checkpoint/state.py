@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.checkpoint.lazy import Lazy, flat, held, mapped
+from recipe_core.checkpoint.lazy import Lazy, flat, mapped, without_meta
 from recipe_core.hooks.specs import Part
 from recipe_core.layouts.ties import ties as _ties
 
@@ -28,10 +28,10 @@ LEAF_OVERHEAD = 4096
 def weights(module: nn.Module) -> dict[str, Any]:
     """The tensors of the model as a checkpoint names them, nothing copied; see :func:`gather_state`."""
     module = _bare(module)
-    found = get_model_state_dict(module)
+    tensors = get_model_state_dict(module)
     for alias in _ties(module):
-        del found[alias]
-    return found
+        del tensors[alias]
+    return tensors
 
 
 def blank_weights(model: Part) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
     """
     module = _bare(module)
     _complete(optimizer)
-    weights = held(state["model"])
+    weights = without_meta(state["model"])
     for alias, first in _ties(module).items():
         weights[alias] = weights[first]
     groups = get_optimizer_state_dict(module, optimizer)["param_groups"]
-    moments = {"state": held(state["optimizer"]["state"]), "param_groups": groups}
+    moments = {"state": without_meta(state["optimizer"]["state"]), "param_groups": groups}
     set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
@@ -106,11 +106,11 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
             local = (leaf._local_tensor if isinstance(leaf, DTensor) else leaf).detach()
             if local.numel():
                 groups.setdefault((local.device, local.dtype), {})[name] = local
-    found = set()
+    names = set()
     for tensors in groups.values():
         ends = torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors.values()])  # NaN is passed on
-        found |= {name for name, fine in zip(tensors, ends.isfinite().all(1).cpu().tolist(), strict=True) if not fine}
-    return [name for name in leaves if name in found]
+        names |= {name for name, fine in zip(tensors, ends.isfinite().all(1).cpu().tolist(), strict=True) if not fine}
+    return [name for name in leaves if name in names]
 
 
 def _leaves(state: object) -> Iterator[object]:
@@ -139,7 +139,7 @@ def _complete(optimizer: torch.optim.Optimizer) -> None:
     Optimizers make their states in the first step, so that a run that resumes would otherwise expect other entries than
     the run that saved. A step of length zero with zero gradients makes what is missing; nothing else moves, and steps
     are then counted from zero again. (torch's own functions do this too, for a wholly new optimizer, but leave it at
-    step 1: Adam's bias correction would then be off by one for ever.)
+    step 1: Adam's bias correction would then be off by one from then on.)
     """
     every = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     missing = [p for p in every if not optimizer.state.get(p)]

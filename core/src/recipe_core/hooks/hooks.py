@@ -132,7 +132,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
             yield CheckpointFormat(
                 name="single_file",
-                build="my_plugin.checkpoint:SingleFile",  # a recipe_core.checkpoint.store.Format
+                build="my_plugin.checkpoint:SingleFile",  # a subclass of recipe_core.checkpoint.formats.base.Format
                 patterns=("*.weights",),  # names of its files, by which it is known
                 summary="one file, written by rank 0",
             )

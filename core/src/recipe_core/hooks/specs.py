@@ -292,7 +292,8 @@ class EngineSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(Spec):
-    """``build(config)`` gives a :class:`recipe_core.checkpoint.store.Format`: what saves, opens and loads a checkpoint.
+    """``build(config)`` gives a :class:`recipe_core.checkpoint.formats.base.Format`, which saves, opens and loads
+    checkpoints.
 
     A state is a nested dict of the parts ``model``, ``optimizer``, ``progress``, ``epoch`` and ``files``, see
     :mod:`recipe_core.checkpoint.lazy`. A format that uses the names and shapes of others (``naming``) is given and

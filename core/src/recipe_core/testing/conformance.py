@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recipe_core.hooks.registry import KINDS, Registry, load
-from recipe_core.hooks.specs import EngineSpec, Model, Recipe, Spec
+from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Model, Recipe, Spec
 from recipe_core.hooks.specs import load as load_function
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing.runs import Finished, run_tiny
@@ -179,12 +179,17 @@ class PluginConformance:
         """What a checkpoint format saved, it recognises, loads and opens, bit by bit, and is known by its files."""
         import torch
 
+        from recipe_core.checkpoint.formats.base import Format
+
         for kind, spec in self.contributed():
-            if kind == "checkpoint" and isinstance(spec, Spec):
+            if kind == "checkpoint" and isinstance(spec, CheckpointFormat):
                 form, path = spec.load()(spec.config()), tmp_path / spec.name
+                assert isinstance(form, Format), (
+                    f"{spec.name}: derive it from recipe_core.checkpoint.formats.base.Format"
+                )
                 weights = {"a": torch.randn(3, 5), "b": torch.arange(4, dtype=torch.bfloat16)}
                 path.mkdir()
-                if getattr(spec, "ranks", False):
+                if spec.ranks:
                     form.save(path, {"ranks": {(0, 0): {"model": dict(weights)}}, "progress": {"step": 7}})
                     _require_rank(form.open(path), weights, spec.name)
                     continue
@@ -197,9 +202,9 @@ class PluginConformance:
                 opened = form.open(path)
                 assert opened["model"].keys() == weights.keys(), spec.name
                 assert all(opened["model"][key].read().equal(value) for key, value in weights.items()), spec.name
-                if "progress" in getattr(spec, "holds", ()):
+                if "progress" in spec.holds:
                     assert state["progress"] == opened["progress"] == {"step": 7}, spec.name
-                assert any(any(path.glob(pattern)) for pattern in getattr(spec, "patterns", ())), spec.name
+                assert any(any(path.glob(pattern)) for pattern in spec.patterns), spec.name
 
 
 def _require_rank(opened: dict[str, Any], weights: dict[str, Any], name: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Engine
-from recipe_core.errors import ConfigError, DiskError, RecipeError
+from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import lock_now, write_text
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
@@ -30,16 +31,8 @@ def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
             process trains in it.
         DiskError: ``out`` cannot be written.
     """
-    problem: RecipeError | None = None
     with ExitStack() as held:
-        if engine.rank == 0:
-            try:
-                _claim(out, job, held)
-            except RecipeError as error:
-                problem = error
-        problem = engine.broadcast(problem)
-        if problem is not None:
-            raise problem
+        on_rank_0(engine, lambda: _claim(out, job, held), out)
         yield
 
 

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recipe_core.checkpoint.locate import Request, Source, find
+from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.errors import RecipeError
 from recipe_core.files import write_text
 from recipe_core.hooks.registry import load
@@ -83,7 +83,7 @@ def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | Non
     return out if _finished(out) else None
 
 
-def checkpoint_at(path: Path) -> Source:
+def checkpoint_at(path: Path) -> StoredCheckpoint:
     """The checkpoint that ``path`` is or holds, its sizes compared but not its bytes.
 
     Raises:

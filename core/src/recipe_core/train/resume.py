@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from recipe_core.checkpoint.adapter import matches
+from recipe_core.checkpoint.formats.base import Format
 from recipe_core.checkpoint.lazy import Lazy, fill, flat
-from recipe_core.checkpoint.locate import Source, find
+from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
-from recipe_core.checkpoint.match.origin import Origin
+from recipe_core.checkpoint.match.provenance import Provenance
 from recipe_core.checkpoint.match.same_model import require_same
 from recipe_core.checkpoint.state import apply_state, blank_weights, fillable, gather_state, weights
 from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.engine.agreement import on_each_rank
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
@@ -28,7 +30,6 @@ from recipe_core.train import optim
 if TYPE_CHECKING:
     from recipe_core.train.loop import Progress
 
-T = TypeVar("T")
 SHOWN = 5
 """So many names are told; the others are counted."""
 
@@ -70,8 +71,9 @@ def start_problems(job: Job) -> list[str]:
     try:
         if job.train.resume not in ("auto", "none"):
             source = find(load(), Path(job.train.resume), hashes=False)
-            strict = getattr(job.checkpoint.build(job.checkpoint.config), "strict_dtypes", True)
-            strict = strict and source.format.name == job.checkpoint.spec.name  # others are turned into the run's types
+            form: Format = job.checkpoint.build(job.checkpoint.config)
+            # Checkpoints of other formats are converted to the run's dtypes.
+            strict = form.strict_dtypes and source.format.name == job.checkpoint.spec.name
             _fitting(source, job, _blank_state(job), dtypes=strict)
         elif job.train.init_from is not None:
             _fitting_weights(job, find(load(), Path(job.train.init_from), hashes=False), blank_weights(job.model))
@@ -102,16 +104,16 @@ def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str,
         note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
         checkpoints.load(source.path, state)
         return [note] if note else []
-    return _on_all(checkpoints, lambda: _fill(source, job, state))
+    return on_each_rank(checkpoints.engine, lambda: _fill(source, job, state), source.path)
 
 
-def _texts(source: Source) -> Mapping[str, str]:
+def _texts(source: StoredCheckpoint) -> Mapping[str, str]:
     """What stands beside the tensors, where the format has a naming of others."""
     found: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
     return found
 
 
-def _fill(source: Source, job: Job, state: dict[str, Any]) -> list[str]:
+def _fill(source: StoredCheckpoint, job: Job, state: dict[str, Any]) -> list[str]:
     saved, notes = _fitting(source, job, state)
     found = dict(flat(saved))
     for name, target in flat({part: state[part] for part in state if part != "progress"}):
@@ -122,15 +124,15 @@ def _fill(source: Source, job: Job, state: dict[str, Any]) -> list[str]:
 
 
 def _fitting(
-    source: Source, job: Job, state: dict[str, Any], *, dtypes: bool = False
+    source: StoredCheckpoint, job: Job, state: dict[str, Any], *, dtypes: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """The parts of ``state`` in ``source``, checked against it, and lines for the log.
 
     With ``dtypes``, types of values must agree too.
     """
-    origin, opened = Origin(model=job.model), source.open()
+    provenance, opened = Provenance(model=job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
-    saved = origin.ours(opened, source.format, source.path)
+    saved = provenance.ours(opened, source.format, source.path)
     lacking = [part for part in state if part not in saved]
     if lacking:
         raise CheckpointError(
@@ -140,7 +142,7 @@ def _fitting(
     saved = {part: saved[part] for part in state}  # others (texts, an epoch) are for scripts
     if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
-    return saved, _notes(note, origin.left_out(opened, source.format, source.path))
+    return saved, _notes(note, provenance.left_out(opened, source.format, source.path))
 
 
 def _notes(note: str, left_out: list[str]) -> list[str]:
@@ -156,7 +158,7 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer
     source = checkpoints.on_rank_0(lambda: find(load(), path))
     wanted = model.with_others(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
-    drawn, notes = _on_all(checkpoints, lambda: _fill_weights(job, source, wanted, masters))
+    drawn, notes = on_each_rank(checkpoints.engine, lambda: _fill_weights(job, source, wanted, masters), source.path)
     words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
     if drawn:
         more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
@@ -172,7 +174,7 @@ def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, tor
 
 
 def _fill_weights(
-    job: Job, source: Source, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
+    job: Job, source: StoredCheckpoint, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
 ) -> tuple[list[str], list[str]]:
     """Fill ``wanted`` and their wider copies.
 
@@ -189,33 +191,33 @@ def _fill_weights(
 
 
 def _fitting_weights(
-    job: Job, source: Source, wanted: Mapping[str, Any]
+    job: Job, source: StoredCheckpoint, wanted: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """The weights in ``source``, checked against those ``wanted``.
 
     Returns:
         The weights; the names of those that the source may lack, and does; and lines for the log.
     """
-    origin, naming = Origin(model=job.model), source.format.naming
+    provenance, naming = Provenance(model=job.model), source.format.naming
     opened = source.open(weights=True)
     note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
-    saved = _widest(origin, source, opened)
-    optional = origin.adapter(naming, source.path).optional if naming else ()
+    saved = _widest(provenance, source, opened)
+    optional = provenance.adapter(naming, source.path).optional if naming else ()
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
     advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
-    return saved, drawn, _notes(note, origin.left_out(opened, source.format, source.path))
+    return saved, drawn, _notes(note, provenance.left_out(opened, source.format, source.path))
 
 
-def _widest(origin: Origin, source: Source, opened: Mapping[str, Any]) -> dict[str, Any]:
+def _widest(provenance: Provenance, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
     """The weights ``opened``; where these are narrow and their optimizer kept wider copies, the copies."""
-    found: dict[str, Any] = origin.ours(opened, source.format, source.path)["model"]
+    found: dict[str, Any] = provenance.ours(opened, source.format, source.path)["model"]
     if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in found.values()):
         return found
     try:
-        kept = origin.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
+        kept = provenance.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
     except CheckpointError:  # what is wrong with its optimizer does not matter here
         return found
     masters = {name: states["master"] for name, states in kept.items() if "master" in states}
@@ -226,10 +228,3 @@ def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:
     """Progress with the samples that so many steps consume, where others counted steps alone."""
     step, samples = int(progress["step"]), progress.get("consumed_samples")
     return {"step": step, "consumed_samples": step * global_batch if samples is None else int(samples)}
-
-
-def _on_all(checkpoints: Checkpoints, action: Callable[[], T]) -> T:
-    """What ``action`` gives on this rank; where it fails on one, all raise the same."""
-    found: list[T] = []
-    checkpoints.together(lambda: found.append(action()))
-    return found[0]

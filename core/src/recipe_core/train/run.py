@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.background import Saver
+from recipe_core.checkpoint.formats.base import Format, SaveContext
+from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.state import gather_state
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.checkpoint.trend import Trend
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.compiled import GraphCounter
 from recipe_core.engine.precision import cast, described
@@ -141,13 +142,10 @@ def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
 def _checkpoints(
     job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend
 ) -> tuple[Checkpoints, bool]:
-    """The checkpoints of the run folder, and whether their format can save in another thread."""
+    """The checkpoints of the run folder, and True if their format can save in another thread."""
+    form: Format
     form, ranks = job.checkpoint.build(job.checkpoint.config), engine.side()
-    background = hasattr(form, "group")
-    for name, value in {"group": ranks.group, "train": job.train, "samples": samples}.items():
-        if hasattr(form, name):  # see recipe_core.checkpoint.store.Format
-            setattr(form, name, value)
-    found = Checkpoints(
+    checkpoints = Checkpoints(
         out / "checkpoints",
         form,
         ranks,
@@ -156,8 +154,9 @@ def _checkpoints(
         keep_best=job.train.keep_best,
         notes={"job.yaml": job.as_yaml()},
         trend=trend,
+        context=SaveContext(group=ranks.group, train=job.train, samples=samples),
     )
-    return found, background
+    return checkpoints, form.background
 
 
 def _owes_evaluation(job: Job, checkpoints: Checkpoints, step: int) -> bool:

@@ -14,14 +14,16 @@ from typing import Any
 
 from torch import Tensor
 
+from recipe_bert_dp.data.samples import BertSamples
 from recipe_bert_dp.model.hf import NAMES
 from recipe_bert_dp.settings import NeuronBert
 from recipe_core.checkpoint.adapter import to_ours, to_theirs
+from recipe_core.checkpoint.formats.base import SaveContext
 from recipe_core.checkpoint.formats.single import OneFile
 from recipe_core.checkpoint.lazy import Lazy, lazy
-from recipe_core.checkpoint.ranks.optimizer import by_name, groups_of, numbered, scheduled
+from recipe_core.checkpoint.ranks.optimizer import by_name, groups_of, indexed_state, scheduled
 from recipe_core.errors import CheckpointError
-from recipe_core.hooks.train import Train
+from recipe_core.layouts.parallel import Samples
 
 FILE = re.compile(r"ckpt_(\d+)\.pt")
 OURS = "recipe"
@@ -36,10 +38,6 @@ class NeuronBertFormat(OneFile):
     name = "neuron_bert"
     strict_dtypes = False
     """Scripts keep weights and states in other widths; the run's count."""
-    train: Train | None = None
-    """The settings that the states belong to: rates and schedule stand in the file too. Set by who saves."""
-    samples: Any = None
-    """The run's dataset, which may know the names of its shards. Set by the run."""
 
     def __init__(self, config: NeuronBert | None = None) -> None:
         self._config = config or NeuronBert()
@@ -60,17 +58,17 @@ class NeuronBertFormat(OneFile):
         file = self.find(path)
         return file is not None and FILE.fullmatch(file.name) is not None
 
-    def encode(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def encode(self, state: Mapping[str, Any], context: SaveContext) -> dict[str, Any]:
         """What the file holds for ``state``."""
         progress = dict(state.get("progress", {}))
         step = int(progress.get("step") or 0)
         tree: dict[str, Any] = {"model": self._named(to_theirs(NAMES, state["model"], ties=True))}
         if "optimizer" in state:
             states = state["optimizer"]["state"]
-            tree["optimizer"] = numbered(states, state["model"], self.train, step, self.name)
-            assert self.train is not None  # numbered has seen to it
-            tree["scheduler"] = scheduled(self.train, step)
-        epoch, index, files = self._position(progress)
+            tree["optimizer"] = indexed_state(states, state["model"], context.train, step, self.name)
+            assert context.train is not None  # indexed_state has seen to it
+            tree["scheduler"] = scheduled(context.train, step)
+        epoch, index, files = self._position(progress, context.samples)
         return tree | {"files": [index, *files], "epoch": epoch, OURS: {"progress": progress}}
 
     def decode(self, tree: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -103,17 +101,16 @@ class NeuronBertFormat(OneFile):
         model = {name: tensor for name, tensor in model.items() if name != "cls.predictions.decoder.bias"}
         return {_DENSE.sub(r"\1.dense_act.", name): tensor for name, tensor in model.items()}
 
-    def _position(self, progress: Mapping[str, Any]) -> tuple[int, int, Sequence[str]]:
+    def _position(self, progress: Mapping[str, Any], samples: Samples | None) -> tuple[int, int, Sequence[str]]:
         """Epoch, number of the next shard, and the shards' names, as far as they are known.
 
         A script in its fourth shard of eight has done three eighths of the epoch; a run that mixes all eight and has
         done as much gets the same number.
         """
         files: Sequence[str] = self._config.files
-        position = getattr(self.samples, "position", None)
-        if position is None:
+        if not isinstance(samples, BertSamples):
             return 0, 0, files
-        epoch, part, names = position(progress.get("consumed_samples") or 0)
+        epoch, part, names = samples.position(progress.get("consumed_samples") or 0)
         files = files or names
         return epoch, int(part * len(files)), files
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import ProcessGroup
+
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.hf import Hf
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import NoSettings
@@ -14,23 +17,23 @@ from recipe_core.hooks.specs import NoSettings
 STATE = "trainer_state.json"
 
 
-class TrainerFormat:
+class TrainerFormat(Format):
     """``model.safetensors``, ``config.json``, the tokenizer, and what the Trainer needs to go on: ``optimizer.pt``,
     ``scheduler.pt``, ``rng_state*.pth`` and ``trainer_state.json``.
 
-    For conversion it is the model and the position in the schedule. A run gives ``writer``, which writes all of it.
+    For conversion it is the model and the position in the schedule. A run's Trainer is the
+    context's ``writer``, which writes all of it.
     """
 
     name = "hf_trainer"
 
     def __init__(self, config: NoSettings | None = None) -> None:
         self._hf = Hf()
-        self.writer: Callable[[Path], None] | None = None
 
-    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+    def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write into the empty folder ``path``; all ranks call it."""
-        if self.writer is not None:
-            self.writer(path)
+        if context.writer is not None:
+            context.writer(path)
             return
         self._hf.save(path, state)
         step = int((state.get("progress") or {}).get("step") or 0)
@@ -49,7 +52,7 @@ class TrainerFormat:
             raise CheckpointError(f"{folder / STATE}: is missing or damaged ({error})") from error
         return {**self._hf.open(folder), "progress": {"step": step}}
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
+    def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
         """Fill the model's tensors and the position.
 
         Raises:

@@ -6,13 +6,13 @@ Launching, run folder, metrics, checkpoints and signals are the core's; training
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from recipe_core.engine import protocol as engines
-from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.engine.agreement import on_rank_0
+from recipe_core.errors import ConfigError
 from recipe_core.files import atomic_folder, home
 from recipe_core.launch.stop import StopFlag
 from recipe_core.settings.job import Job
@@ -24,7 +24,6 @@ from recipe_hf_finetune.model import source as sources
 from recipe_hf_finetune.settings import settings
 from recipe_hf_finetune.trainer.arguments import prepare_environment
 
-T = TypeVar("T")
 TOKENIZER = "tokenizer"
 """Where in the run folder a vocabulary lies that was trained for it."""
 
@@ -111,7 +110,7 @@ def _place(job: Job, out: Path, engine: engines.Engine, source: str | None) -> s
         return None
     found = sources.ready(source)
     if found is None:
-        _on_rank_0(engine, lambda: sources.convert(job.model.config, source, out))
+        on_rank_0(engine, lambda: sources.convert(job.model.config, source, out), out)
         found = str(out / sources.CONVERTED)
     return found
 
@@ -135,21 +134,8 @@ def _tokenizer(job: Job, out: Path, engine: engines.Engine, place: str | None) -
                 for name, text in vocabulary.files(job.data.config).items():
                     (part / name).write_text(text, encoding="utf-8")
 
-    _on_rank_0(engine, write)
+    on_rank_0(engine, write, out)
     return str(out / TOKENIZER)
-
-
-def _on_rank_0(engine: engines.Engine, action: Callable[[], None]) -> None:
-    """Do it on rank 0 while the others wait; where it fails, all raise the same."""
-    problem: RecipeError | None = None
-    if engine.rank == 0:
-        try:
-            action()
-        except RecipeError as error:
-            problem = error
-    problem = engine.broadcast(problem)
-    if problem is not None:
-        raise problem
 
 
 def _quiet() -> None:

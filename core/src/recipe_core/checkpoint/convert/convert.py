@@ -12,11 +12,12 @@ import yaml
 
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.convert.outputs import same_outputs
+from recipe_core.checkpoint.formats.base import Format, SaveContext
 from recipe_core.checkpoint.lazy import Lazy, flat, same_bits
-from recipe_core.checkpoint.locate import Request, Source, find
+from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.mismatch import mismatch
-from recipe_core.checkpoint.match.origin import Origin, origin_of
+from recipe_core.checkpoint.match.provenance import Provenance, provenance_of
 from recipe_core.checkpoint.match.same_model import require_consistent
 from recipe_core.checkpoint.state import blank_weights, state_size
 from recipe_core.errors import CheckpointError, ConfigError
@@ -46,47 +47,46 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     source = find(registry, request.source, request.format)
     if source.path.is_dir() and source.path.resolve() in request.target.resolve().parents:
         raise ConfigError(f"{request.target} is inside of the checkpoint {source.path}; name a folder elsewhere")
-    found = source.open(weights=request.drop_optimizer)
-    origin = origin_of(registry, source, found, request.recipe)
-    if origin.model is not None:
+    opened = source.open(weights=request.drop_optimizer)
+    provenance = provenance_of(registry, source, opened, request.recipe)
+    if provenance.model is not None:
         said = f"--recipe {request.recipe}" if request.recipe else "its job.yaml"
-        require_consistent(origin.model, source, found.get("files", {}), said)
-    ours = origin.ours(found, source.format, source.path)
-    _require_known(ours, origin, source.path)
-    if target.model and (origin.model is None or origin.model.spec.name != target.model):
-        whose = f"model {origin.model.spec.name}" if origin.model else "a model that it does not name"
+        require_consistent(provenance.model, source, opened.get("files", {}), said)
+    ours = provenance.ours(opened, source.format, source.path)
+    _require_known(ours, provenance, source.path)
+    if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
+        whose = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
         raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {whose}")
     if "epoch" in target.holds:
-        ours.setdefault("epoch", origin.epoch(ours.get("progress", {})))
-    kept = _kept(ours, target, request.drop_optimizer)
+        ours.setdefault("epoch", provenance.epoch(ours.get("progress", {})))
+    converted = _convertible(ours, target, request.drop_optimizer)
     step = source.manifest.step if source.manifest else int(ours.get("progress", {}).get("step") or 0)
-    require_space(request.target.parent, state_size(kept), "the converted checkpoint")
+    require_space(request.target.parent, state_size(converted), "the converted checkpoint")
     with atomic_folder(request.target) as part:
-        form = request.to.build(request.to.config)
-        if hasattr(form, "train"):
-            form.train = origin.train
-        whole = {"progress": {"step": step}, **kept}
-        form.save(part, origin.theirs(whole, target, source.path, getattr(form, "grid", None)))
-        _seal(part, source, target, origin, step)
-        written = origin.ours(form.open(part), target, part)
-        _compare(kept, written, target)
-        ran = origin.model is not None and same_outputs(origin.model, kept["model"], written["model"])
-    left = [*source.passed_over, *origin.left_out(found, source.format, source.path)]
-    return _told(request, source, origin, ours, kept, step, ran, left)
+        form: Format = request.to.build(request.to.config)
+        whole = {"progress": {"step": step}, **converted}
+        theirs = provenance.theirs(whole, target, source.path, form.grid)
+        form.save(part, theirs, SaveContext(train=provenance.train))
+        _seal(part, source, target, provenance, step)
+        written = provenance.ours(form.open(part), target, part)
+        _compare(converted, written, target)
+        ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
+    left = [*source.passed_over, *provenance.left_out(opened, source.format, source.path)]
+    return _report(request, source, provenance, ours, converted, step, ran, left)
 
 
-def _require_known(ours: State, origin: Origin, where: Path) -> None:
-    """Every tensor is one of the model's, and none is missing, as far as the model is known."""
-    if origin.model is None:
+def _require_known(ours: State, provenance: Provenance, where: Path) -> None:
+    """Require that every tensor is one of the model's and none is missing, if the model is known."""
+    if provenance.model is None:
         return
-    expected = blank_weights(origin.model)
-    advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {origin.model.spec.name})"
+    expected = blank_weights(provenance.model)
+    advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {provenance.model.spec.name})"
     if text := mismatch(ours["model"], expected, advice, dtypes=False):
         raise CheckpointError(f"{where}: {text.replace('this run', 'the model', 1)}")
 
 
-def _kept(ours: State, target: CheckpointFormat, drop_optimizer: bool) -> State:
-    """The parts that the target can hold; CheckpointError where training states would be lost without a word."""
+def _convertible(ours: State, target: CheckpointFormat, drop_optimizer: bool) -> State:
+    """The parts that the target can hold; CheckpointError if training states would be lost silently."""
     wanted = {name: part for name, part in ours.items() if name != "files" or "files" in target.holds}
     if drop_optimizer:
         wanted.pop("optimizer", None)
@@ -101,10 +101,10 @@ def _kept(ours: State, target: CheckpointFormat, drop_optimizer: bool) -> State:
     return wanted
 
 
-def _seal(part: Path, source: Source, target: CheckpointFormat, origin: Origin, step: int) -> None:
-    """``job.yaml`` where something is known, and the manifest with every file's hash."""
-    if origin.sections:
-        text = yaml.safe_dump(dict(origin.sections), sort_keys=False, allow_unicode=True, width=120)
+def _seal(part: Path, source: StoredCheckpoint, target: CheckpointFormat, provenance: Provenance, step: int) -> None:
+    """Write ``job.yaml``, if the settings are known, and the manifest with every file's hash."""
+    if provenance.sections:
+        text = yaml.safe_dump(dict(provenance.sections), sort_keys=False, allow_unicode=True, width=120)
         (part / "job.yaml").write_text(text, encoding="utf-8")
     Manifest(
         format=target.name, step=step, world_size=1, torch=torch.__version__,
@@ -114,11 +114,11 @@ def _seal(part: Path, source: Source, target: CheckpointFormat, origin: Origin, 
     ).write(part)  # fmt: skip
 
 
-def _compare(kept: State, written: State, target: CheckpointFormat) -> None:
-    """Every leaf was written, none beside, and every bit of every tensor is that of the source."""
-    parts = [name for name in kept if name in target.holds and name != "files"]
+def _compare(converted: State, written: State, target: CheckpointFormat) -> None:
+    """Require that exactly the leaves of the source were written, with every bit of every tensor."""
+    parts = [name for name in converted if name in target.holds and name != "files"]
     before, after = (
-        {key: leaf for name in parts for key, leaf in flat({name: s.get(name, {})})} for s in (kept, written)
+        {key: leaf for name in parts for key, leaf in flat({name: s.get(name, {})})} for s in (converted, written)
     )
     if text := mismatch(after, before, "This is a mistake in the format or the adapter; please report it"):
         raise CheckpointError(f"the checkpoint that was written {text}. It was removed")
@@ -131,7 +131,7 @@ def _compare(kept: State, written: State, target: CheckpointFormat) -> None:
 
 
 def _equal(one: Any, two: Any) -> bool:
-    """Whether two leaves agree to the last bit. Large tensors are compared by their hashes: one is then in memory."""
+    """True if two leaves agree to the last bit. Large tensors are compared by their hashes: one is then in memory."""
     if not isinstance(one, Lazy):
         return bool(one == two)
     if one.nbytes < _LARGE:
@@ -139,12 +139,12 @@ def _equal(one: Any, two: Any) -> bool:
     return bool(one.digest() == two.digest())
 
 
-def _told(
+def _report(
     request: Request,
-    source: Source,
-    origin: Origin,
+    source: StoredCheckpoint,
+    provenance: Provenance,
     ours: State,
-    kept: State,
+    converted: State,
     step: int,
     ran: bool,
     passed_over: Iterable[str],
@@ -156,13 +156,13 @@ def _told(
             f"{request.target} ({request.to.spec.name}: {', '.join(sorted(p.name for p in request.target.iterdir()))})",
         ),
     ]
-    if origin.guessed:
-        rows.append(("model", origin.guessed))
-    for name, part in kept.items():
+    if provenance.guessed:
+        rows.append(("model", provenance.guessed))
+    for name, part in converted.items():
         tensors = [leaf for _, leaf in flat({name: part}) if isinstance(leaf, Lazy)]
         if tensors:
             rows.append((name, f"{len(tensors):,} tensors, {sum(t.nbytes for t in tensors) / 1e6:,.1f} MB"))
-    if left := [name for name in ours if name not in kept and name != "files"]:
+    if left := [name for name in ours if name not in converted and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in passed_over]
     if unchecked := source.unchecked():

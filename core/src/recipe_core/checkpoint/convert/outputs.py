@@ -1,4 +1,4 @@
-"""Whether the weights of two checkpoints make a model compute the same."""
+"""Comparison of a model's outputs with the weights of two checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALL = 200_000_000
 
 
 def same_outputs(part: Part, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Run the model of ``part`` on its example with both weights, on the CPU; whether it was small enough.
+    """Run the model of ``part`` on its example with both weights, on the CPU; False if it is too large to run here.
 
     Args:
         part: the model with its settings; one that names no example is not run.

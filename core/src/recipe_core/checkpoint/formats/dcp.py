@@ -42,17 +42,18 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, require_sound
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, Pieces, flat, held
+from recipe_core.checkpoint.lazy import Lazy, Pieces, flat, without_meta
 from recipe_core.checkpoint.match.mismatch import described, mismatch
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.hooks.specs import NoSettings
 
 
-class Dcp:
+class Dcp(Format):
     """``torch.distributed.checkpoint``: every rank writes its own part, and any number of ranks in any layout reads it.
 
     A state is a nested dict with text keys. Its leaves are tensors, DTensors and plain values (None, bool, int, float,
@@ -64,13 +65,12 @@ class Dcp:
     """
 
     name = "dcp"
-    group: dist.ProcessGroup | None = None
-    """What the ranks meet in; None: the default group. Whoever saves in another thread sets one of its own."""
+    background = True
 
     def __init__(self, config: NoSettings | None = None) -> None:
-        """It has no settings."""
+        """Dcp has no settings."""
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
+    def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state`` into the empty folder ``path``; all ranks call it, and all raise when one fails.
 
         Raises:
@@ -79,11 +79,12 @@ class Dcp:
         """
         with _one_error(path, writing=True):
             dcp.save(
-                held(state), storage_writer=_Writer(path), planner=_SavePlanner(), process_group=self.group,
+                without_meta(state), storage_writer=_Writer(path), planner=_SavePlanner(),
+                process_group=context.group,
                 no_dist=not dist.is_initialized(),
             )  # fmt: skip
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
+    def load(self, path: Path, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
         """Fill ``state`` from the folder ``path``: tensors in place, plain values replaced; all ranks call it.
 
         When it fails while reading, some tensors of ``state`` are filled and others are not.
@@ -91,20 +92,20 @@ class Dcp:
         Raises:
             CheckpointError: ``path`` is damaged, names a forbidden global, or holds other names, shapes or dtypes.
         """
-        own = held(state)
+        own = without_meta(state)
         with _one_error(path, writing=False):
             dcp.load(
-                own, storage_reader=_Reader(path), planner=_LoadPlanner(path, state), process_group=self.group,
+                own, storage_reader=_Reader(path), planner=_LoadPlanner(path, state), process_group=group,
                 no_dist=not dist.is_initialized(),
             )  # fmt: skip
         _take(state, own)
 
     def files(self, path: Path) -> list[Path]:
-        """None as a whole: each tensor is an archive of its own in a file, compared when it is read."""
+        """No files: each tensor is an archive of its own in a file, compared when it is read."""
         return []
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` looks like a checkpoint of this format."""
+        """True if ``path`` looks like a checkpoint of this format."""
         return (path / METADATA).is_file()
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
@@ -126,8 +127,8 @@ class Dcp:
         plain = {name: value for name, value in state.items() if value is None}
         _read(path, metadata, plain)
         places = metadata.planner_data or {name: (name,) for name in state}
-        found: dict[str, Any] = unflatten_state_dict({**state, **plain}, places)
-        return {part: value for part, value in found.items() if part != "optimizer" or not weights}
+        whole: dict[str, Any] = unflatten_state_dict({**state, **plain}, places)
+        return {part: value for part, value in whole.items() if part != "optimizer" or not weights}
 
 
 def _take(state: dict[str, Any], own: Mapping[str, Any]) -> None:
@@ -147,20 +148,20 @@ def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], entry: Tens
         raise CheckpointError(f"{path / METADATA}: damaged, it does not say where all of a tensor's pieces are")
     if len(places) == 1:
         return _stored(path, next(iter(places.values())), entry.size, dtype)
-    found = [(offsets, info, sizes[offsets]) for offsets, info in places.items()]
-    return Lazy(entry.size, dtype, partial(_whole, path, found, entry.size, dtype))
+    chunks = [(offsets, info, sizes[offsets]) for offsets, info in places.items()]
+    return Lazy(entry.size, dtype, partial(_whole, path, chunks, entry.size, dtype))
 
 
 def _stored(path: Path, info: Any, shape: Sequence[int], dtype: torch.dtype) -> Lazy:
     """The tensor at a place in a file, which is what the metadata says of it."""
     file = path / info.relative_path
-    found = torch_save.embedded(file, info.offset, info.length)
-    if (found.shape, found.dtype) != (torch.Size(shape), dtype):
+    tensor = torch_save.embedded(file, info.offset, info.length)
+    if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
         raise CheckpointError(
-            f"{file}: damaged, at byte {info.offset:,} it has a tensor {described(found)}, and {METADATA} says "
-            f"{described(Lazy(torch.Size(shape), dtype, found.read))}"
+            f"{file}: damaged, at byte {info.offset:,} it has a tensor {described(tensor)}, and {METADATA} says "
+            f"{described(Lazy(torch.Size(shape), dtype, tensor.read))}"
         )
-    return found
+    return tensor
 
 
 def _whole(
@@ -247,7 +248,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         plans, metadata = super().create_global_plan(all_plans)
-        # Whoever plans for devices may lose what is cut over some and copied over others, and say nothing.
+        # A planner for devices may silently lose tensors that are sharded over some and copied over others.
         lost = [name for name in {*self.state_dict, *self._pieces} if name not in metadata.state_dict_metadata]
         if lost:
             raise CheckpointError(f"the plan of the checkpoint has lost {len(lost):,} entries: {', '.join(lost[:5])}")
@@ -260,7 +261,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 
 
 def _piece_items(name: str, value: Pieces) -> Iterator[WriteItem]:
-    """What is to be written of a tensor in parts."""
+    """The write items of a tensor in shards."""
     properties = TensorProperties(dtype=value.dtype)
     for number, (offsets, part) in enumerate(value.parts):
         chunk = ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=part.shape)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.safetensors import read_tensors, write_tensors
 from recipe_core.checkpoint.lazy import Lazy, fill, lazy
@@ -22,10 +24,10 @@ TEXTS = (
     CONFIG, "generation_config.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
-"""What is read of a folder beside the tensors, and written again."""
+"""Text files beside the tensors, which are read and written again."""
 
 
-class Hf:
+class Hf(Format):
     """``model.safetensors`` with ``config.json`` and the tokenizer's files; above a size, several and an index.
 
     Its state is that of the foreign naming ``hf``: the model's tensors, and ``files``. It holds no optimizer. Older
@@ -37,7 +39,7 @@ class Hf:
     def __init__(self, config: HfSettings | None = None) -> None:
         self._most = (config or HfSettings()).shard_gb * 1e9
 
-    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+    def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state`` into the empty folder ``path``, in one process.
 
         Raises:
@@ -66,14 +68,14 @@ class Hf:
         folder = path if path.is_dir() else path.parent
         tensors: dict[str, Any] = {}
         for file, names in _files(path).items():
-            found = read_tensors(file) if file.suffix == ".safetensors" else _pickled(file)
-            if missing := names - found.keys():
+            stored = read_tensors(file) if file.suffix == ".safetensors" else _pickled(file)
+            if missing := names - stored.keys():
                 raise CheckpointError(
                     f"{file}: {min(missing)} is not in it, where the index has it; they are not of one checkpoint"
                 )
-            if twice := tensors.keys() & found.keys():
+            if twice := tensors.keys() & stored.keys():
                 raise CheckpointError(f"{file}: {min(twice)} is in another file of this folder too")
-            tensors |= found
+            tensors |= stored
         try:
             files = {name: (folder / name).read_text(encoding="utf-8") for name in TEXTS if (folder / name).is_file()}
         except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +84,7 @@ class Hf:
             _require_object(folder / CONFIG, files[CONFIG])
         return {"model": tensors, "files": files}
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
+    def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
         """Fill the model's tensors of ``state``, whose names must be those of the files.
 
         Raises:
@@ -99,7 +101,7 @@ class Hf:
         return list(_files(path))
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` is a folder of this format, or its file of tensors."""
+        """True if ``path`` is a folder of this format, or its file of tensors."""
         names = (SAFE, BIN, f"{SAFE}.index.json", f"{BIN}.index.json")
         return any((path / name).is_file() for name in names) or path.name in names
 
@@ -126,22 +128,22 @@ def _pickled(file: Path) -> dict[str, Any]:
 
 def _require_object(path: Path, text: str) -> None:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError as error:
         raise CheckpointError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(found).__name__}")
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")
 
 
 def _indexed(index: Path) -> dict[Path, set[str]]:
-    found: dict[str, set[str]] = {}
+    tensors_of: dict[str, set[str]] = {}
     try:
         for tensor, name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
-            found.setdefault(name, set()).add(tensor)
-        files = {index.parent / name: found[name] for name in sorted(found)}
+            tensors_of.setdefault(name, set()).add(tensor)
+        files = {index.parent / name: tensors_of[name] for name in sorted(tensors_of)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: damaged ({error!r})") from error
-    if outside := [name for name in found if Path(name).name != name]:
+    if outside := [name for name in tensors_of if Path(name).name != name]:
         raise CheckpointError(f"{index}: refused, since it names a file outside its folder: {outside[0]}")
     if missing := [file.name for file in files if not file.is_file()]:
         raise CheckpointError(f"{index.parent}: {', '.join(missing)} missing, which {index.name} names")

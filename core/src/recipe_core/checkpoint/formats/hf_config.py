@@ -1,4 +1,4 @@
-"""What a model reads of Hugging Face's config.json: the same questions for every model."""
+"""Readings of Hugging Face's config.json that every model needs."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.lazy import fill, flat, lazy, mapped
 from recipe_core.checkpoint.match.mismatch import mismatch
@@ -17,16 +18,12 @@ from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import NoSettings
 
 
-class OneFile(ABC):
-    """What formats of one file share. A subclass says where the file is, and what stands in it for a state.
+class OneFile(Format):
+    """Base class of formats of one file. A subclass defines the file's name and its contents.
 
     :meth:`encode` and :meth:`decode` move names and plain values around and touch no tensor's values, so that the same
     code serves tensors at hand and those that are read or gathered one at a time.
     """
-
-    name = ""
-    strict_dtypes = True
-    """Whether what is loaded must have the types of the run; else it is turned into them."""
 
     @abstractmethod
     def file(self, state: Mapping[str, Any]) -> str:
@@ -36,15 +33,15 @@ class OneFile(ABC):
     def find(self, path: Path) -> Path | None:
         """The file at ``path``, a folder or the file itself; None where there is none."""
 
-    def encode(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """What the file holds for ``state``."""
+    def encode(self, state: Mapping[str, Any], context: SaveContext) -> dict[str, Any]:
+        """The contents of the file for ``state``."""
         return dict(state)
 
     def decode(self, tree: dict[str, Any], path: Path) -> dict[str, Any]:
-        """The state that ``tree``, read from ``path``, stands for; CheckpointError where it is none."""
+        """The state that ``tree``, read from ``path``, stands for; CheckpointError if it is none."""
         return tree
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
+    def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state`` into the empty folder ``path``; all ranks call it, since a sharded tensor is gathered.
 
         Raises:
@@ -52,7 +49,7 @@ class OneFile(ABC):
         """
         writes = not dist.is_initialized() or dist.get_rank() == 0
         tensors = mapped(state, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
-        torch_save.write_tree(path / self.file(state) if writes else None, self.encode(tensors))
+        torch_save.write_tree(path / self.file(state) if writes else None, self.encode(tensors, context))
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Everything in it, as a state whose tensors are read when they are asked for; ``weights``: no optimizer.
@@ -70,7 +67,7 @@ class OneFile(ABC):
             tree.pop("optimizer", None)
         return self.decode(tree, file)
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
+    def load(self, path: Path, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
         """Fill ``state``: tensors in place, plain values replaced; every rank reads the file.
 
         Raises:
@@ -87,7 +84,7 @@ class OneFile(ABC):
         _fill(state, saved)
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` looks like a checkpoint of this format."""
+        """True if ``path`` looks like a checkpoint of this format."""
         return self.find(path) is not None
 
     def files(self, path: Path) -> list[Path]:
@@ -102,7 +99,7 @@ class Single(OneFile):
     name = "single"
 
     def __init__(self, config: NoSettings | None = None) -> None:
-        """It has no settings."""
+        """Single has no settings."""
 
     def file(self, state: Mapping[str, Any]) -> str:
         """Always the same."""

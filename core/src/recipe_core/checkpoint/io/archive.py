@@ -27,7 +27,7 @@ _UTF8 = 0x800
 _STORAGE = re.compile(r".*/data/\d+")
 """Records of tensors, which are read when a tensor is."""
 _PLACE = re.compile(r"(dp_rank|tp_rank|pp_rank|mp_rank|tensor)_(\d+)(?:_(\d{3})\b)?")
-"""What says in a file's path which rank or which tensor it is of."""
+"""The rank or the tensor number in a file's path."""
 _WRITTEN_AS = ".written_as"
 """A record of ours: folder and name under which a rank's file was written. torch.save has the name as the archive's."""
 _STEP = 1 << 20
@@ -95,7 +95,7 @@ def records(path: Path, begin: int = 0, length: int | None = None) -> dict[int, 
     """
     found = {}
     with _reading(path) as whole:
-        file = cast("BinaryIO", Part(whole, begin, length)) if length is not None else whole
+        file = cast("BinaryIO", FileSlice(whole, begin, length)) if length is not None else whole
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
             summed = any(info.CRC for info in infos if info.file_size)
@@ -174,7 +174,7 @@ def _has_check_sums(archive: zipfile.ZipFile) -> bool:
 
 
 def _first_byte(file: BinaryIO, info: zipfile.ZipInfo) -> int:
-    """Where a record's bytes begin, by its local header, which must be of the name that the directory has."""
+    """The first byte of a record, by its local header, whose name must be that of the directory."""
     file.seek(info.header_offset)
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
@@ -220,18 +220,18 @@ def read_bytes(path: Path, begin: int, count: int) -> bytearray:
     return data
 
 
-class Part(io.RawIOBase):
+class FileSlice(io.RawIOBase):
     """A part of a file as a file of its own."""
 
     def __init__(self, file: BinaryIO, begin: int, length: int) -> None:
         self._file, self._begin, self._length, self._at = file, begin, length, 0
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def tell(self) -> int:

@@ -1,4 +1,4 @@
-"""What huggingface_hub has recorded about files that it downloaded: their hashes, which stand for nothing else.
+"""Hashes that huggingface_hub recorded for the files that it downloaded.
 
 In its cache a file is a link to ``blobs/<hash>``; beside a folder of its own choice (``--local-dir``) it keeps
 ``.cache/huggingface/download/<file>.metadata`` with revision, hash and time. Large files have a SHA-256, others git's
@@ -23,9 +23,9 @@ def recorded(file: Path) -> str:
         return target.name
     note = file.parent / ".cache" / "huggingface" / "download" / f"{file.name}.metadata"
     try:
-        _, found, time = note.read_text(encoding="utf-8").split()
+        _, hexadecimal, time = note.read_text(encoding="utf-8").split()
         # A file that was changed since is the user's own, and the note no longer about it.
-        return found if _HASH.fullmatch(found) and file.stat().st_mtime - 1 <= float(time) else ""
+        return hexadecimal if _HASH.fullmatch(hexadecimal) and file.stat().st_mtime - 1 <= float(time) else ""
     except (OSError, ValueError):
         return ""
 
@@ -35,17 +35,17 @@ def problems(files: Iterable[Path]) -> list[str]:
     known = ((file, recorded(file)) for file in files)
     return [
         f"{file}: does not hold the bytes that were downloaded (the hub's hash differs); download it again"
-        for file, found in known
-        if found and found != _hash(file, found)
+        for file, hexadecimal in known
+        if hexadecimal and hexadecimal != _hash(file, hexadecimal)
     ]
 
 
 def _hash(file: Path, like: str) -> str:
-    made = hashlib.sha256() if len(like) == _SHA256 else hashlib.sha1(usedforsecurity=False)
+    sha = hashlib.sha256() if len(like) == _SHA256 else hashlib.sha1(usedforsecurity=False)
     if len(like) != _SHA256:
-        made.update(f"blob {file.stat().st_size}\0".encode())
+        sha.update(f"blob {file.stat().st_size}\0".encode())
     with file.open("rb", buffering=0) as stream:
         buffer = memoryview(bytearray(1 << 20))
         while count := stream.readinto(buffer):
-            made.update(buffer[:count])
-    return made.hexdigest()
+            sha.update(buffer[:count])
+    return sha.hexdigest()

@@ -30,7 +30,7 @@ class ForbiddenGlobalError(pickle.UnpicklingError):
 
 
 class Inert:
-    """What stands for an object of a class that is not looked up: its name and what it was made of, nothing that runs.
+    """Stand-in for an object of a class that is not looked up: its name and arguments, nothing that runs.
 
     Files of others hold settings and states of random numbers beside the weights, as objects of classes of packages
     that are not installed here.

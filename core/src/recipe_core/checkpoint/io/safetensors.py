@@ -49,14 +49,14 @@ def read_tensors(path: Path) -> dict[str, Lazy]:
     try:
         header: dict[str, Any] = json.loads(read_bytes(path, 8, length), object_pairs_hook=_once)
         header.pop("__metadata__", None)
-        found = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
+        tensors = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
         end = 8 + length + _require_no_gaps(header)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged, its header is not as it should be ({error!r})") from error
     if end != size:
         why = "it is cut short" if size < end else "no tensor is in the rest; it is damaged"
         raise CheckpointError(f"{path}: {size:,} bytes instead of {end:,}; {why}")
-    return found
+    return tensors
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
@@ -86,10 +86,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, whose names occur once."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return entries
 
 
 def _require_no_gaps(header: Mapping[str, Any]) -> int:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from recipe_core.checkpoint.io import archive
-from recipe_core.checkpoint.io.archive import Part, Record, read_bytes
+from recipe_core.checkpoint.io.archive import FileSlice, Record, read_bytes
 from recipe_core.checkpoint.io.restricted_pickle import stand_in, unreadable
 from recipe_core.checkpoint.lazy import Lazy, lazy, mapped
 from recipe_core.errors import CheckpointError, DiskError
@@ -30,11 +30,11 @@ from recipe_core.errors import CheckpointError, DiskError
 ALIGNMENT = 64
 """Storages begin at multiples of so many bytes, as torch.save has it."""
 _IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
-"""What a file from before the archives, whose globals cannot be listed, may name beside weights."""
+"""Globals beside weights in files from before the archives, whose globals cannot be listed."""
 
 
 def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
-    """What the file holds, with a :class:`Lazy` for each tensor: nothing but the pickle is read.
+    """Read a file with a :class:`Lazy` for each tensor: nothing but the pickle is read.
 
     Files from before PyTorch 1.6, which are no archives, and archives that another program has packed, are read whole.
 
@@ -50,12 +50,12 @@ def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
     read_bytes(path, 0, 0)  # it is there, and may be read: any other failure is damage
     try:
         if zipfile.is_zipfile(path):
-            found = archive.records(path)
+            records = archive.records(path)
             # On the meta device a storage has no bytes, and says where they are in the file.
             with _standing_in(path, inert):
                 tree = torch.load(path, map_location="meta", weights_only=True)
-            if all(_within(leaf, found) for leaf in _tensors(tree)):
-                return mapped(tree, lambda leaf: _leaf(leaf, found) if isinstance(leaf, Tensor) else leaf)
+            if all(_within(leaf, records) for leaf in _tensors(tree)):
+                return mapped(tree, lambda leaf: _leaf(leaf, records) if isinstance(leaf, Tensor) else leaf)
             with path.open("rb") as file:
                 archive.require_sound(file, path)
         with _standing_in(path, inert):
@@ -91,7 +91,7 @@ def write_tree(path: Path | None, tree: Any) -> None:
 
     pickler = _Pickler()
     pickle_bytes = pickler.dumped(mapped(tree, leaf))
-    tensors = iter(pickler.found)
+    tensors = iter(pickler.tensors)
     try:
         if path is not None:
             write_archive(path, pickle_bytes, tensors)
@@ -102,15 +102,15 @@ def write_tree(path: Path | None, tree: Any) -> None:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    mapped(tree, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
-    return found
+    tensors: list[Tensor] = []
+    mapped(tree, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
+    return tensors
 
 
-def _within(tensor: Tensor, found: Mapping[int, Record]) -> bool:
-    """Whether the file has a record where PyTorch says that the tensor's bytes are."""
+def _within(tensor: Tensor, records: Mapping[int, Record]) -> bool:
+    """True if the file has a record where PyTorch says that the tensor's bytes are."""
     storage = tensor.untyped_storage()
-    record = found.get(storage._checkpoint_offset or 0)  # 0 is where the first header is
+    record = records.get(storage._checkpoint_offset or 0)  # 0 is where the first header is
     end = tensor.storage_offset() * tensor.itemsize + _extent(tensor)
     return record is not None and record.size == storage.nbytes() and end <= record.size
 
@@ -121,9 +121,9 @@ def _extent(tensor: Tensor) -> int:
     return (steps + 1) * tensor.itemsize if tensor.numel() else 0
 
 
-def _leaf(tensor: Tensor, found: Mapping[int, Record]) -> Lazy:
-    """What is read of the record of a tensor on the meta device."""
-    record = found[tensor.untyped_storage()._checkpoint_offset or 0]
+def _leaf(tensor: Tensor, records: Mapping[int, Record]) -> Lazy:
+    """A lazy tensor for a meta tensor, read from its record."""
+    record = records[tensor.untyped_storage()._checkpoint_offset or 0]
     begin = int(tensor.storage_offset()) * tensor.itemsize
     shape, stride, dtype, extent = tensor.shape, tensor.stride(), tensor.dtype, _extent(tensor)
 
@@ -157,32 +157,34 @@ def embedded(path: Path, begin: int, length: int) -> Lazy:
         CheckpointError: it is damaged, or no tensor.
     """
     try:
-        found = archive.records(path, begin, length)
+        records = archive.records(path, begin, length)
         with path.open("rb") as file:
-            tensor = torch.load(cast("IO[bytes]", Part(file, begin, length)), map_location="meta", weights_only=True)
+            tensor = torch.load(
+                cast("IO[bytes]", FileSlice(file, begin, length)), map_location="meta", weights_only=True
+            )
     except CheckpointError:
         raise
     except Exception as error:  # damage shows in many ways
         raise CheckpointError(unreadable(path, error)) from error
     if not isinstance(tensor, Tensor):
         raise CheckpointError(f"{path}: expected a tensor at byte {begin:,}, found {type(tensor).__name__}")
-    if _within(tensor, found):
-        return _leaf(tensor, found)
+    if _within(tensor, records):
+        return _leaf(tensor, records)
     return Lazy(tensor.shape, tensor.dtype, partial(_loaded, path, begin, length))
 
 
 def _loaded(path: Path, begin: int, length: int) -> Tensor:
     try:
         with path.open("rb") as file:
-            part = Part(file, begin, length)
+            part = FileSlice(file, begin, length)
             archive.require_sound(cast("BinaryIO", part), path)
             part.seek(0)
-            found: Tensor = torch.load(cast("IO[bytes]", part), map_location="cpu", weights_only=True)
+            tree: Tensor = torch.load(cast("IO[bytes]", part), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
     except Exception as error:  # damage shows in many ways
         raise CheckpointError(unreadable(path, error)) from error
-    return found
+    return tree
 
 
 def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ()) -> None:
@@ -226,7 +228,7 @@ def _write_records(writer: Any, first: Mapping[str, bytes], tensors: Iterable[La
 
 @dataclass(frozen=True)
 class _Storage:
-    """What stands in the pickle for the bytes of a tensor."""
+    """Stands in the pickle for the bytes of a tensor."""
 
     kind: type
     key: str
@@ -239,7 +241,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
         super().__init__(self._buffer, protocol=2)
-        self.found: list[Lazy] = []
+        self.tensors: list[Lazy] = []
 
     def dumped(self, tree: Any) -> bytes:
         """The pickle; ``found`` are the tensors in the order of their storages."""
@@ -247,12 +249,12 @@ class _Pickler(pickle.Pickler):
         return self._buffer.getvalue()
 
     def reducer_override(self, value: Any) -> Any:
-        """How to build a tensor again; anything else as always."""
+        """Reduce a tensor to its rebuild function; anything else as usual."""
         if not isinstance(value, Lazy):
             return NotImplemented
-        self.found.append(value)
+        self.tensors.append(value)
         count = value.nbytes // value.dtype.itemsize
-        storage = _Storage(_storage_class(value.dtype), str(len(self.found) - 1), count)
+        storage = _Storage(_storage_class(value.dtype), str(len(self.tensors) - 1), count)
         strides = torch.empty(value.shape, device="meta").stride()
         return torch._utils._rebuild_tensor_v2, (storage, 0, tuple(value.shape), strides, False, OrderedDict())
 
@@ -268,5 +270,5 @@ def _storage_class(dtype: torch.dtype) -> type:
     name = torch.storage._dtype_to_storage_type_map().get(dtype)
     if name is None:
         raise CheckpointError(f"values of type {dtype} cannot be written by torch.save tensor by tensor")
-    found: type = getattr(torch, name)
-    return found
+    kind: type = getattr(torch, name)
+    return kind

@@ -1,4 +1,4 @@
-"""What to tell a user whose checkpoint does not fit the run."""
+"""The message for a checkpoint that does not fit the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mismatch(
         saved: tensors (or DCP's metadata of them) and plain values by flat name (``"model.blocks.0.bias"``).
         wanted: the same of the run.
         advice: the last line: the way out.
-        dtypes: whether types of values must agree; else those of one kind are turned into the run's.
+        dtypes: dtypes must agree; else those of one kind are converted to the run's.
     """
     count = sum(1 for _ in _differences(saved, wanted, dtypes, near=False))
     if not count:
@@ -54,8 +54,8 @@ def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bo
         if name not in saved:
             continue
         exactly = dtypes or _kind(saved[name]) != _kind(value)
-        if (found := described(saved[name], exactly)) != (expected := described(value, exactly)):
-            yield f"{name}: found {found}, expected {expected}"
+        if (saved_as := described(saved[name], exactly)) != (expected := described(value, exactly)):
+            yield f"{name}: found {saved_as}, expected {expected}"
 
 
 def _kind(value: object) -> str:
@@ -69,8 +69,8 @@ def _kind(value: object) -> str:
 
 
 def _nearest(name: str, others: list[str]) -> str:
-    found = get_close_matches(name, others, n=1)
-    return f"; nearest there: {found[0]}" if found else ""
+    nearest = get_close_matches(name, others, n=1)
+    return f"; nearest there: {nearest[0]}" if nearest else ""
 
 
 def described(value: object, dtypes: bool = True) -> str:

@@ -1,7 +1,7 @@
 """Compare the model of a job with what a checkpoint records of its model.
 
-Tensors of the same names and shapes can be those of another function: with other heads, another activation or another
-epsilon. Only the settings that were written beside them tell.
+Tensors of the same names and shapes can belong to another function: with other heads, another activation or another
+epsilon. Only the settings beside the tensors tell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recipe_core.checkpoint.formats.hf_config import CONFIG, kind_of
-from recipe_core.checkpoint.locate import Source
+from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import Model, Part, load
 from recipe_core.settings import fill
@@ -25,7 +25,7 @@ UNRECORDED = "does not record the settings of its model: those that change no sh
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordedSettings:
     """Settings of a model as one file of a checkpoint has them."""
 
     where: str
@@ -36,11 +36,11 @@ class Record:
     """By their flat names; only those that the file says."""
 
 
-def require_same(model: Part, source: Source, files: Mapping[str, str], setting: str) -> str:
+def require_same(model: Part, source: StoredCheckpoint, files: Mapping[str, str], setting: str) -> str:
     """Refuse a checkpoint whose recorded settings make its model compute another function.
 
     Args:
-        model: that of the job.
+        model: the job's model.
         source: the checkpoint.
         files: its texts, as its format opened them.
         setting: what named it, for the message (``train.init_from``).
@@ -51,27 +51,29 @@ def require_same(model: Part, source: Source, files: Mapping[str, str], setting:
     Raises:
         CheckpointError: settings differ; one message names all of them.
     """
-    found = list(records(model, source, files))
-    if text := _differences(model, found, _decisive(model), "this run"):
+    recorded = list(records(model, source, files))
+    if text := _differences(model, recorded, _decisive(model), "this run"):
         raise CheckpointError(f"{setting}: {source.path} {text}")
-    return "" if found else f"{source.path} {UNRECORDED}"
+    return "" if recorded else f"{source.path} {UNRECORDED}"
 
 
-def require_consistent(model: Part, source: Source, files: Mapping[str, str], said: str) -> None:
+def require_consistent(model: Part, source: StoredCheckpoint, files: Mapping[str, str], said: str) -> None:
     """Refuse a checkpoint that records other settings, those that decide nothing included, than ``model`` has.
 
-    ``said`` is where those of ``model`` come from.
+    ``said`` names the place of the settings of ``model``, for the message.
 
     Raises:
         CheckpointError: settings differ.
     """
-    found = records(model, source, files, lenient=True)
-    if text := _differences(model, list(found), _flat(model), said, paste=False):
+    recorded = records(model, source, files, lenient=True)
+    if text := _differences(model, list(recorded), _flat(model), said, paste=False):
         raise CheckpointError(f"{source.path} {text}")
 
 
-def records(model: Part, source: Source, files: Mapping[str, str], *, lenient: bool = False) -> Iterator[Record]:
-    """What a checkpoint says of its model: its foreign settings (config.json, args), and its job.yaml.
+def records(
+    model: Part, source: StoredCheckpoint, files: Mapping[str, str], *, lenient: bool = False
+) -> Iterator[RecordedSettings]:
+    """The model settings that a checkpoint records, in its foreign settings (config.json, args) and in its job.yaml.
 
     A job.yaml of another model is passed over where the foreign settings are of this one; ``lenient`` also passes over
     one that cannot be understood.
@@ -87,10 +89,10 @@ def records(model: Part, source: Source, files: Mapping[str, str], *, lenient: b
         return
     if section.get("use") == model.spec.name:
         problems: list[str] = []
-        given = {name: value for name, value in section.items() if name != "use"}
-        filled = fill.fill(model.spec.config, given, "model", problems)
+        own = {name: value for name, value in section.items() if name != "use"}
+        filled = fill.fill(model.spec.config, own, "model", problems)
         if filled is not None:
-            yield Record(JOB, model.spec.name, _flat(Part(model.spec, filled)))
+            yield RecordedSettings(JOB, model.spec.name, _flat(Part(model.spec, filled)))
         elif not lenient:
             raise CheckpointError(
                 f"{source.folder / JOB}: it cannot be compared with this run: {'; '.join(problems)}. Install the "
@@ -99,19 +101,18 @@ def records(model: Part, source: Source, files: Mapping[str, str], *, lenient: b
             )
     elif not foreign:
         settings = {name: value for name, value in section.items() if name != "use"}
-        yield Record(JOB, str(section.get("use")), dict(fill.flat(settings)))
+        yield RecordedSettings(JOB, str(section.get("use")), dict(fill.flat(settings)))
 
 
-def _foreign(model: Part, source: Source, files: Mapping[str, str]) -> Record | None:
-    """What texts of a foreign naming say; None where they say nothing of any model."""
+def _foreign(model: Part, source: StoredCheckpoint, files: Mapping[str, str]) -> RecordedSettings | None:
+    """The settings in the texts of a foreign naming; None if they are of no model."""
     spec, naming = model.spec, source.format.naming
     target = spec.adapters.get(naming) if isinstance(spec, Model) and naming else None
     if not target or not files:
         return None
     adapter: Naming = load(target, f"model {spec.name!r}")()
-    compared = getattr(adapter, "recorded", None)
     try:
-        said = compared(files, model.config) if compared else adapter.settings(files, {})
+        said = adapter.recorded(files, model.config)
     except CheckpointError as error:
         raise CheckpointError(f"{source.path}: {error}") from error
     if not said:
@@ -127,7 +128,9 @@ def _foreign(model: Part, source: Source, files: Mapping[str, str]) -> Record | 
     if filled is None:
         raise CheckpointError("\n".join(f"{source.path}: {where}: {problem}" for problem in problems))
     whole = _flat(Part(spec, filled))
-    return Record(where, spec.name, {name: value for name, value in whole.items() if name.split(".")[0] in said})
+    return RecordedSettings(
+        where, spec.name, {name: value for name, value in whole.items() if name.split(".")[0] in said}
+    )
 
 
 def _flat(model: Part) -> dict[str, Any]:
@@ -146,11 +149,13 @@ def _decisive(model: Part) -> dict[str, Any]:
     }
 
 
-def _differences(model: Part, found: list[Record], ours: Mapping[str, Any], said: str, *, paste: bool = True) -> str:
+def _differences(
+    model: Part, recorded: list[RecordedSettings], ours: Mapping[str, Any], said: str, *, paste: bool = True
+) -> str:
     """All settings that differ, with both values, and the words that take them over; empty where none does."""
     places: dict[tuple[str, str], list[str]] = {}
     words: dict[str, Any] = {}
-    for record in found:
+    for record in recorded:
         for name, value in _differing(model, record, ours):
             places.setdefault((name, _word(value)), []).append(record.where)
             words[name] = value
@@ -166,7 +171,7 @@ def _differences(model: Part, found: list[Record], ours: Mapping[str, Any], said
     return "\n".join(["is of a model with other settings:", *lines, advice])
 
 
-def _differing(model: Part, record: Record, ours: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _differing(model: Part, record: RecordedSettings, ours: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Settings of a record that are not ``ours``; of another model, its name and all that are recorded."""
     if record.model != model.spec.name:
         yield "model", record.model

@@ -1,1 +1,1 @@
-"""Checkpoints of one file for each rank: where tensors are cut, how they are divided and joined."""
+"""Checkpoints of one file for each rank: the partition of tensors, dividing and joining them."""

@@ -1,4 +1,4 @@
-"""What the tensor-parallel ranks of a checkpoint hold of a tensor, and how it makes up the whole."""
+"""Whole tensors from the shards of the tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from recipe_core.checkpoint.ranks.cuts import Shape
 from recipe_core.errors import CheckpointError
 
 _ROWS = 1 << 24
-"""Bytes of a part that are in memory at once while it is joined to others, where it can be read in rows."""
+"""Bytes of a shard in memory at once while it is joined to others, if it can be read in rows."""
 
 
 @dataclass
-class Pieces:
-    """What the ranks of a checkpoint hold of the model's tensors, and how it makes them up."""
+class Assembler:
+    """Makes whole tensors of the shards that the ranks of a checkpoint hold."""
 
     shape: Shape
     where: Path
@@ -30,7 +30,7 @@ class Pieces:
     misfits: list[str] = field(default_factory=list)
 
     def whole(self, parts: Sequence[Any], name: str, label: str) -> Any:
-        """One value from what the tensor-parallel ranks hold of the tensor ``name``, or of a state of it."""
+        """Join the tensor-parallel shards of the tensor ``name``, or of an optimizer state of it, into one value."""
         first = parts[0]
         if not isinstance(first, Lazy):
             if any(part != first for part in parts):
@@ -50,7 +50,7 @@ class Pieces:
         return first if first.shape == full else Lazy(full, first.dtype, partial(concatenated, parts, full, dim))
 
     def require_fitting(self) -> None:
-        """Refuse parts that make up no tensor of the model, all of them in one message.
+        """Refuse shards that make up no tensor of the model, all of them in one message.
 
         Raises:
             CheckpointError: there are some.
@@ -64,17 +64,17 @@ class Pieces:
             )
 
     def _divided_along(self, shapes: Sequence[torch.Size], name: str, label: str) -> int | None:
-        """The dimension that parts of these shapes are joined along; None: each is whole."""
+        """The dimension along which shards of these shapes are joined; None if each is the whole tensor."""
         first = shapes[0]
         if name not in self.shape.tensors or not first:  # left over, which the caller finds out; or a count of steps
             return None
-        full, cut = self.shape.tensors[name].shape, self.shape.cuts.get(name)
-        if cut is not None and len(first) > cut.dim:
-            _require_all_parts(first[cut.dim], full[cut.dim], len(shapes), cut.dim, label, self.where)
+        full, partition = self.shape.tensors[name].shape, self.shape.partitions.get(name)
+        if partition is not None and len(first) > partition.dim:
+            _require_all_parts(first[partition.dim], full[partition.dim], len(shapes), partition.dim, label, self.where)
         others = [dim for dim in range(len(full)) if len(first) == len(full) and first[dim] != full[dim]]
         if all(shape == first for shape in shapes):
-            if self.pads and cut is not None and cut.vocabulary and others in ([], [cut.dim]):
-                return cut.dim
+            if self.pads and partition is not None and partition.vocabulary and others in ([], [partition.dim]):
+                return partition.dim
             if first == full:
                 return None
             if len(others) == 1 and self._makes_up(first[others[0]], len(shapes), name, others[0]):
@@ -87,20 +87,20 @@ class Pieces:
         return None
 
     def _makes_up(self, size: int, ranks: int, name: str, dim: int) -> bool:
-        """Whether so many parts are as long as the tensor; a vocabulary may be padded."""
+        """True if shards of ``size`` on each of ``ranks`` make up the tensor; a vocabulary may be padded."""
         full = self.shape.tensors[name].shape[dim]
         return size * ranks == full or (self._is_vocabulary(name, dim) and size < full < size * ranks)
 
     def _is_vocabulary(self, name: str, dim: int) -> bool:
-        cut = self.shape.cuts.get(name)
-        return cut is not None and cut.vocabulary and cut.dim == dim
+        partition = self.shape.partitions.get(name)
+        return partition is not None and partition.vocabulary and partition.dim == dim
 
 
 def _require_all_parts(size: int, full: int, ranks: int, dim: int, label: str, where: Path) -> None:
-    """Refuse parts of more ranks than there are files.
+    """Refuse shards of more ranks than there are files.
 
     Raises:
-        CheckpointError: these are parts of so many more.
+        CheckpointError: files of ranks are missing.
     """
     if size * ranks < full and full % (size * ranks) == 0:
         raise CheckpointError(
@@ -110,7 +110,7 @@ def _require_all_parts(size: int, full: int, ranks: int, dim: int, label: str, w
 
 
 def concatenated(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
-    """The parts along ``dim``, without padding at the end; a few rows of one of them are in memory beside it."""
+    """Concatenate shards along ``dim``, without padding at the end; a few rows of one shard are in memory beside it."""
     whole = torch.empty(shape, dtype=parts[0].dtype)
     start = 0
     for part in parts:
@@ -127,7 +127,7 @@ def concatenated(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
 
 
 def _equal(parts: Sequence[Lazy], label: str, where: Path) -> Tensor:
-    """What all ranks hold alike."""
+    """The tensor that all ranks hold a copy of; CheckpointError if the copies differ."""
     first = parts[0].read()
     for rank, part in enumerate(parts[1:], 1):
         if not same_bits(first, other := part.read()):
@@ -140,7 +140,7 @@ def _equal(parts: Sequence[Lazy], label: str, where: Path) -> Tensor:
 
 
 def _apart(one: Tensor, two: Tensor) -> str:
-    """How far two tensors of one shape differ."""
+    """The difference of two tensors of one shape, in words."""
     count = int((one != two).sum())
     most = (one.double() - two.double()).abs().max().item()
     return f"{count:,} of {one.numel():,} differ, by {most:.3g} at most"

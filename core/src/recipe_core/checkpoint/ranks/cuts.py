@@ -1,4 +1,4 @@
-"""Where tensor parallelism cuts a model's tensors: its tensor plan, for whoever divides or joins checkpoints."""
+"""Partitions of a model's tensors under tensor parallelism, from its tensor plan, to divide and join checkpoints."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BY_ROLE: Mapping[str, Mapping[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How one tensor is divided."""
+class Partition:
+    """The division of one tensor over the tensor-parallel ranks."""
 
     dim: int
     vocabulary: bool
@@ -34,7 +34,7 @@ class Cut:
 
 
 class Shape:
-    """What a model is made of, as far as dividing it needs it; it is built on the meta device, without values.
+    """The tensors of a model, its pipeline stages and partitions; built on the meta device, without values.
 
     Raises:
         CheckpointError: the model has no tensor plan.
@@ -57,8 +57,8 @@ class Shape:
         self.tensors: dict[str, Tensor] = {n: t for n, t in every.items() if n not in self.ties}
         """Names and meta tensors, tied ones once, as a state has them."""
         self._order = list(every)
-        self.cuts = dict(_cuts(module, structure.plan))
-        """Those that are cut; the others are whole on every rank."""
+        self.partitions = dict(_partitions(module, structure.plan))
+        """By name, for tensors that are divided; the others are whole on every rank."""
         self._divisible = load(spec.facts, f"model {spec.name!r}")(part.config, 1).divisible if spec.facts else {}
         self._block = (
             re.compile(re.escape(structure.blocks).replace(r"\*", r"(\d+)") + r"\.") if structure.blocks else None
@@ -66,11 +66,11 @@ class Shape:
 
     @cached_property
     def blocks(self) -> int:
-        """How many blocks it has; 0 where they are not known."""
+        """Number of blocks; 0 if they are not known."""
         return len({number for name in self.tensors if (number := self._number(name)) is not None})
 
     def stage(self, name: str, stages: int) -> int:
-        """Which of so many pipeline stages has a tensor of this name.
+        """The pipeline stage, of ``stages``, that has the tensor ``name``.
 
         Each has as many blocks; what is before them is in the first stage, what comes after in the last.
         """
@@ -91,13 +91,13 @@ class Shape:
         for setting, count in self._divisible.items():
             if count % tp:
                 raise CheckpointError(f"tp={tp} does not divide {setting}, which is {count:,}; choose another degree")
-        for name, cut in self.cuts.items():
-            size = self.tensors[name].shape[cut.dim]
-            if size % tp and not (cut.vocabulary and pads):
+        for name, partition in self.partitions.items():
+            size = self.tensors[name].shape[partition.dim]
+            if size % tp and not (partition.vocabulary and pads):
                 whole = list(self.tensors[name].shape)
                 raise CheckpointError(
-                    f"tp={tp} does not divide dimension {cut.dim} of {name}, which is {size:,} (shape {whole}); choose "
-                    "another degree"
+                    f"tp={tp} does not divide dimension {partition.dim} of {name}, which is {size:,} (shape {whole}); "
+                    "choose another degree"
                 )
 
     def _number(self, name: str) -> int | None:
@@ -106,8 +106,8 @@ class Shape:
         return int(found[1]) if found else None
 
 
-def _cuts(module: nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[str, Cut]]:
-    """Cuts by the first name of each parameter; a tied one is cut as any of its names says."""
+def _partitions(module: nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[str, Partition]]:
+    """Partitions by the first name of each parameter; a tied one is divided as any of its names says."""
     first: dict[nn.Parameter, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         first.setdefault(parameter, name)
@@ -115,10 +115,10 @@ def _cuts(module: nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[str, Cut
         role = next((role for pattern, role in plan.items() if _same(owner, pattern)), "")
         dim = BY_ROLE.get(role, {}).get(kind)
         if dim is not None:
-            yield first[parameter], Cut(dim, role.startswith("vocabulary"))
+            yield first[parameter], Partition(dim, role.startswith("vocabulary"))
 
 
 def _same(name: str, pattern: str) -> bool:
-    """Whether a pattern, whose stars stand for one level each, means a submodule."""
+    """True if a pattern, whose stars stand for one level each, matches a submodule's name."""
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

@@ -15,29 +15,29 @@ Rank = tuple[int, int]
 
 def by_rank(paths: Iterable[Path], pattern: re.Pattern[str]) -> dict[Rank, Path]:
     """Paths by rank: ``pattern`` has the groups ``tp`` and perhaps ``pp``; other names are passed over."""
-    found = {}
+    paths_by_rank = {}
     for path in sorted(paths):
         if match := pattern.fullmatch(path.name):
             groups = match.groupdict()
-            found[int(groups["tp"]), int(groups.get("pp") or 0)] = path
-    return found
+            paths_by_rank[int(groups["tp"]), int(groups.get("pp") or 0)] = path
+    return paths_by_rank
 
 
-def require_all(found: Mapping[Rank, Path], where: Path) -> Rank:
+def require_all(paths: Mapping[Rank, Path], where: Path) -> Rank:
     """The degrees of the ranks that there are.
 
     Raises:
         CheckpointError: there is none, or one is missing.
     """
-    if not found:
+    if not paths:
         raise CheckpointError(f"{where}: no file of any rank is in it")
-    tp, pp = (max(rank[axis] for rank in found) + 1 for axis in (0, 1))
-    missing = [(t, p) for p in range(pp) for t in range(tp) if (t, p) not in found]
+    tp, pp = (max(rank[axis] for rank in paths) + 1 for axis in (0, 1))
+    missing = [(t, p) for p in range(pp) for t in range(tp) if (t, p) not in paths]
     if missing:
         named = ", ".join(f"tensor rank {t} of pipeline rank {p}" for t, p in missing[:SHOWN])
         more = f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
         raise CheckpointError(
-            f"{where}: {len(found)} of {tp * pp} files are there (tensor parallel {tp}, pipeline {pp}, by their names)."
+            f"{where}: {len(paths)} of {tp * pp} files are there (tensor parallel {tp}, pipeline {pp}, by their names)."
             f" Missing: {named}{more}. Get all files of one checkpoint"
         )
     return tp, pp

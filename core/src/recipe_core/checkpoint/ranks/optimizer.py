@@ -1,7 +1,7 @@
-"""An optimizer's states by number, as PyTorch's ``state_dict()`` has them, for files that keep them so.
+"""Optimizer state indexed by parameter number, as torch's ``state_dict()`` has it.
 
-A state's number is the place of its parameter in the groups, one after the other. There are two groups, as in nearly
-every script: what decays, then biases and norms, each in the order of the model.
+Parameters are numbered through the groups, one after the other. There are two groups, as in nearly every script:
+parameters with weight decay, then biases and norms, each in the order of the model.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from recipe_core.settings.schedule import learning_rate
 
 
 def groups_of(model: Mapping[str, Any]) -> list[list[str]]:
-    """Names of what decays (matrices and embeddings), then of biases and norms."""
+    """Parameter names with weight decay (matrices and embeddings), then those of biases and norms."""
     plain = [name for name, tensor in model.items() if len(tensor.shape) < 2 or name.endswith("bias")]
     return [[name for name in model if name not in set(plain)], plain]
 
 
-def numbered(
+def indexed_state(
     states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], train: Train | None, step: int, what: str
 ) -> dict[str, Any]:
-    """What ``state_dict()`` of an optimizer with these states gives.
+    """The ``state_dict()`` of an optimizer with these states.
 
     Args:
         states: by name of the parameter, then by kind (``exp_avg``).
@@ -44,18 +44,18 @@ def numbered(
             f"{what} keeps the learning rate beside the optimizer, and it is not known here: name a recipe that has it "
             "(--recipe NAME[:VARIANT]), or convert weights alone (--drop optimizer)"
         )
-    found: dict[int, Any] = {}
+    states_by_number: dict[int, Any] = {}
     settings = []
     own = {name: tensor for name, tensor in model.items() if name in states}
     for names, decay in zip(groups_of(own), (train.weight_decay, 0.0), strict=True):
-        first = len(found)
-        found.update({first + place: dict(states[name]) for place, name in enumerate(names)})
-        settings.append({**_settings(train, step, decay), "params": list(range(first, len(found)))})
-    return {"state": found, "param_groups": settings}
+        first = len(states_by_number)
+        states_by_number.update({first + place: dict(states[name]) for place, name in enumerate(names)})
+        settings.append({**_settings(train, step, decay), "params": list(range(first, len(states_by_number)))})
+    return {"state": states_by_number, "param_groups": settings}
 
 
 def scheduled(train: Train, step: int) -> dict[str, Any]:
-    """What ``state_dict()`` of a LambdaLR over the two groups gives after ``step`` steps."""
+    """The ``state_dict()`` of a LambdaLR over the two groups after ``step`` steps."""
     return {
         "base_lrs": [train.lr, train.lr],
         "last_epoch": step,
@@ -67,7 +67,7 @@ def scheduled(train: Train, step: int) -> dict[str, Any]:
 
 
 def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path) -> dict[str, dict[str, Any]]:
-    """States by the names of ``model``, which is in the order of the file.
+    """Convert indexed optimizer state to state by the names of ``model``, which is in the order of the file.
 
     Raises:
         CheckpointError: they are not those of this model.
@@ -92,20 +92,24 @@ def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path)
 
 
 def masters(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Copies of the weights in fp32 that an optimizer keeps, a list for each group, by the names of ``model``.
+    """The fp32 master weights of an optimizer (a list for each group) by the names of ``model``.
 
     Raises:
         CheckpointError: they are not those of this model.
     """
-    groups = _fitting(lists, model, where, lambda name, one: getattr(one, "shape", None) == model[name].shape)
+    groups = _fitting(lists, model, where, lambda name, master: _shape(master) == model[name].shape)
     pairs = ((n, t) for names, group in zip(groups, lists, strict=True) for n, t in zip(names, group, strict=True))
-    found = dict(pairs)
-    other = [name for name, tensor in found.items() if getattr(tensor, "shape", None) != model[name].shape]
+    by_parameter = dict(pairs)
+    other = [name for name, tensor in by_parameter.items() if _shape(tensor) != model[name].shape]
     if other:
         raise CheckpointError(
             f"{where}: its optimizer keeps other shapes of {', '.join(other[:10])} than its model has"
         )
-    return found
+    return by_parameter
+
+
+def _shape(value: Any) -> torch.Size | None:
+    return value.shape if isinstance(value, torch.Tensor | Lazy) else None
 
 
 def _fitting(
@@ -127,7 +131,7 @@ def _fitting(
         if [len(names) for names in groups] == sizes
     ]
     for groups in fitting:
-        if all(all(map(belongs, names, found)) for names, found in zip(groups, lists, strict=True)):
+        if all(all(map(belongs, names, entries)) for names, entries in zip(groups, lists, strict=True)):
             return groups
     if fitting:
         return fitting[0]  # whose shapes the caller refuses by name
@@ -139,7 +143,7 @@ def _fitting(
 
 
 def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[str, Any]:
-    """One parameter's, with the step as a tensor, as PyTorch's own optimizers have it."""
+    """The state of one parameter, with the step as a tensor, as torch's own optimizers have it."""
     step = state.get("step")
     if isinstance(step, int | float):
         state["step"] = lazy(torch.tensor(float(step)))
@@ -155,7 +159,7 @@ def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[s
 
 
 def _settings(train: Train, step: int, decay: float) -> dict[str, Any]:
-    """A group's settings under all names by which optimizers of the field ask for them."""
+    """The settings of a parameter group under all names by which common optimizers look for them."""
     adamw = torch.optim.AdamW([torch.zeros(1)], lr=train.lr, betas=train.betas, eps=train.eps).defaults
     lamb = {
         "grad_averaging": True,

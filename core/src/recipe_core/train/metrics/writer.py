@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from recipe_core.checkpoint.trend import Trend
+from recipe_core.checkpoint.retention import Trend
 from recipe_core.errors import DiskError
 from recipe_core.files import atomic_file, write_text
 from recipe_core.train.metrics.curves import METRICS, Row, damage, read_lines

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from recipe_bert_dp.settings import BertPretraining
-from recipe_core.checkpoint.adapter import Adapter
+from recipe_core.checkpoint.adapter import Adapter, Naming
 from recipe_core.checkpoint.formats.hf_config import read_config, require_fixed, taken
 
 HEAD_WIDTH = 64
@@ -60,7 +60,7 @@ NAMES = Adapter(
 """The module has the names of Hugging Face's, so that only second names and old spellings differ."""
 
 
-class HuggingFace:
+class HuggingFace(Naming):
     """The naming ``hf`` of the model ``bert_pretraining``."""
 
     def adapter(self, config: BertPretraining) -> Adapter:

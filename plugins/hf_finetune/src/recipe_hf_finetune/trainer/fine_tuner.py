@@ -159,12 +159,10 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         """By the core: written aside, hashed, renamed; all ranks call it."""
         self._flush()
         self.ties.checkpoints.require_finite(self.state.global_step, self._trained())
-        form: Any = self.ties.checkpoints.format
-        form.writer = self._write
         state = self._state()
         if self.ties.train.check_replicas_at_save:
             self._check_replicas(state)
-        self.ties.checkpoints.save(self.state.global_step, state, self._val_loss)
+        self.ties.checkpoints.save(self.state.global_step, state, self._val_loss, self._write)
 
     def _trained(self) -> dict[str, Any]:
         """Weights and optimizer states by the weights' names."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from recipe_core.checkpoint.manifest import Manifest
+from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.checkpoint.trend import Trend
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine, SideRanks
 from recipe_core.errors import CheckpointError

@@ -18,14 +18,14 @@ from typing import Any
 from torch import Tensor
 
 from recipe_core.checkpoint.adapter import matches
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid, padded
-from recipe_core.checkpoint.ranks.optimizer import by_name, masters, numbered
+from recipe_core.checkpoint.ranks.optimizer import by_name, indexed_state, masters
 from recipe_core.errors import CheckpointError
-from recipe_core.hooks.train import Train
 from recipe_megatron_gpt.checkpoint.names import (
     IGNORED,
     LAYER,
@@ -48,18 +48,18 @@ _INERT = ("argparse.", "megatron.", "numpy.", "signal.", "transformer_engine.", 
 _WORDS, _OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 
-class MegatronFormat:
+class MegatronFormat(Format):
     """A folder that Megatron-LM loads, with one file for each tensor-parallel and pipeline rank."""
 
     name = "megatron"
-    train: Train | None = None
-    """The settings that the optimizer's states belong to. Set by who saves."""
 
     def __init__(self, config: MegatronSettings | None = None) -> None:
         self._config = config or MegatronSettings()
-        self.grid = Grid(tp=self._config.tp, pp=self._config.pp, vocabulary_multiple=self._config.vocabulary_multiple)
+        self.grid: Grid = Grid(
+            tp=self._config.tp, pp=self._config.pp, vocabulary_multiple=self._config.vocabulary_multiple
+        )
 
-    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+    def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.divided` gives it, into the empty folder
         ``path``.
 
@@ -75,7 +75,7 @@ class MegatronFormat:
             tree: dict[str, Any] = {"args": args, "checkpoint_version": VERSION, "iteration": step}
             tree["model"] = nested(model) if self._config.names == "legacy" else model
             if states is not None:
-                tree["optimizer"] = numbered(states, model, self.train, step, self.name)
+                tree["optimizer"] = indexed_state(states, model, context.train, step, self.name)
             where = folder / _folder(rank, self.grid.pp)
             where.mkdir(parents=True)
             torch_save.write_tree(where / FILE, tree)
@@ -102,12 +102,8 @@ class MegatronFormat:
         progress = {"step": step, "consumed_samples": None if samples is None else int(samples)}
         return {"ranks": ranks, "progress": progress, "files": {ARGS: json.dumps(first)}}
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
-        """No run saves in it, so that none loads from it without the model's adapter."""
-        raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
-
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` looks like a checkpoint of this format."""
+        """True if ``path`` looks like a checkpoint of this format."""
         return (path / TRACKER).is_file() or path.name == FILE or any(path.glob(f"mp_rank_*/{FILE}"))
 
     def files(self, path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipe_core.checkpoint.lazy import Lazy
+from recipe_core.checkpoint.lazy import Lazy, flat
 
 LAYER = re.compile(r"^(decoder\.layers\.)(\d+)(\..+)$")
 _IN_LAYER = {
@@ -83,12 +83,6 @@ def nested(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def flattened(tree: Mapping[str, Any], before: str = "") -> dict[str, Lazy]:
+def flattened(tree: Mapping[str, Any]) -> dict[str, Lazy]:
     """The tensors of a file of either form, by flat names as they stand in it; what is no tensor is left out."""
-    found: dict[str, Lazy] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= flattened(value, f"{before}{key}.")
-        elif isinstance(value, Lazy):
-            found[f"{before}{key}"] = value
-    return found
+    return {name: leaf for name, leaf in flat(tree) if isinstance(leaf, Lazy)}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipe_core.checkpoint.adapter import Adapter, Link
+from recipe_core.checkpoint.adapter import Adapter, Link, Naming
 from recipe_core.checkpoint.formats.hf_config import read_config, require_fixed, taken
 from recipe_core.errors import CheckpointError
 from recipe_megatron_gpt.settings import Gpt
@@ -58,7 +58,7 @@ _TRANSPOSED = {
 }
 
 
-class HuggingFace:
+class HuggingFace(Naming):
     """The naming ``hf`` of the model ``gpt``."""
 
     def adapter(self, config: Gpt) -> Adapter:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from recipe_core.checkpoint.adapter import Adapter, Link
+from recipe_core.checkpoint.adapter import Adapter, Link, Naming
 from recipe_core.errors import CheckpointError
 from recipe_megatron_gpt.checkpoint.names import IGNORED
 from recipe_megatron_gpt.settings import Gpt
@@ -64,7 +64,7 @@ _OLDER_AND_RARE = {
 """More of them, which some versions have; they are not written."""
 
 
-class Megatron:
+class Megatron(Naming):
     """The naming ``megatron`` of the model ``gpt``."""
 
     def adapter(self, config: Gpt) -> Adapter:

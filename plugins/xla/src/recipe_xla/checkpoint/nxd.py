@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
-from recipe_core.checkpoint.ranks.optimizer import numbered, scheduled
+from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
 from recipe_xla.checkpoint import rank_files
@@ -31,18 +32,16 @@ _BEGUN, _DONE = "checkpoint", "done"
 _NUMBER = re.compile(r"(\d+)$")
 
 
-class Nxd:
+class Nxd(Format):
     """A folder that neuronx-distributed loads, with a file for each tensor-parallel and pipeline rank."""
 
     name = "nxd"
-    train: Train | None = None
-    """The settings that the optimizer's states belong to. Set by who saves."""
 
     def __init__(self, config: NxdSettings | None = None) -> None:
         self._config = config or NxdSettings()
-        self.grid = Grid(tp=self._config.tp, pp=self._config.pp, ties=True)
+        self.grid: Grid = Grid(tp=self._config.tp, pp=self._config.pp, ties=True)
 
-    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+    def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.divided` gives it, into the empty folder
         ``path``.
 
@@ -52,10 +51,12 @@ class Nxd:
         ranks, progress, epoch = state["ranks"], dict(state.get("progress", {})), int(state.get("epoch") or 0)
         write = self._write_new if self._config.layout == "new" else self._write_old
         folder = path / f"step_{int(progress.get('step') or 0)}" if self._config.layout == "new" else path
-        tasks = [partial(write, folder, rank, ranks[rank], progress, epoch) for rank in self.grid.ranks()]
+        tasks = [
+            partial(write, folder, rank, ranks[rank], progress, epoch, context.train) for rank in self.grid.ranks()
+        ]
         rank_files.at_once(tasks, self._config.writers)
         if self._config.layout == "new":
-            self._close(folder, ranks[0, 0], progress, epoch)
+            self._close(folder, ranks[0, 0], progress, epoch, context.train)
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Everything in it, as the ranks' states whose tensors are read when they are asked for.
@@ -68,12 +69,8 @@ class Nxd:
             return _open_new(folder, weights)
         return _open_old(folder, weights)
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
-        """No run saves in it, so that none loads from it without the model's plan."""
-        raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
-
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` looks like a checkpoint of this format."""
+        """True if ``path`` looks like a checkpoint of this format."""
         return any(
             any(path.glob(pattern)) for pattern in ("model/dp_rank_*", "*/model/dp_rank_*", "tp_rank_*_pp_rank_*")
         )
@@ -84,28 +81,42 @@ class Nxd:
         return sorted(p for p in found if p.is_file())
 
     def _write_new(
-        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+        self,
+        folder: Path,
+        rank: Rank,
+        found: Mapping[str, Any],
+        progress: Mapping[str, Any],
+        epoch: int,
+        train: Train | None,
     ) -> None:
         name = f"dp_rank_00_tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}.pt"
         xser = self._config.xser
         rank_files.write(folder / "model" / name, found["model"], xser=xser, info=xser)
         if "optimizer" in found:
             step = int(progress.get("step") or 0)
-            tree = numbered(found["optimizer"], found["model"], self.train, step, self.name)
+            tree = indexed_state(found["optimizer"], found["model"], train, step, self.name)
             rank_files.write(folder / "optim" / name, tree, xser=xser, info=xser)
 
     def _write_old(
-        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+        self,
+        folder: Path,
+        rank: Rank,
+        found: Mapping[str, Any],
+        progress: Mapping[str, Any],
+        epoch: int,
+        train: Train | None,
     ) -> None:
         path = folder / f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_files.encoded(found, progress, epoch, self.train, self.name)
+        tree = rank_files.encoded(found, progress, epoch, train, self.name)
         rank_files.write(path if self._config.xser else path / _INSIDE, tree, xser=self._config.xser)
 
-    def _close(self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any], epoch: int) -> None:
-        """What stands beside the ranks' files; ``done`` last."""
+    def _close(
+        self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, train: Train | None
+    ) -> None:
+        """Write the files beside the ranks' files; ``done`` last."""
         step = int(progress.get("step") or 0)
-        if "optimizer" in first and self.train is not None:
-            rank_files.write(folder / "scheduler.pt", scheduled(self.train, step), xser=False)
+        if "optimizer" in first and train is not None:
+            rank_files.write(folder / "scheduler.pt", scheduled(train, step), xser=False)
         content = {"total_steps": step, **rank_files.position(progress, epoch)}
         rank_files.write(folder / "user_content.pt", content, xser=False)
         for marker in (_BEGUN, _DONE):
@@ -181,9 +192,9 @@ def _open_new(folder: Path, weights: bool) -> dict[str, Any]:
                 raise CheckpointError(f"{paths[0]}: it is of a rank that has no file in {folder / 'model'}")
             trees = [rank_files.read(path) for path in paths]
             tree = whole_states(trees, paths) if is_shared(trees[0]) else trees[0]
-            ranks[rank]["numbered"] = tree
+            ranks[rank]["indexed"] = tree
             steps[paths[0]] = _steps_of(tree)
-        if missing := [rank for rank in ranks if "numbered" not in ranks[rank]]:
+        if missing := [rank for rank in ranks if "indexed" not in ranks[rank]]:
             named = ", ".join(f"tensor rank {t} of pipeline rank {p}" for t, p in missing)
             raise CheckpointError(f"{folder / 'optim'}: missing: {named}. Get all files of one checkpoint")
         rank_files.require_one_step(steps)

@@ -1,4 +1,4 @@
-"""What the file of one rank holds in checkpoints of PyTorch/XLA: a tree, in one piece or with its tensors beside it."""
+"""The file of one rank in checkpoints of PyTorch/XLA: a tree, in one piece or with its tensors beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.lazy import Lazy
-from recipe_core.checkpoint.ranks.optimizer import numbered, scheduled
+from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
 from recipe_xla.checkpoint import xser_file
@@ -68,14 +68,14 @@ def encoded(
     step = int(progress.get("step") or 0)
     tree: dict[str, Any] = {"model": dict(rank["model"])}
     if "optimizer" in rank:
-        tree["optimizer"] = numbered(rank["optimizer"], rank["model"], train, step, what)
+        tree["optimizer"] = indexed_state(rank["optimizer"], rank["model"], train, step, what)
         if train is not None:
             tree["scheduler"] = scheduled(train, step)
     return {**tree, "step": step, **position(progress, epoch)}
 
 
 def position(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Where a run stands, under the names by which scripts of neuronx-distributed ask for it, and ours."""
+    """The position of a run under the names that scripts of neuronx-distributed use, and ours."""
     return {"global_step": int(progress.get("step") or 0), "epoch": epoch, OURS: {"progress": dict(progress)}}
 
 
@@ -86,7 +86,7 @@ def epoch_of(tree: Mapping[str, Any]) -> dict[str, int]:
 
 
 def decoded(tree: Mapping[str, Any], path: Path, *, weights: bool) -> dict[str, Any]:
-    """What a rank holds by such a tree; a bare state dict is a model.
+    """The state of a rank from such a tree; a bare state dict is a model.
 
     Raises:
         CheckpointError: it holds no model.
@@ -99,7 +99,7 @@ def decoded(tree: Mapping[str, Any], path: Path, *, weights: bool) -> dict[str, 
         raise CheckpointError(f"{path}: it has no entry 'model'; expected a dict of model and optimizer, found {there}")
     found: dict[str, Any] = {"model": dict(model)}
     if not weights and isinstance(tree.get("optimizer"), Mapping):
-        found["numbered"] = tree["optimizer"]
+        found["indexed"] = tree["optimizer"]
     return found
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
 from recipe_core.errors import CheckpointError
@@ -19,7 +20,7 @@ ENDING = ".xser"
 _RANK = re.compile(r"tp_rank_(?P<tp>\d+)_pp_rank_(?P<pp>\d+)\.xser")
 
 
-class Xser:
+class Xser(Format):
     """``checkpoint.xser`` and its tensors, or ``tp_rank_<T>_pp_rank_<P>.xser`` for each rank.
 
     The tree in it is a dict of ``model``, ``optimizer`` and ``scheduler``, as ``state_dict()`` gives them. Files of
@@ -27,14 +28,12 @@ class Xser:
     """
 
     name = "xser"
-    train: Train | None = None
-    """The settings that the optimizer's states belong to. Set by who saves."""
 
     def __init__(self, config: XserSettings | None = None) -> None:
         self._config = config or XserSettings()
-        self.grid = Grid(tp=self._config.tp, pp=self._config.pp, ties=True)
+        self.grid: Grid = Grid(tp=self._config.tp, pp=self._config.pp, ties=True)
 
-    def save(self, path: Path, state: Mapping[str, Any]) -> None:
+    def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.divided` gives it, into the empty folder
         ``path``.
 
@@ -42,7 +41,10 @@ class Xser:
             DiskError: the disk is full or cannot be written.
         """
         progress, epoch = state.get("progress", {}), int(state.get("epoch") or 0)
-        tasks = [partial(self._write, path, rank, state["ranks"][rank], progress, epoch) for rank in self.grid.ranks()]
+        tasks = [
+            partial(self._write, path, rank, state["ranks"][rank], progress, epoch, context.train)
+            for rank in self.grid.ranks()
+        ]
         rank_files.at_once(tasks, self._config.writers)
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
@@ -59,12 +61,8 @@ class Xser:
         first = next(iter(trees.values()))
         return {"ranks": ranks, "progress": next(iter(positions.values())), **rank_files.epoch_of(first)}
 
-    def load(self, path: Path, state: dict[str, Any]) -> None:
-        """No run saves in it, so that none loads from it without the model's plan."""
-        raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
-
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` looks like a checkpoint of this format."""
+        """True if ``path`` looks like a checkpoint of this format."""
         return path.suffix == ENDING or any(path.glob(f"*{ENDING}"))
 
     def files(self, path: Path) -> list[Path]:
@@ -73,11 +71,17 @@ class Xser:
         return [*found, *(tensor for file in found for tensor in sorted(xser_file.tensors_of(file).glob("*.pt")))]
 
     def _write(
-        self, folder: Path, rank: Rank, found: Mapping[str, Any], progress: Mapping[str, Any], epoch: int
+        self,
+        folder: Path,
+        rank: Rank,
+        found: Mapping[str, Any],
+        progress: Mapping[str, Any],
+        epoch: int,
+        train: Train | None,
     ) -> None:
         whole = self.grid.tp == self.grid.pp == 1
         name = "checkpoint" if whole else f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_files.encoded(found, progress, epoch, self.train, self.name)
+        tree = rank_files.encoded(found, progress, epoch, train, self.name)
         rank_files.write(folder / f"{name}{ENDING}", tree, xser=True)
 
     def _files(self, path: Path) -> dict[Rank, Path]:

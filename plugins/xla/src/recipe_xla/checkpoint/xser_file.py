@@ -28,12 +28,12 @@ def tensors_of(path: Path) -> Path:
 
 
 def is_xser(path: Path) -> bool:
-    """Whether the tensors of a file lie beside it."""
+    """True if the tensors of a file lie beside it."""
     return tensors_of(path).is_dir()
 
 
 def read_xser(path: Path) -> Any:
-    """What the file holds, with a :class:`Lazy` for each tensor; of the tensors' files only the headers are read.
+    """Read a file with a :class:`Lazy` for each tensor; of the tensors' files only the headers are read.
 
     Raises:
         CheckpointError: a file is missing or damaged, or names a forbidden global.

@@ -1,6 +1,6 @@
-"""Optimizer states that neuronx-distributed's ZeRO-1 has shared out over data-parallel ranks, put together again.
+"""Optimizer state that neuronx-distributed's ZeRO-1 has sharded over data-parallel ranks, joined again.
 
-Each file has ``base_state`` (by number, tensors cut along their first dimension and padded to equal parts),
+Each file has ``base_state`` (by number, tensors divided along their first dimension and padded to equal shards),
 ``shape_info`` (by number, the shape without padding), and ``param_groups``.
 """
 
@@ -19,12 +19,12 @@ from recipe_core.errors import CheckpointError
 
 
 def is_shared(tree: Mapping[str, Any]) -> bool:
-    """Whether these are such states."""
+    """True for optimizer state that ZeRO-1 has sharded."""
     return "base_state" in tree and "shape_info" in tree
 
 
 def whole_states(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> dict[str, Any]:
-    """What ``state_dict()`` of an optimizer that shares nothing out would give.
+    """The ``state_dict()`` of an optimizer without ZeRO-1.
 
     Raises:
         CheckpointError: the files do not belong together.

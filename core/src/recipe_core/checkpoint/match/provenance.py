@@ -1,28 +1,29 @@
-"""Whose tensors a checkpoint holds: the model, its settings, and as much of the run as is known."""
+"""The provenance of a checkpoint: its model, the model's settings, and as much of the run as is known."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from recipe_core.checkpoint.locate import Source
+from recipe_core.checkpoint.adapter import Adapter, Naming, to_ours, to_theirs
+from recipe_core.checkpoint.lazy import Lazy
+from recipe_core.checkpoint.locate import StoredCheckpoint
+from recipe_core.checkpoint.match.mismatch import SHOWN
+from recipe_core.checkpoint.ranks.cuts import Shape
+from recipe_core.checkpoint.ranks.join import Grid, divided, foreign_buffers, joined
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import Registry
-from recipe_core.hooks.specs import CheckpointFormat, Model, Part, load
+from recipe_core.hooks.specs import CheckpointFormat, DataFacts, Dataset, Model, Part, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.job import MOVED, part, resolve
 
-if TYPE_CHECKING:
-    from recipe_core.checkpoint.adapter import Adapter, Naming
-    from recipe_core.checkpoint.ranks.cuts import Shape
-
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """What is known about the run that a checkpoint is of."""
+class Provenance:
+    """The parts of the run that wrote a checkpoint, as far as they are known."""
 
     model: Part | None = None
     data: Part | None = None
@@ -30,10 +31,10 @@ class Origin:
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The settings as ``job.yaml`` has them."""
     guessed: str = ""
-    """What was not said and had to be concluded, in words for the user."""
+    """A note for the user on conclusions that were drawn from the tensors or texts; empty if all was recorded."""
 
     def adapter(self, naming: str, where: Path) -> Adapter:
-        """How the model stands in a foreign naming.
+        """The adapter between the model and a foreign naming.
 
         Raises:
             CheckpointError: the model is not known, or has no such adapter.
@@ -54,16 +55,12 @@ class Origin:
         return _naming(spec, target).adapter(self.model.config)
 
     def ours(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> dict[str, Any]:
-        """A state as a format opened it, under the names of the module.
+        """Bring a state as a format opened it under the names of the module.
 
         Raises:
             CheckpointError: it has no model, or its names need an adapter that there is not.
         """
-        from recipe_core.checkpoint.adapter import to_ours
-
         if spec.ranks:
-            from recipe_core.checkpoint.ranks.join import joined
-
             return joined(state, self.shape(where), self.names(spec, where), where, pads=spec.pads)
         if not isinstance(state.get("model"), dict):
             raise CheckpointError(f"{where}: it holds no model (its parts: {', '.join(map(str, state)) or 'none'})")
@@ -72,10 +69,7 @@ class Origin:
         return {**state, "model": to_ours(self.adapter(spec.naming, where), state["model"], where)}
 
     def left_out(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> list[str]:
-        """What of a state as a format opened it :meth:`ours` leaves out, in words for the user."""
-        from recipe_core.checkpoint.match.mismatch import SHOWN
-        from recipe_core.checkpoint.ranks.join import foreign_buffers
-
+        """Descriptions of the tensors of an opened state that :meth:`ours` leaves out."""
         if not spec.ranks or self.model is None:
             return []
         names = foreign_buffers(state, self.shape(where), self.names(spec, where))
@@ -83,15 +77,13 @@ class Origin:
         more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
         return [f"{', '.join(names[:SHOWN])}{more}: {kind} that {self.model.spec.name} does not have"] if names else []
 
-    def theirs(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path, grid: Any = None) -> dict[str, Any]:
-        """The same as the format ``spec`` saves it; ``grid`` says for which ranks, where it has a file for each."""
-        from recipe_core.checkpoint.adapter import to_theirs
-
+    def theirs(
+        self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path, grid: Grid | None = None
+    ) -> dict[str, Any]:
+        """Bring a state under our names into the form that ``spec`` saves, divided over ``grid`` if that is by rank."""
         adapter = self.names(spec, where)
         if spec.ranks:
-            from recipe_core.checkpoint.ranks.join import divided
-
-            return {**divided(state, self.shape(where), adapter, grid), "files": {**adapter.files}}
+            return {**divided(state, self.shape(where), adapter, grid or Grid()), "files": {**adapter.files}}
         if not spec.naming:
             return dict(state)
         files = {**adapter.files, **self.tokenizer(), **state.get("files", {})}
@@ -99,18 +91,14 @@ class Origin:
 
     def names(self, spec: CheckpointFormat, where: Path) -> Adapter:
         """The adapter for the names of a format; one that changes nothing where it has the module's own."""
-        from recipe_core.checkpoint.adapter import Adapter
-
         return self.adapter(spec.naming, where) if spec.naming else Adapter()
 
     def shape(self, where: Path) -> Shape:
-        """What the model is made of, and where it is cut.
+        """The tensors of the model and their partitions.
 
         Raises:
             CheckpointError: the model is not known, or has no tensor plan.
         """
-        from recipe_core.checkpoint.ranks.cuts import Shape
-
         if self.model is None:
             raise CheckpointError(
                 f"{where}: it does not say which model it holds, and without it nobody knows how tensors are divided "
@@ -119,61 +107,62 @@ class Origin:
         return Shape(self.model)
 
     def epoch(self, progress: Mapping[str, Any]) -> int:
-        """Full rounds over the training data; 0 where its size is not known, or the data is gone."""
-        target, consumed = getattr(self.data.spec, "facts", "") if self.data else "", progress.get("consumed_samples")
-        if self.data is None or not target or not consumed:
-            return 0
-        try:
-            samples = load(target, f"dataset {self.data.spec.name!r}")(self.data.config).train_samples
-        except RecipeError:
-            return 0
-        return int(consumed) // samples if samples else 0
+        """Full rounds over the training data; 0 if its size is not known, or the data is gone."""
+        consumed = int(progress.get("consumed_samples") or 0)
+        facts: DataFacts | None = self._from_dataset(lambda dataset: dataset.facts) if consumed else None
+        return consumed // facts.train_samples if facts and facts.train_samples else 0
 
     def tokenizer(self) -> dict[str, str]:
-        """Names and texts of the tokenizer's files, where the dataset knows them and they are still there."""
-        target = getattr(self.data.spec, "tokenizer", "") if self.data else ""
-        if self.data is None or not target:
-            return {}
+        """Names and texts of the tokenizer's files, if the dataset knows them and they are still there."""
+        return dict(self._from_dataset(lambda dataset: dataset.tokenizer) or {})
+
+    def _from_dataset(self, target: Callable[[Dataset], str]) -> Any:
+        """The result of a function that the dataset names; None if it names none, or the data is gone."""
+        spec = self.data.spec if self.data else None
+        if self.data is None or not isinstance(spec, Dataset) or not target(spec):
+            return None
         try:
-            return dict(load(target, f"dataset {self.data.spec.name!r}")(self.data.config))
+            return load(target(spec), f"dataset {spec.name!r}")(self.data.config)
         except RecipeError:  # the data of a run may be gone when its weights are converted
-            return {}
+            return None
 
 
-def origin_of(registry: Registry, source: Source, state: Mapping[str, Any], recipe: str | None = None) -> Origin:
-    """What ``recipe`` says, or ``job.yaml`` in the checkpoint, or the texts and shapes of a checkpoint of others.
+def provenance_of(
+    registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any], recipe: str | None = None
+) -> Provenance:
+    """Find the provenance by ``recipe``, by the checkpoint's ``job.yaml``, or by the texts and shapes in it.
 
     Raises:
         RecipeError: the recipe is unknown, or what was written cannot be understood.
     """
     if recipe is not None:
         job = resolve(registry, recipe)
-        return Origin(model=job.model, data=job.data, train=job.train, sections=job.as_dict())
+        return Provenance(model=job.model, data=job.data, train=job.train, sections=job.as_dict())
     sections = source.job()
     if sections:
         return _of_sections(registry, sections, source.folder)
     return _concluded(registry, source, state)
 
 
-def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) -> Origin:
+def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) -> Provenance:
     problems: list[str] = []
-    given = {name: found for name, found in sections.items() if isinstance(found, Mapping)}
-    model = part(registry, "model", given.get("model", {}), problems)
+    parts = {name: section for name, section in sections.items() if isinstance(section, Mapping)}
+    model = part(registry, "model", parts.get("model", {}), problems)
     if problems:
         raise ConfigError("\n".join([f"{folder / 'job.yaml'}: {problem}" for problem in problems]))
     # What is not needed for the names may be of plugins that are not installed here.
-    data = part(registry, "data", given["data"], []) if "data" in given else None
-    settings = {name: value for name, value in given.get("train", {}).items() if name not in MOVED}
-    train = fill.fill(Train, settings, "train", []) if "train" in given else None
-    return Origin(model=model, data=data, train=train, sections=sections)
+    data = part(registry, "data", parts["data"], []) if "data" in parts else None
+    settings = {name: value for name, value in parts.get("train", {}).items() if name not in MOVED}
+    train = fill.fill(Train, settings, "train", []) if "train" in parts else None
+    return Provenance(model=model, data=data, train=train, sections=sections)
 
 
-def _concluded(registry: Registry, source: Source, state: Mapping[str, Any]) -> Origin:
-    """From what stands in the checkpoint itself; nothing where no model, or more than one, knows it as its own."""
+def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any]) -> Provenance:
+    """The provenance from texts and shapes alone; empty unless exactly one model recognises them."""
     files: Mapping[str, str] = state.get("files", {})
-    # What one rank holds has no shapes of the whole; such files say themselves what they are of, or nobody knows.
-    shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if hasattr(tensor, "shape")}
-    found = []
+    # Shards do not show the shapes of whole tensors: files of ranks must record their model.
+    shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if isinstance(tensor, Lazy)}
+    candidates = []
     for name in registry.names("model"):
         spec = registry.claims["model"][name][0].item
         if not isinstance(spec, Model) or source.format.model not in ("", name):
@@ -186,18 +175,18 @@ def _concluded(registry: Registry, source: Source, state: Mapping[str, Any]) -> 
             except CheckpointError as error:
                 raise CheckpointError(f"{source.path}: {error}") from error
             if said:
-                found.append((name, said))
+                candidates.append((name, said))
                 break
-    if len(found) != 1:
-        return Origin()
-    name, settings = found[0]
+    if len(candidates) != 1:
+        return Provenance()
+    name, settings = candidates[0]
     problems: list[str] = []
     model = part(registry, "model", {"use": name, **settings}, problems)
     if problems or model is None:
         raise ConfigError("\n".join([f"{source.path}: {problem}" for problem in problems]))
     words = ", ".join(f"{key}={value}" for key, value in settings.items())
     where = f"its {next(iter(files))}" if files else "the shapes of its tensors"
-    return Origin(
+    return Provenance(
         model=model,
         sections={"model": {"use": name, **fill.plain(model.config)}},
         guessed=f"{name} by {where}: {words}",
@@ -205,5 +194,5 @@ def _concluded(registry: Registry, source: Source, state: Mapping[str, Any]) -> 
 
 
 def _naming(spec: Model, target: str) -> Naming:
-    found: Naming = load(target, f"model {spec.name!r}")()
-    return found
+    naming: Naming = load(target, f"model {spec.name!r}")()
+    return naming
