@@ -12,11 +12,12 @@ import nxd_real
 import nxd_stand_in
 from torch import Tensor, nn
 
+from recipe_core.cli.check import checked_job
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.native import NativeEngine
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Parallel, Run
-from recipe_core.settings.job import Job, resolve
+from recipe_core.settings.job import Job
 from recipe_xla import neuronx
 from recipe_xla.collectives import OverHost, average_gradients
 from recipe_xla.mesh import Group
@@ -68,7 +69,7 @@ def over_nxd(real: bool) -> Iterator[None]:
 
 
 def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
-    return resolve(load(), f"{recipe}:tiny", [*RECIPES[recipe], *STILL, *words], processes)
+    return checked_job(load(), f"{recipe}:tiny", [*RECIPES[recipe], *STILL, *words], processes)
 
 
 def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:

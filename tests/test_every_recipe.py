@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import load
-from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
 
 WORDS = ("train.steps=6", "train.log_every=1", "train.eval_every=2")
@@ -38,5 +38,5 @@ def test_the_number_of_processes_may_change_at_each_resume(name: str, tmp_path: 
 )
 def test_a_model_and_a_dataset_of_other_batches(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        resolve(load(), words[0], words[1:], 1)
+        checked_job(load(), words[0], words[1:], 1)
     assert message in str(error.value)

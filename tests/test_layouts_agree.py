@@ -12,8 +12,8 @@ import torch
 
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
-from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.run import run
@@ -73,7 +73,7 @@ def in_turn(recipe: str, cases: Mapping[str, Sequence[str]], folder: str) -> Non
     registry, store = load(), os.environ.get("RECIPE_STORE")
     for number, (name, words) in enumerate(cases.items()):
         os.environ["RECIPE_STORE"] = f"{store}-{number}"
-        job = resolve(registry, f"{recipe}:tiny", words, int(os.environ["WORLD_SIZE"]))
+        job = checked_job(registry, f"{recipe}:tiny", words, int(os.environ["WORLD_SIZE"]))
         run(job, Path(folder, name))
         _clear_sharding_prop_cache()  # or DTensor goes on with meshes of this run, whose groups are gone
 

@@ -11,7 +11,7 @@ from recipe_core.cli.main import main
 from recipe_core.hooks.registry import PARTS, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.fill import fill
-from recipe_core.settings.text import kinds
+from recipe_core.settings.values import kinds
 
 LINES = [
     ("--out", "run megatron_gpt:tiny --out {}"),

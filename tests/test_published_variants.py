@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from recipe_core.cli.check import machine
+from recipe_core.cli.check import checked_job, machine
 from recipe_core.cli.check.layout import layout_problems
 from recipe_core.cli.main import main
 from recipe_core.errors import ConfigError
@@ -194,7 +194,7 @@ def test_its_layout_fits_its_processes(name: str) -> None:
 
 def test_another_number_of_processes_is_refused_where_the_layout_needs_a_multiple() -> None:
     with pytest.raises(ConfigError, match=r"tp 8 takes a multiple of 8 processes, and this run has 2"):
-        resolve(load(), "bert_tp:large", [], 2)
+        checked_job(load(), "bert_tp:large", [], 2)
 
 
 @pytest.mark.parametrize(("gpus", "said"), [(0, "2 processor cores"), (8, "8 GPUs")])

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from recipe_core.cli.check import checked_job
 from recipe_core.errors import ReplicaError
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
@@ -84,7 +85,7 @@ def drifting(out: str, kind: str, name: str, rank: int, words: Sequence[str]) ->
 
     loop._step = step
     try:
-        run(resolve(load(), "megatron_gpt:tiny", [*TINY, *words], int(os.environ["WORLD_SIZE"])), Path(out))
+        run(checked_job(load(), "megatron_gpt:tiny", [*TINY, *words], int(os.environ["WORLD_SIZE"])), Path(out))
     except ReplicaError as error:
         return str(error)
     return ""
@@ -152,7 +153,7 @@ def fine_tuned(out: str, *words: str) -> str:
         inner(tuner)
 
     FineTuner.end_step = end_step
-    job = resolve(load(), "hf_finetune:tiny", ["train.steps=3", *words], int(os.environ["WORLD_SIZE"]))
+    job = checked_job(load(), "hf_finetune:tiny", ["train.steps=3", *words], int(os.environ["WORLD_SIZE"]))
     try:
         load_function(job.recipe.run, "recipe")(job, Path(out))
     except ReplicaError as error:

@@ -20,11 +20,11 @@ class ConfigError(RecipeError):
 
     @classmethod
     def of(cls, problems: Iterable[str]) -> ConfigError:
-        """One error for all ``problems``: alone as it is, several as a list."""
-        found = list(problems)
-        if len(found) == 1:
-            return cls(found[0])
-        return cls("\n".join([f"{len(found)} problems:", *(f"  - {p}" for p in found)]))
+        """Make one error of all ``problems``: a single one as it is, several as a list."""
+        lines = list(problems)
+        if len(lines) == 1:
+            return cls(lines[0])
+        return cls("\n".join([f"{len(lines)} problems:", *(f"  - {line}" for line in lines)]))
 
 
 class PluginError(RecipeError):

@@ -67,17 +67,17 @@ def sync(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal; it is read in pieces."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of a file in hexadecimal, reading 1 MiB at a time."""
+    sha256 = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            found.update(buffer[:count])
-    return found.hexdigest()
+            sha256.update(buffer[:count])
+    return sha256.hexdigest()
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder with all that is in it; what is not there, or cannot be deleted, is let be."""
+    """Delete a file or a folder with all that is in it; what is not there, or cannot be deleted, is ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -141,7 +141,7 @@ def _atomic(path: Path) -> Iterator[Path]:
 
 
 def _about(error: OSError, path: Path, part: Path) -> bool:
-    """Whether ``error`` came from writing ``path``: it names it or a folder above, or says what only writing can."""
+    """Return True if ``error`` came from writing ``path``: it names it or a folder above, or only writing fails so."""
     if error.filename is None:
         return is_full(error) or error.errno in (errno.EIO, errno.EROFS)
     named = Path(os.fsdecode(error.filename))
@@ -149,7 +149,7 @@ def _about(error: OSError, path: Path, part: Path) -> bool:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether something has no more room: the disk, a quota, or the longest file that is allowed."""
+    """Return True if the disk, a quota or the longest file that is allowed is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -194,9 +194,9 @@ def lock_now(path: Path) -> IO[bytes] | None:
 def build_once(path: Path, build: Callable[[Path], None]) -> Path:
     """Make the file ``path`` by ``build(temporary path)`` unless it is there; several processes may ask at once.
 
-    Every machine builds what it lacks, so that a disk that only one node sees is no problem: whoever takes the lock
-    beside ``path`` first builds, the others wait and find the file. Whoever needs other content uses another name
-    (put a hash of what it was made from into it).
+    Every machine builds the file that it lacks, so that a disk that only one node sees is no problem: the process that
+    takes the lock beside ``path`` first builds, the others wait and find the file. Other content needs another name
+    (put a hash of the inputs into it).
 
     Raises:
         DiskError: the folder of ``path`` cannot be written.

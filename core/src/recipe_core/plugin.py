@@ -1,4 +1,4 @@
-"""What the core itself contributes, through the same hooks as any plugin."""
+"""Contributions of the core itself, through the same hooks as any plugin."""
 
 from __future__ import annotations
 

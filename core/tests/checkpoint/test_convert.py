@@ -18,7 +18,8 @@ from recipe_core.checkpoint.convert.convert import convert
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.locate import Request, find
 from recipe_core.checkpoint.manifest import Manifest
-from recipe_core.checkpoint.match.origin import origin_of
+from recipe_core.checkpoint.match.provenance import provenance_of
+from recipe_core.cli.check import checked_job
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks import registry
 from recipe_core.hooks.registry import Registry
@@ -127,15 +128,15 @@ def test_a_run_begins_with_weights_of_any_format(plugins: Registry, tmp_path: Pa
 
 def test_a_start_that_is_required(plugins: Registry, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.init_from: this variant goes on from weights of an earlier run"):
-        resolve(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")
+        checked_job(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")
     trained(plugins, tmp_path / "x")
-    resolve(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")  # which goes on
+    checked_job(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")  # which goes on
 
 
 @pytest.mark.parametrize("setting", ["init_from", "resume"])
 def test_a_start_that_is_not_there_is_told_before_the_run(plugins: Registry, tmp_path: Path, setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"^train\.{setting}: {tmp_path}/typo: there is no such file or folder$"):
-        resolve(plugins, "toy", [f"train.{setting}={tmp_path / 'typo'}"], 1, tmp_path / "x")
+        checked_job(plugins, "toy", [f"train.{setting}={tmp_path / 'typo'}"], 1, tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_the_section_train_of_an_earlier_version(plugins: Registry, tmp_path: Pa
     job["train"] |= {"engine": "auto", "bucket_mb": 25.0}
     (tmp_path / "one" / "job.yaml").write_text(yaml.safe_dump(job))
     source = find(plugins, tmp_path / "one" / "checkpoint.pt")
-    train = origin_of(plugins, source, source.open()).train
+    train = provenance_of(plugins, source, source.open()).train
     assert train == resolve(plugins, job).train
     assert train is not None
     assert train.lr == 0.05

@@ -335,8 +335,8 @@ def test_a_rank_that_fails_later_says_which_it_is() -> None:
     ("line", "banned"),
     [
         ("ls", {"torch", "numpy", "transformers", "pydantic", "yaml", "rich"}),
-        ("show fake:tiny train.lr=1", {"torch", "numpy", "transformers", "rich"}),
-        ("check fake", {"torch", "numpy", "transformers", "rich"}),
+        ("show fake:tiny train.lr=1", {"torch", "numpy", "transformers", "pydantic", "rich"}),
+        ("check fake", {"torch", "numpy", "transformers", "pydantic", "rich"}),
         ("completion bash", {"torch", "numpy", "transformers", "pydantic", "yaml", "rich"}),
         ("--help", {"torch", "numpy", "transformers", "pydantic", "yaml", "rich", "importlib.metadata"}),
     ],

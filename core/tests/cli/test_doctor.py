@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.doctor import Finding, command, machine, packages, variables
+from recipe_core.cli import doctor_command
+from recipe_core.cli.doctor import Finding, machine, packages, variables
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.main import main
 from recipe_core.engine import doctor as native
@@ -275,7 +276,7 @@ def test_the_command_tells_topic_by_topic_and_ends_with_1(
     }  # fmt: skip
     del found[1]
     assert main(["doctor"]) == 0
-    assert command._summary([]) == "Nothing is broken."
+    assert doctor_command._summary([]) == "Nothing is broken."
 
 
 def test_the_command_imports_no_torch_and_finds_this_machine_sound(tmp_path: Path) -> None:

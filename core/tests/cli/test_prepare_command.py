@@ -77,7 +77,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     point = importlib.metadata.EntryPoint("toys", "toy_data", "recipe.plugins")
     monkeypatch.setattr(
         importlib.metadata, "entry_points", lambda group: (point,) if group == point.group else ()
-    )  # pydantic has plugins, too
+    )  # other packages have plugins, too
     monkeypatch.delitem(sys.modules, "toy_data", raising=False)
 
     def run(line: str) -> tuple[int, str, str]:

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from recipe_core.cli.check import checked_job
 from recipe_core.engine import neuron
 from recipe_core.engine.protocol import start
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.parallel import Run
-from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.metrics.meter import Meter
@@ -49,7 +49,7 @@ def stand_in() -> ModuleType:
 
 
 def train_on(device: str, folder: Path) -> list[dict[str, Any]]:
-    run(resolve(toy.registry(), "toy", [*SETTINGS, f"train.device={device}"], 1), folder)
+    run(checked_job(toy.registry(), "toy", [*SETTINGS, f"train.device={device}"], 1), folder)
     return [dict(row) for row in read_rows(folder / "metrics.jsonl")]
 
 

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Stages, Train, Use, hookimpl, plugin
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Loss, Run
-from recipe_core.settings.job import Job, resolve
+from recipe_core.settings.job import Job
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
@@ -148,7 +149,7 @@ def register_recipes() -> Iterable[Recipe]:
 
 def job(*words: str) -> Job:
     registry = load([("core", lambda: plugin), ("tied", lambda: sys.modules[__name__])])
-    return resolve(registry, "tied", words, int(os.environ.get("WORLD_SIZE", "1")))
+    return checked_job(registry, "tied", words, int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def train(out: str, *words: str) -> None:

@@ -15,7 +15,20 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from recipe_core import DataFacts, Dataset, Layout, Model, ModelFacts, Recipe, Train, Use, hookimpl, plugin
+from recipe_core import (
+    DataFacts,
+    Dataset,
+    Layout,
+    LayoutSettings,
+    Model,
+    ModelFacts,
+    Recipe,
+    Train,
+    Use,
+    hookimpl,
+    plugin,
+)
+from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError, DataError, PluginError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.settings.job import Job, resolve
@@ -46,7 +59,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tp:
+class Tp(LayoutSettings):
     tp: int = 2
 
     def axes(self, world_size: int) -> dict[str, int]:
@@ -56,7 +69,7 @@ class Tp:
 
 
 @dataclass(frozen=True)
-class NoDp:
+class NoDp(LayoutSettings):
     def axes(self, world_size: int) -> dict[str, int]:
         return {"fsdp": world_size}
 
@@ -136,7 +149,8 @@ REGISTRY = load([("core", lambda: plugin), ("fakes", Fakes)])
 
 
 def job(*words: str, target: Any = "gpt", **options: Any) -> Job:
-    return resolve(REGISTRY, target, words, **options)
+    """The job of a line; with a number of processes, checked for these."""
+    return (checked_job if "world_size" in options else resolve)(REGISTRY, target, words, **options)
 
 
 def problems(*words: str, target: Any = "gpt", **options: Any) -> list[str]:
@@ -253,8 +267,7 @@ def test_what_does_not_fit_together_is_found_where_the_number_of_processes_is_kn
         "data: its token ids go up to 100 and the model knows those below 100; raise model.vocabulary to at least 101",
     ]
     assert problems(*words, world_size=2) == expected
-    assert job(*words).problems(2) == expected
-    assert job(*words[1:], "data.sequence=64", "data.vocabulary=100").problems(2) == []
+    assert job(*words[1:], "data.sequence=64", "data.vocabulary=100", "train.global_batch=8", world_size=2)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +326,7 @@ def test_a_recipe_says_how_many_processes_it_starts_by_itself() -> None:
     registry = load([("core", lambda: plugin), ("fakes", Fakes), ("pair", Pair)])
     assert resolve(registry, "pair", (), 0).axes(2) == {"dp": 1, "tp": 2}
     with pytest.raises(ConfigError, match="makes a mesh of dp=1 x tp=2, 2 processes, and this run has 1"):
-        resolve(registry, "pair", (), 1)
+        checked_job(registry, "pair", (), 1)
 
 
 def test_tensor_parallel_ranks_share_samples() -> None:
@@ -474,6 +487,6 @@ def test_a_recipe_may_have_settings_of_training_of_its_own(monkeypatch: pytest.M
     assert resolve(registry, job.as_dict(), [], 1).train.steps == 30
     with pytest.raises(ConfigError, match=r"epochs: expected a whole number, got 'few'"):
         resolve(registry, "toy", ["train.epochs=few"], 1)
-    assert resolve(registry, "toy", ["train.seed=13", "train.micro_batch=4"], 1).train.seed == 13
+    assert checked_job(registry, "toy", ["train.seed=13", "train.micro_batch=4"], 1).train.seed == 13
     with pytest.raises(ConfigError, match=r"train\.seed: 13 is unlucky"):
-        resolve(registry, "toy", ["train.seed=13", "train.micro_batch=4"], 2)
+        checked_job(registry, "toy", ["train.seed=13", "train.micro_batch=4"], 2)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from recipe_core.cli import precompile
+from recipe_core.cli.check import checked_job
 from recipe_core.cli.main import main
 from recipe_core.engine.compiled import GraphCounter, TorchCompile, cache
 from recipe_core.errors import ConfigError
-from recipe_core.settings.job import Job, resolve
+from recipe_core.settings.job import Job
 from recipe_core.testing import spawn, toy
 from recipe_core.train.destination import require_run_folder
 
@@ -26,14 +27,14 @@ def rehearse_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
     from recipe_core.train.run import run
 
     said, place = StringIO(), Path(folder)
-    job = resolve(toy.registry(), "toy", precompile.trial_words(LINE), 1)
+    job = checked_job(toy.registry(), "toy", precompile.trial_words(LINE), 1)
     with redirect_stdout(said):
         precompile.precompile(job, LINE, place / "run", 1)
     kept = any((place / "run").glob("**/step-*"))
     import torch
 
     torch._dynamo.reset()  # as in a new process, with the same cache
-    run(resolve(toy.registry(), "toy", LINE, 1), place / "run")
+    run(checked_job(toy.registry(), "toy", LINE, 1), place / "run")
     return said.getvalue(), kept, json.loads((place / "run" / "results.json").read_text())
 
 
@@ -52,7 +53,7 @@ def test_a_run_after_it_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_trial_forgets_what_a_run_begins_with_and_is_held_to() -> None:
     words = precompile.trial_words(["train.golden=curve.jsonl", "train.init_from=required", "train.steps=50"])
-    job = resolve(toy.registry(), "toy", words, 1)
+    job = checked_job(toy.registry(), "toy", words, 1)
     assert (job.train.golden, job.train.init_from, job.train.resume) == (None, None, "none")
     assert (job.train.steps, job.train.stop_after, job.train.save_every) == (50, 2, 0)
 
@@ -68,7 +69,7 @@ def test_a_trial_in_a_run_folder_touches_nothing_of_the_run(tmp_path: Path, monk
 
 
 def job_of(*words: str) -> Job:
-    return resolve(toy.registry(), "toy", precompile.trial_words(words), 1)
+    return checked_job(toy.registry(), "toy", precompile.trial_words(words), 1)
 
 
 def test_what_compiles_nothing_is_refused_with_the_way_out() -> None:

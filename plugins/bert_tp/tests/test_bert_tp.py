@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import recipe_bert_tp
+from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
@@ -28,7 +29,7 @@ def test_the_default_has_the_settings_of_bert_dp() -> None:
 
 
 def test_large_is_the_published_recipe() -> None:
-    job = resolve(load(), "bert_tp:large", [], 32)
+    job = checked_job(load(), "bert_tp:large", [], 32)
     assert job.axes(32) == {"dp": 4, "tp": 8}
     assert job.train.global_batch == 4 * 64 * 64
     sizes = job.model.config.sizes

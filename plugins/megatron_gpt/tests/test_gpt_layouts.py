@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from recipe_core.cli.check import checked_job
 from recipe_core.cli.check.estimate import Estimate, estimate
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import load
-from recipe_core.settings.job import resolve
 from recipe_core.train.preflight import division_problems
 
 RANKS = 32
@@ -15,7 +15,7 @@ RANKS = 32
 
 
 def needs(*words: str) -> Estimate:
-    job = resolve(load(), "megatron_gpt:6.7b", words, RANKS)
+    job = checked_job(load(), "megatron_gpt:6.7b", words, RANKS)
     assert division_problems(job, RANKS) == []
     model, data = job.facts.model, job.facts.data
     assert model is not None
@@ -57,4 +57,4 @@ def test_a_checkpoint_is_the_same_under_all() -> None:
 )  # fmt: skip
 def test_what_cannot_be_divided(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        resolve(load(), "megatron_gpt:6.7b", words, RANKS)
+        checked_job(load(), "megatron_gpt:6.7b", words, RANKS)

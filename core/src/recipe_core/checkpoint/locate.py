@@ -92,7 +92,7 @@ class Request:
     """A run folder, a checkpoint's folder or file."""
     target: Path
     """The folder to make."""
-    to: Part
+    to: Part[CheckpointFormat]
     """The format that is wanted, with its settings."""
     format: str | None = None
     """The source's format, where its files do not tell."""
@@ -205,6 +205,4 @@ def _single(registry: Registry, name: str) -> bool:
 
 
 def _get(registry: Registry, name: str) -> CheckpointFormat:
-    spec = registry.get("checkpoint", name)
-    assert isinstance(spec, CheckpointFormat)
-    return spec
+    return registry.get("checkpoint", name)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.checkpoint.lazy import Lazy, flat, mapped, without_meta
-from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs import Model, Part
 from recipe_core.layouts.ties import ties as _ties
 
 LEAF_OVERHEAD = 4096
@@ -34,7 +34,7 @@ def weights(module: nn.Module) -> dict[str, Any]:
     return tensors
 
 
-def blank_weights(model: Part) -> dict[str, Any]:
+def blank_weights(model: Part[Model]) -> dict[str, Any]:
     """The tensors of a model by name, without values: it is built on the meta device."""
     with torch.device("meta"):
         module, _ = model.build(model.config)

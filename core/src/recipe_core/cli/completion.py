@@ -1,4 +1,4 @@
-"""What a shell can complete: names of recipes and variants, settings, and values where they are few."""
+"""Completion in a shell: names of recipes and variants, settings, and values where they are few."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from recipe_core.hooks.specs import Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.job import AUTO, split_name
-from recipe_core.settings.text import choices, kinds
+from recipe_core.settings.values import choices, kinds
 
 
 def script(command: click.Command, shell: str, variable: str) -> str:
-    """What the shell has to read, so that it asks ``command`` for completions through the environment ``variable``."""
+    """Return the script with which a shell asks ``command`` for completions, through the environment ``variable``."""
     kind = get_completion_class(shell)
     assert kind is not None, shell
     return kind(command, {}, "recipe", variable).source()
 
 
 def complete_words(words: Sequence[str], incomplete: str) -> list[CompletionItem]:
-    """What may stand where ``incomplete`` does, after the other ``words`` about a recipe."""
+    """Return the completions of ``incomplete``, after the other ``words`` about a recipe."""
     try:
         registry = load()
         targets = [word for word in words if "=" not in word]
         if "=" in incomplete:
-            found = _values(registry, words, incomplete.partition("=")[0])
+            texts = _values(registry, words, incomplete.partition("=")[0])
         elif targets:
-            found = (f"{path}=" for path in _settings(registry, words))
+            texts = (f"{path}=" for path in _settings(registry, words))
         elif os.sep in incomplete or incomplete.endswith(".yaml"):
             return [CompletionItem(incomplete, type="file")]
         else:
-            found = _recipes(registry, incomplete)
-        return [CompletionItem(text) for text in found if text.startswith(incomplete)]
+            texts = _recipes(registry, incomplete)
+        return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
     except RecipeError:  # a mistake in the line; a completion is no place to say so
         return []
 
@@ -67,24 +67,24 @@ def _recipe(registry: Registry, words: Sequence[str]) -> Recipe | None:
 
 def _settings(registry: Registry, words: Sequence[str]) -> dict[str, Any]:
     """The settings that a line may change, as path -> declared type; those of parts as the line chooses them."""
-    found: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     recipe, chosen = _recipe(registry, words), fill.overrides([word for word in words if "=" in word], [])
     for kind in PARTS:
         name = chosen.get(kind, {}).get("use") or (getattr(recipe, kind).name if recipe else None)
-        found[kind] = None
+        declared[kind] = None
         if name in registry.names(kind):
-            found |= _paths(registry.get(kind, name).config, kind)
-    return found | _paths(type(recipe.train) if recipe else Train, "train")
+            declared |= _paths(registry.get(kind, name).config, kind)
+    return declared | _paths(type(recipe.train) if recipe else Train, "train")
 
 
 def _paths(settings: type, parent: str) -> dict[str, Any]:
-    """``parent.setting`` for each setting, and for those inside of it."""
-    found: dict[str, Any] = {}
+    """Map ``parent.setting``, for each setting and those inside of it, to its declared type."""
+    paths: dict[str, Any] = {}
     for name, kind in kinds(settings).items():
-        found[f"{parent}.{name}"] = kind
+        paths[f"{parent}.{name}"] = kind
         if dataclasses.is_dataclass(kind):
-            found |= _paths(kind, f"{parent}.{name}")  # type: ignore[arg-type]
-    return found
+            paths |= _paths(kind, f"{parent}.{name}")  # type: ignore[arg-type]
+    return paths
 
 
 def _values(registry: Registry, words: Sequence[str], path: str) -> Iterator[str]:

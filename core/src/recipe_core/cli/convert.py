@@ -64,7 +64,7 @@ def _paths(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What may have to be said about SRC."""
+    """Add the options that describe SRC where its files do not."""
     for add in (
         click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
         click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),

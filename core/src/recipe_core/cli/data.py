@@ -65,8 +65,8 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
         a run folder, for its newest one.
         """
-        found = _files(registry(), path)
-        click.echo("\n\n".join(_shown(path, files.inspect(path, tokenizer)) for files in found))
+        readers = _files(registry(), path)
+        click.echo("\n\n".join(_shown(path, files.inspect(path, tokenizer)) for files in readers))
 
     @group.command()
     @click.argument("path", type=LocalPath(path_type=Path))
@@ -77,11 +77,11 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
         when something is wrong.
         """
-        found = _files(registry(), path)
-        problems = [problem for files in found for problem in files.verify(path)]
+        readers = _files(registry(), path)
+        problems = [problem for files in readers for problem in files.verify(path)]
         for problem in problems:
             click.echo(problem)
-        for files in found:
+        for files in readers:
             if unchecked := files.unchecked(path) if isinstance(files, Unchecked) and not problems else "":
                 click.echo(f"{path}: not checked: {unchecked}")
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
@@ -100,7 +100,7 @@ def _preparable(registry: Registry) -> dict[str, Dataset]:
 
 
 def _listing(datasets: Mapping[str, Dataset]) -> str:
-    from recipe_core.settings.text import kinds
+    from recipe_core.settings.values import kinds
 
     width = max(map(len, datasets), default=0)
     lines = []
@@ -127,8 +127,8 @@ def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
         hint = did_you_mean(name, datasets)
         raise PluginError(f"nothing named {name!r} can be prepared{hint} (there are: {', '.join(datasets) or 'none'})")
     spec = datasets[name]
-    given = [word for word in words if "=" in word]
-    settings: Any = from_words(spec.prepare_config, spec.name, given, "output=data/wiki")
+    assignments = [word for word in words if "=" in word]
+    settings: Any = from_words(spec.prepare_config, spec.name, assignments, "output=data/wiki")
     manifest = load(spec.prepare, f"dataset {name!r}")(settings)
     facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
     rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
@@ -137,7 +137,7 @@ def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values, those inside of others too; what is nought or nothing is left out."""
+    """Yield names and values, those inside of others too, but no zeros and empty values."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name} ")
@@ -146,7 +146,7 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def _files(registry: Registry, path: Path) -> list[DataFiles]:
-    """What reads the files at ``path``.
+    """Return the readers of the files at ``path``.
 
     Raises:
         DataError: there is nothing, or nothing that any plugin knows.
@@ -161,8 +161,8 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     known = {name: spec for name, spec in _datasets(registry).items() if spec.files}
     # Several datasets may share a reader.
     readers = {spec.files: load(spec.files, f"dataset {name!r}") for name, spec in known.items()}
-    found: list[DataFiles] = [reader() for reader in readers.values()]
-    matching = [files for files in found if files.detect(path)]
+    instances: list[DataFiles] = [reader() for reader in readers.values()]
+    matching = [files for files in instances if files.detect(path)]
     if matching:
         return matching
     if formats_at(registry, path):
@@ -176,7 +176,7 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
 
 
 def _holds_checkpoints(path: Path, manifest: str) -> bool:
-    """Whether it is a checkpoint, whole or not, a folder of them, or a run folder."""
+    """Return True for a checkpoint, complete or not, a folder of them, or a run folder."""
     if (path / manifest).is_file() or (path.is_dir() and path.name.startswith("step-")):
         return True
     return any(folder.is_dir() and any(folder.glob("step-*")) for folder in (path, path / "checkpoints"))
@@ -211,7 +211,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     from click.shell_completion import CompletionItem
 
     from recipe_core.hooks.registry import load
-    from recipe_core.settings.text import choices, kinds
+    from recipe_core.settings.values import choices, kinds
 
     try:
         datasets = _preparable(load())

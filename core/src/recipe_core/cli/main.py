@@ -19,7 +19,7 @@ import click
 from recipe_core.cli.compare.command import add_compare_command
 from recipe_core.cli.convert import add_convert_command
 from recipe_core.cli.data import add_data_commands
-from recipe_core.cli.doctor.command import add_doctor_command
+from recipe_core.cli.doctor_command import add_doctor_command
 from recipe_core.cli.paths import LocalPath
 from recipe_core.errors import ConfigError, LaunchError, RecipeError, did_you_mean
 
@@ -38,7 +38,7 @@ _OVERRIDE = re.compile(r"[\w.]*=")
 
 @dataclass
 class Line:
-    """What is known about the line that was typed, for the message if it fails."""
+    """The line that was typed, as far as its message needs it if it fails."""
 
     command: str = "recipe"
     debug: bool = False
@@ -262,10 +262,10 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
 
 
 def _fitting(job: Job) -> int:
-    """The processes that ``job`` is made for, where this machine has room for them.
+    """Return the number of processes that ``job`` is made for, where this machine has room for them.
 
     Raises:
-        LaunchError: it has not, so that whoever wants fewer, or starts them on several machines, has to say so.
+        LaunchError: it has not; the user has to ask for fewer, or start them on several machines.
     """
     from recipe_core.cli.check import machine
     from recipe_core.engine import stack
@@ -305,10 +305,14 @@ def _try_to_begin(job: Job, world_size: int, out: Path | None) -> None:
 
 def _job(words: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
     """The job of a command line; with a world size, everything that shows before a run is checked."""
-    from recipe_core.settings.job import resolve
-
     target, overrides = _split(words)
-    return resolve(_registry(), target, overrides, world_size, out)
+    if world_size is None:
+        from recipe_core.settings.job import resolve
+
+        return resolve(_registry(), target, overrides)
+    from recipe_core.cli.check import checked_job
+
+    return checked_job(_registry(), target, overrides, world_size, out)
 
 
 def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int) -> int:

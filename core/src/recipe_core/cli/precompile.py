@@ -34,7 +34,7 @@ def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int)
     Args:
         job: of :func:`trial_words`.
         words: of the run, as they were typed.
-        out: folder in which the trial run gets a folder of its own, which all ranks see; it may be that of a run.
+        out: folder in which the trial run gets a folder of its own, which all ranks see; a run folder will do.
         processes: ranks to start here; 1 where this process is a rank.
     """
     if job.recipe.run != "recipe_core.train.run:run":

@@ -1,4 +1,4 @@
-"""What ``recipe ls`` and ``recipe check`` print."""
+"""Output of ``recipe ls`` and ``recipe check``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _variants(recipe: Recipe) -> str:
 
 
 def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
-    """What the run of ``job`` will need, as far as it is known beforehand; ``sound``: no problem was found."""
+    """Describe the memory, work and disk of a run of ``job``; ``sound``: no problem was found."""
     processes = f"{world_size} process{'es' if world_size > 1 else ''}"
     head = click.style(f"{job.name} on {processes}{': no problem found' if sound else ''}", bold=True)
     model, data = job.facts.model, job.facts.data
@@ -114,12 +114,12 @@ def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[
     together = figures.memory * (world_size if there.shared else 1)
     many = there.shared and world_size > 1
     verdict = "" if together <= there.total else click.style("  it will not fit", fg="red", bold=True)
-    asked = f", and {world_size} processes here need {scaled(together, 'B')}" if many else ""
-    return [(f"  {there.of} has", f"{_bytes(there.total)}{asked}{verdict}")]
+    need = f", and {world_size} processes here need {scaled(together, 'B')}" if many else ""
+    return [(f"  {there.of} has", f"{_bytes(there.total)}{need}{verdict}")]
 
 
 def _layout(job: Job, world_size: int) -> str:
-    """The layout, and the axes that it makes; of one that does not say how it divides the model, that too."""
+    """Name the layout and its axes; mark figures of a layout that does not say how it divides the model."""
     axes, division = job.axes(world_size), job.division(world_size)[0]
     if division is None and len(axes) < 2:
         return ""  # each process holds all of it

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from recipe_core.hooks.specs import Part, load
+from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
 from recipe_core.hooks.train import Precision, Train
 from recipe_core.launch.failures import explain
 
@@ -172,7 +172,9 @@ class Engine(Protocol):
         ...
 
 
-def start(train: Train, engine: Part | None = None, layout: Part | None = None) -> AbstractContextManager[Engine]:
+def start(
+    train: Train, engine: Part[EngineSpec] | None = None, layout: Part[Layout] | None = None
+) -> AbstractContextManager[Engine]:
     """The engine of a run. Entering it meets the other ranks, leaving it lets them go.
 
     Args:

@@ -18,31 +18,32 @@ _MISSING = (
 )
 
 
-def spec_of(engine: Part) -> EngineSpec:
+def spec_of(engine: Part[EngineSpec]) -> EngineSpec:
     """The spec of an engine."""
-    assert isinstance(engine.spec, EngineSpec)  # the registry takes no other
     return engine.spec
 
 
-def engine_problems(engine: Part, train: Train, layout: Part | None, processes: int | None = None) -> Iterator[str]:
+def engine_problems(
+    engine: Part[EngineSpec], train: Train, layout: Part[Layout] | None, processes: int | None = None
+) -> Iterator[str]:
     """Everything that the engine cannot do of what the settings ask for."""
     spec = spec_of(engine)
     if spec.problems:
         yield from _of(spec, spec.problems)(engine.config, train, layout, processes)
 
 
-def one_process(engine: Part, layout: Part) -> bool:
+def one_process(engine: Part[EngineSpec], layout: Part[Layout]) -> bool:
     """True if one process drives all devices of the run (SPMD), rather than each process one."""
     spec = spec_of(engine)
     return bool(spec.one_process and divides(layout) and _of(spec, spec.one_process)(layout))
 
 
-def divides(layout: Part) -> bool:
+def divides(layout: Part[Layout]) -> bool:
     """True if the layout divides the model."""
-    return isinstance(layout.spec, Layout) and layout.spec.divides
+    return layout.spec.divides
 
 
-def native_problems(config: object, train: Train, layout: Part | None, processes: int | None) -> Iterator[str]:
+def native_problems(config: object, train: Train, layout: Part[Layout] | None, processes: int | None) -> Iterator[str]:
     """Settings that PyTorch's own devices do not take; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     if train.device == "xla":
         if find_spec("recipe_xla") is None:

@@ -1,4 +1,4 @@
-"""What a plugin contributes, and how the core finds it. A plugin author starts here.
+"""Contributions of plugins, and how the core finds them. A plugin author starts here.
 
 ``specs.py``: the frozen dataclasses that a plugin returns, each with a name, a settings class and where its code is.
 ``train.py``: the section ``train`` that every recipe has.

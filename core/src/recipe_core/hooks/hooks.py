@@ -94,11 +94,11 @@ def register_layouts() -> Iterable[Layout]:
         from collections.abc import Iterable
         from dataclasses import dataclass
 
-        from recipe_core import Layout, hookimpl
+        from recipe_core import Layout, LayoutSettings, hookimpl
 
 
         @dataclass(frozen=True, kw_only=True)
-        class TensorParallel:
+        class TensorParallel(LayoutSettings):
             tp: int = 2
 
             def axes(self, world_size: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ import pluggy
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
-from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, LayoutSettings, Model, Recipe, Spec
 
 PartKind = Literal["model", "data", "layout", "checkpoint", "engine"]
 Kind = Literal["recipe"] | PartKind
@@ -30,7 +30,7 @@ KINDS: dict[Kind, str] = {
     "checkpoint": "register_checkpoint_formats",
     "engine": "register_engines",
 }
-"""What can be contributed, under the name that recipes and settings use for it, and the hook that asks for it."""
+"""Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "layout", "checkpoint", "engine")
 """The kinds that a recipe is composed of; each is a section of settings."""
 NOUNS: dict[Kind, str] = {
@@ -55,7 +55,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Claim:
-    """A contribution and the plugin that brought it."""
+    """A contribution and the plugin that provides it."""
 
     owner: str
     item: Contribution
@@ -66,20 +66,28 @@ class Registry:
     """Every contribution of every plugin that loaded."""
 
     claims: dict[Kind, dict[str, list[Claim]]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
-    """By kind and name; a name that several plugins claim has several."""
+    """By kind and name; several where several plugins claim one name."""
     plugins: list[str] = field(default_factory=list)
     """The plugins that loaded."""
     broken: dict[str, str] = field(default_factory=dict)
-    """The plugins that did not, and why."""
+    """The plugins that did not load, and why."""
 
     @overload
     def get(self, kind: Literal["recipe"], name: str) -> Recipe: ...
+    @overload
+    def get(self, kind: Literal["model"], name: str) -> Model: ...
+    @overload
+    def get(self, kind: Literal["data"], name: str) -> Dataset: ...
+    @overload
+    def get(self, kind: Literal["layout"], name: str) -> Layout: ...
+    @overload
+    def get(self, kind: Literal["checkpoint"], name: str) -> CheckpointFormat: ...
     @overload
     def get(self, kind: PartKind, name: str) -> Spec: ...
     @overload
     def get(self, kind: Kind, name: str) -> Contribution: ...
     def get(self, kind: Kind, name: str) -> Contribution:
-        """The contribution ``name``.
+        """Return the contribution ``name``.
 
         Raises:
             PluginError: nobody contributes it (the plugins that did not load are named), or more than one.
@@ -92,16 +100,16 @@ class Registry:
         return claims[0].item
 
     def names(self, kind: Kind) -> list[str]:
-        """What of a kind there is, sorted."""
+        """Return the names of all contributions of a kind, sorted."""
         return sorted(self.claims[kind])
 
     def conflicts(self) -> list[str]:
-        """A message for every name that several plugins claim."""
+        """Return a message for every name that several plugins claim."""
         names = [(kind, name) for kind in KINDS for name in self.names(kind)]
         return [self._conflict(kind, name) for kind, name in names if len(self.claims[kind][name]) > 1]
 
     def complaints(self) -> list[str]:
-        """A message for every plugin that did not load."""
+        """Return a message for every plugin that did not load."""
         return [f"plugin {plugin!r} did not load and is left out: {why}" for plugin, why in self.broken.items()]
 
     def _unknown(self, kind: Kind, name: str) -> str:
@@ -139,15 +147,15 @@ def load(plugins: Iterable[tuple[str, Loader]] | None = None) -> Registry:
 
 
 def installed() -> Iterator[tuple[str, Loader]]:
-    """Name and loader of the entry points in the group ``recipe.plugins``, the core's first.
+    """Yield name and loader of the entry points in the group ``recipe.plugins``, the core's first.
 
     The environment variable ``RECIPE_PLUGINS`` (names, divided by commas) leaves all others out, except the core.
     """
     import importlib.metadata
 
     points = sorted(importlib.metadata.entry_points(group=hooks.GROUP), key=lambda p: (p.name != "core", p.name))
-    asked = os.environ.get("RECIPE_PLUGINS")
-    wanted = None if asked is None else {"core", *(name.strip() for name in asked.split(",") if name.strip())}
+    listed = os.environ.get("RECIPE_PLUGINS")
+    wanted = None if listed is None else {"core", *(name.strip() for name in listed.split(",") if name.strip())}
     for number, point in enumerate(points):
         if wanted is None or point.name in wanted:
             twin = point.name in [other.name for other in points[:number]]
@@ -157,7 +165,7 @@ def installed() -> Iterator[tuple[str, Loader]]:
 
 
 def distributions() -> dict[str, str]:
-    """The installed plugins and where each comes from: ``{"core": "recipe-core 0.1.0"}``."""
+    """Map the installed plugins to their distributions: ``{"core": "recipe-core 0.1.0"}``."""
     import importlib.metadata
 
     points = importlib.metadata.entry_points(group=hooks.GROUP)
@@ -169,7 +177,7 @@ def _missing(known: list[str]) -> object:
 
 
 def _contributions(name: str, loader: Loader) -> Iterator[tuple[Kind, Contribution]]:
-    """Everything that one plugin contributes.
+    """Yield all contributions of one plugin.
 
     Each plugin is registered with a manager of its own, so that one's mistake is never taken for another's.
     """
@@ -196,13 +204,15 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
 
 
 def _checked(item: object, kind: Kind, hook: str) -> Contribution:
-    """``item``, if it is what the hook asks for."""
+    """Return ``item``, if it is of the class that the hook must return."""
     if not isinstance(item, _CLASSES[kind]):
         raise PluginError(f"{hook} gave back {item!r}; expected a {_CLASSES[kind].__name__}")
     if not isinstance(item.name, str) or not _NAME.fullmatch(item.name):
         raise PluginError(f"{hook}: the name {item.name!r} holds more than letters, digits, '_', '-' and '.'")
     if isinstance(item, Spec) and not _is_settings_class(item.config):
         raise PluginError(f"{hook}: config of {item.name!r} is not a frozen dataclass: {item.config!r}")
+    if isinstance(item, Layout) and not issubclass(item.config, LayoutSettings):
+        raise PluginError(f"{hook}: config of {item.name!r} is no subclass of LayoutSettings: {item.config!r}")
     return item
 
 

@@ -1,7 +1,7 @@
-"""What a plugin can contribute: small frozen dataclasses. Nothing here imports torch.
+"""Contributions of a plugin, as small frozen dataclasses. Nothing here imports torch.
 
-A contribution says its name, its settings class and where its code is ("package.module:function"); the code is
-imported only by a run that needs it.
+A contribution has a name, a settings class and the place of its code ("package.module:function"), which only a run
+that needs it imports.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks.train import Train
@@ -25,7 +25,7 @@ class Spec:
     """A named contribution: its settings (a frozen dataclass) and where its code is."""
 
     name: str
-    """What recipes and the command line call it."""
+    """Name in recipes and on the command line."""
     build: str
     """``package.module:function``, imported only when a run needs it."""
     config: type = NoSettings
@@ -35,31 +35,34 @@ class Spec:
     """One line for ``recipe ls``."""
 
     def load(self) -> Callable[..., Any]:
-        """Import and return what ``build`` names."""
+        """Import and return the function that ``build`` names."""
         return load(self.build, f"{type(self).__name__} {self.name!r}")
 
 
 def load(target: str, owner: str) -> Callable[..., Any]:
-    """Import and return ``package.module:function``; ``owner`` says who names it.
+    """Import and return ``package.module:function``; ``owner`` names the contribution in messages.
 
     Raises:
         PluginError: there is no such module or function, or a package that it needs is missing.
     """
     try:
-        found: Callable[..., Any] = pkgutil.resolve_name(target)
+        function: Callable[..., Any] = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         raise PluginError(
             f"{owner}: {target!r} cannot be imported ({type(error).__name__}: {error}); mend the plugin, or install "
             "what it needs"
         ) from error
-    return found
+    return function
+
+
+S = TypeVar("S", bound=Spec, covariant=True)
 
 
 @dataclass(frozen=True)
-class Part:
-    """A contribution that was picked by name, with its settings checked."""
+class Part(Generic[S]):
+    """A contribution picked by name, with checked settings."""
 
-    spec: Spec
+    spec: S
     config: Any
     """Instance of ``spec.config``."""
 
@@ -70,9 +73,9 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What is known about a model from its settings alone; all counts are for one sample of the asked length.
+    """Sizes of a model that follow from its settings; all counts are for one sample of the requested length.
 
-    "Values" are tensor elements; whoever asks multiplies them by the width of the precision in use.
+    "Values" are tensor elements, not bytes.
     """
 
     parameters: int
@@ -80,9 +83,9 @@ class ModelFacts:
     flops_per_sample: float
     """Floating-point operations of forward and backward, without recomputation."""
     activation_values: int
-    """Values that forward keeps for backward."""
+    """Values that forward saves for backward."""
     recomputed_activation_values: int
-    """The same under activation checkpointing: the inputs of the blocks and one block's inside."""
+    """The same under activation checkpointing: the inputs of the blocks, and the activations of one block."""
     logits_values: int
     """Values of the largest logits-like tensor that exists at once for one sample."""
     max_sequence: int | None = None
@@ -90,12 +93,12 @@ class ModelFacts:
     vocabulary: int | None = None
     """Token ids must be below this."""
     blocks: int = 0
-    """How many blocks it has, if it has any: what a pipeline cuts between, and what is gathered at once."""
+    """Number of blocks; 0: none. A pipeline cuts between them, and a fully sharded layout gathers one at a time."""
     block_parameters: int = 0
     """Parameters of one block."""
     divisible: Mapping[str, int] = field(default_factory=dict)
-    """What tensor parallelism cuts, by its setting (``{"model.heads": 12}``): the degree must divide it. The vocabulary
-    is not among it: its parts may differ by some rows, unless data-parallel ranks share them out further."""
+    """Sizes that tensor parallelism cuts, by setting (``{"model.heads": 12}``): the degree must divide them. The
+    vocabulary is not among them: its shards may differ by some rows, unless data-parallel ranks divide them further."""
     divided_parameters: int = 0
     """Of ``parameters``, those that tensor parallelism cuts."""
     divided_activation_values: int = 0
@@ -105,16 +108,16 @@ class ModelFacts:
     stream_values: int = 0
     """Values that pass from one block to the next."""
     mixed_activation_values: int = 0
-    """What ``bf16_mixed`` keeps beyond 16 bits for each of ``activation_values``, in 16-bit values: those that stay in
-    fp32 (the residual stream, and what norms take of it) count once more, and so does each copy that autocast makes
-    where several layers take the same. Tensor parallelism cuts none of them, sequence parallelism all."""
+    """Additional 16-bit values under ``bf16_mixed``, beyond one for each of ``activation_values``: values that stay in
+    fp32 (the residual stream, and the inputs of norms) count once more, and so does each copy that autocast makes
+    where several layers read the same tensor. Tensor parallelism cuts none of them, sequence parallelism all."""
     mixed_recomputed_values: int = 0
-    """The same beyond ``recomputed_activation_values``."""
+    """The same, beyond ``recomputed_activation_values``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts:
-    """What is known about a dataset from its settings and the headers of its files, without reading it."""
+    """Sizes of a dataset that follow from its settings and the headers of its files, without reading the samples."""
 
     sequence: int
     """Tokens in one sample, padding included."""
@@ -128,7 +131,7 @@ class DataFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """How a pipeline cuts a model: each stage has consecutive blocks, and what the first and the last need beside them.
+    """Pipeline stages of a model: consecutive blocks in each, and further submodules in the first and the last.
 
     A stage is the same module, with None in the place of submodules that it does not have. The first is called as the
     model is; the others as ``module(batch, hidden)`` with what the stage before returned.
@@ -137,12 +140,12 @@ class Stages:
     first: tuple[str, ...]
     """Submodules of the first stage (embeddings)."""
     last: tuple[str, ...]
-    """Submodules of the last stage (norm, output). One that the first has too (a tied output) is held by both."""
+    """Submodules of the last stage (norm, output). Both hold one that is also in the first (a tied output)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """How a model may be divided: names of its submodules."""
+    """Names of submodules by which a model may be divided."""
 
     model: str = ""
     """The model's name, for messages."""
@@ -155,16 +158,16 @@ class Structure:
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """Into how many parts a layout cuts what one process would hold alone; for estimates."""
+    """Number of shards into which a layout divides the memory of a single process; for estimates."""
 
     pipeline: int = 1
     """Blocks."""
     tensor: int = 1
-    """What the tensor plan cuts, and logits."""
+    """Parameters and activations that the tensor plan cuts, and logits."""
     sequence: bool = False
     """``tensor`` also cuts the other activations."""
     weights: int = 1
-    """Weights, beside that."""
+    """Weights, in addition to the above."""
     gradients: int = 1
     optimizer: int = 1
     on_host: bool = False
@@ -182,7 +185,8 @@ class Model(Spec):
     """
 
     facts: str = ""
-    """``package.module:function(config, sequence) -> ModelFacts``, without torch; or None: the settings do not tell."""
+    """``package.module:function(config, sequence) -> ModelFacts``, without torch; it may
+    return None where the settings are not enough."""
     blocks: str = ""
     """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes, and fully sharded layouts
     gather, one by one."""
@@ -191,28 +195,28 @@ class Model(Spec):
     patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
     ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one."""
     stages: Stages | None = None
-    """How a pipeline cuts it; None: not at all."""
+    """Stages of a pipeline; None: the model cannot be cut so."""
     deferred: bool = False
-    """Under ``torch.device("meta")``, ``build`` gives a module without values, whose method ``initial_value(name,
-    shape)`` says that of each parameter and buffer; layouts that divide it then never hold all of it."""
+    """Under ``torch.device("meta")``, ``build`` returns a module without values, whose method ``initial_value(name,
+    shape)`` returns the value of each parameter and buffer; layouts that divide the model then never hold all of it."""
 
     free: tuple[str, ...] = ()
-    """Settings that do not decide what function the model computes, such as dropout and how it is initialised. All
+    """Settings that do not change the function that the model computes, such as dropout and how it is initialised. All
     others must be those that a checkpoint records of its model where a run begins with it or goes on from it. The
     settings class may have a method ``resolved() -> Mapping[str, Any]``, which gives the settings with those filled in
     that follow from others; settings that are compared are then taken from it."""
     takes: tuple[str, ...] = ()
     """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
-    before the run. Empty: not said."""
+    before the run. Empty: not checked."""
     example: str = ""
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """How this model stands in checkpoints of others: for each naming (``"hf"``: Hugging Face's) the
+    """Adapters for checkpoints of other projects: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""
 
     def structure(self, config: Any) -> Structure:
-        """How the model of these settings may be divided."""
+        """Return the names by which the model of these settings may be divided."""
         plan = load(self.plan, f"model {self.name!r}")(config) if self.plan else {}
         return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=self.stages)
 
@@ -221,16 +225,16 @@ class Model(Spec):
 class Dataset(Spec):
     """``build(config, run) -> Samples``, see :class:`recipe_core.layouts.parallel.Samples`.
 
-    An endless global order of samples, which depends on the seed alone; the core gives each rank its part of it.
+    An endless global order of samples, which depends on the seed alone; the core divides it between the ranks.
     """
 
     facts: str = ""
     """``package.module:function(config) -> DataFacts``, without torch."""
     gives: tuple[str, ...] = ()
-    """Names of the tensors that every micro batch has; empty: not said."""
+    """Names of the tensors that every micro batch has; empty: not known."""
     prepare: str = ""
-    """``package.module:function(settings) -> dict``: what ``recipe prepare NAME`` calls to make its files. It gives
-    back the manifest."""
+    """``package.module:function(settings) -> dict``: makes the files for ``recipe prepare NAME`` and returns the
+    manifest."""
     prepare_config: type = NoSettings
     """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
     files: str = ""
@@ -241,21 +245,43 @@ class Dataset(Spec):
     gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known."""
 
 
+@dataclass(frozen=True)
+class LayoutSettings:
+    """Base of the settings class of every layout; it declares as fields those of these attributes that a user sets."""
+
+    pp = 1
+    """Pipeline stages."""
+    tp = 1
+    """Tensor-parallel ranks of each stage."""
+    sequence_parallel = False
+    """Divide the activations between tensor-parallel layers along the sequence."""
+    data = "ddp"
+    """How data-parallel ranks hold the model: as copies, with optimizer states sharded, or with all of it sharded."""
+
+    def axes(self, world_size: int) -> dict[str, int]:
+        """The axes of the mesh and their sizes, whose product must be ``world_size``.
+
+        ``"dp"`` (ranks that share no samples) is required; ``"tp"`` (ranks that share layers) and ``"pp"`` (ranks that
+        hold consecutive blocks) are checked against the model.
+
+        Raises:
+            ValueError: the layout does not fit so many processes; worded like one of ``__post_init__``.
+        """
+        return {"dp": world_size}
+
+    def division(self, world_size: int) -> Division | None:
+        """The per-rank memory for the estimates of ``recipe check``; None: not known."""
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout(Spec):
-    """``build(module, config, run) -> Parallel``.
+    """``build(module, config, run) -> Parallel``."""
 
-    The settings class has a method ``axes(world_size) -> dict[str, int]``: the axes of the mesh and their sizes,
-    ``"dp"`` (ranks that share no samples) among them. Their product must be ``world_size``; the core says so where it
-    is not. A layout that has more to say raises a ValueError, worded like one of ``__post_init__``. The axes ``"tp"``
-    (ranks that share layers) and ``"pp"`` (ranks that hold one block after the other) are checked against the model.
-
-    It may have a method ``division(world_size) -> Division``, for the estimates of ``recipe check``.
-    """
-
+    config: type[LayoutSettings] = LayoutSettings
     divides: bool = False
     """``module`` comes without values where the model can do so (``Model.deferred``), and not yet on ``run.device``;
-    ``build`` calls :func:`recipe_core.layouts.materialise.materialise` when each process knows its part."""
+    ``build`` calls :func:`recipe_core.layouts.materialise.materialise` when each process knows its shards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,25 +327,25 @@ class CheckpointFormat(Spec):
     """
 
     patterns: tuple[str, ...] = ()
-    """Names of files by which a checkpoint of this format is known (``"ckpt_*.pt"``)."""
+    """Patterns of file names by which a checkpoint of this format is recognised (``"ckpt_*.pt"``)."""
     holds: tuple[str, ...] = ("model", "optimizer", "progress")
     """The parts of a state that it can hold. A run saves only in formats that hold the first three."""
     naming: str = ""
     """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
     whole: tuple[str, ...] = ()
-    """Settings, as words, with which it divides nothing over several files; ``recipe merge`` adds them."""
+    """Settings, as words, that keep it from dividing tensors over several files; ``recipe merge`` adds them."""
     ranks: bool = False
     """It consists of a file for each tensor-parallel and pipeline rank, divided by the model's tensor plan, see
     :mod:`recipe_core.checkpoint.ranks.join`; it is for conversion, and no run saves in it."""
     pads: bool = False
-    """Of one with a file for each rank: whether it pads the rows of a vocabulary."""
+    """For a format with a file for each rank: it pads the rows of the vocabulary."""
     model: str = ""
     """The only model that it is for; empty: any."""
     refines: str = ""
     """A format whose files this one's folders hold too: where the patterns of both match, this one is meant."""
     stages: bool = False
-    """Whether it can save where processes hold different parameters, as in a pipeline; a state then has meta tensors in
-    the place of those that others hold."""
+    """It can save where processes hold different parameters, as in a pipeline; a state then has meta tensors in place
+    of the parameters of other processes."""
 
 
 @dataclass(frozen=True, init=False)
@@ -346,17 +372,17 @@ class Recipe:
     checkpoint: Use = Use("dcp")
     engine: Use = Use("auto")
     train: Train = field(default_factory=Train)
-    """Its class is that of the section's settings: a subclass of :class:`Train` adds some that only this recipe has."""
+    """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Named overrides (section -> setting -> value); ``extends: NAME`` lays one over another, ``processes: N`` says how
     many it is made for. ``tiny`` must exist: it goes through the real command in seconds, on a laptop's CPU."""
     processes: int = 1
-    """Processes that ``recipe run`` starts where nobody says how many."""
+    """Processes that ``recipe run`` starts by default."""
     run: str = "recipe_core.train.run:run"
-    """``package.module:function(job, out) -> results``: what runs it; the core's loop unless a recipe has another."""
+    """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
     problems: str = ""
-    """``package.module:function(job, world_size) -> Iterable[str]``, without torch: what only this recipe's ``run``
-    finds wrong with settings that are right by themselves, one message each."""
+    """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
+    recipe's ``run`` has with settings that are right by themselves, one message each."""
     log_line: str = ""
     """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
     closing: str = ""

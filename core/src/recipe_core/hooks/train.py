@@ -16,8 +16,8 @@ def too_small(settings: object, least: float, *names: str) -> list[str]:
 
     One that is None is not set, and fits.
     """
-    found = {name: getattr(settings, name) for name in names}
-    wrong = {name: value for name, value in found.items() if value is not None and not value >= least}
+    values = {name: getattr(settings, name) for name in names}
+    wrong = {name: value for name, value in values.items() if value is not None and not value >= least}
     return [f"{name}: expected at least {least}, got {value}" for name, value in wrong.items()]
 
 
@@ -140,7 +140,7 @@ class Train:
             raise ValueError("\n".join(problems))
 
     def for_run(self, world_size: int, train_samples: int | None) -> Train:
-        """What this says for a run on ``world_size`` processes, with so many training samples (None: not known).
+        """Return the settings of a run on ``world_size`` processes with ``train_samples`` samples (None: not known).
 
         A recipe may bring a subclass with settings of its own, from which others follow: steps from epochs, say.
         """

@@ -20,7 +20,7 @@ FILE = "RECIPE_FAILURE"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a rank ended."""
+    """The reason for which a rank ended."""
 
     time: float
     """Seconds since the epoch."""
@@ -33,7 +33,7 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """What a person should read."""
+        """The text for the user: the traceback where there is one."""
         return self.traceback or self.message
 
 
@@ -72,15 +72,15 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
 
 
 def explain(error: BaseException) -> RecipeError | None:
-    """What a failed collective means for a person, where its text tells; None for every other error.
+    """Translate the error of a failed collective, where its text is known; None for every other error.
 
     Raise the result ``from error``, which keeps the original words.
     """
     if not isinstance(error, RuntimeError):  # torch.distributed.DistError is one, too
         return None
     for pattern, kind, meaning in _MEANINGS:
-        if found := re.search(pattern, str(error)):
-            return kind(meaning.format(*found.groups()))
+        if match := re.search(pattern, str(error)):
+            return kind(meaning.format(*match.groups()))
     return None
 
 
@@ -135,7 +135,7 @@ def record_failure(error: BaseException) -> bool:
 
 
 def read_failure(path: Path) -> Failure | None:
-    """What :func:`record_failure` wrote to ``path``; None when it wrote nothing."""
+    """Read what :func:`record_failure` wrote to ``path``; None when it wrote nothing."""
     try:
         return Failure(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -15,7 +15,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "S
 class StopFlag:
     """Within the block, a signal to stop is noted instead of ending the process.
 
-    ``signal`` is the name of the first one that came, or None; whoever runs the loop looks at it between two steps,
+    ``signal`` is the name of the first one that came, or None; the training loop looks at it between two steps,
     together with the other ranks. The second Ctrl-C raises KeyboardInterrupt at once. A signal that the process was
     told to ignore (nohup) stays ignored, and outside the main thread, where Python takes no handlers, the flag stays
     None. Leaving the block brings the earlier handlers back.

@@ -37,7 +37,7 @@ _FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", 
 def supervise(argv: list[str], processes: int, logs: Path) -> int:
     """Run ``argv`` as ``processes`` ranks of one run and wait for them. Call it from the main thread.
 
-    Each rank is told who it is by torchrun's variables and has a session of its own, so that a terminal's Ctrl-C
+    Each rank gets torchrun's variables and has a session of its own, so that a terminal's Ctrl-C
     reaches this process alone. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to every rank; the second Ctrl-C
     kills them. When a rank fails the others get ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the
     reason of the one that failed first is printed once.
@@ -191,7 +191,7 @@ class _Supervisor:
         """The second Ctrl-C came."""
         self._failed_at: float | None = None
         self._measures = [(grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
-        """What the ranks that outlive a failed one still have before them: seconds after the failure, and signal."""
+        """Signals still to send to the ranks that outlive a failed one, with the seconds after the failure."""
 
     def start(self, argv: list[str], store: Path) -> None:
         files = [

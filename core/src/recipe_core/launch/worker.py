@@ -103,13 +103,13 @@ def _of_srun(env: Mapping[str, str]) -> Worker:
     )
 
 
-def _checked(found: Worker) -> Worker:
-    if not 0 <= found.rank < found.world_size or found.local_rank < 0:
+def _checked(worker: Worker) -> Worker:
+    if not 0 <= worker.rank < worker.world_size or worker.local_rank < 0:
         raise LaunchError(
-            f"rank {found.rank} (local rank {found.local_rank}) of {found.world_size} ranks cannot be; "
+            f"rank {worker.rank} (local rank {worker.local_rank}) of {worker.world_size} ranks cannot be; "
             "ranks count from 0 to one below their number"
         )
-    return found
+    return worker
 
 
 def _listed(names: list[str]) -> str:
@@ -127,7 +127,7 @@ def _number(env: Mapping[str, str], name: str, default: int | None = None) -> in
 
 
 def first_host(nodelist: str) -> str:
-    """The first host of a Slurm node list: ``node02`` of ``node[02-04,07],other``."""
+    """Return the first host of a Slurm node list: ``node02`` of ``node[02-04,07],other``."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodelist)
     if first is None:
         raise LaunchError(f"SLURM_STEP_NODELIST={nodelist!r} names no host; set MASTER_ADDR to the host of rank 0")
@@ -138,10 +138,10 @@ def _tasks_of_node(env: Mapping[str, str]) -> int:
     """Tasks on this node, from Slurm's ``4(x2),3``: four on each of two nodes, three on a third; 0 if unknown."""
     counts: list[int] = []
     for text in env.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
+        if match is None:
             return 0
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     node = _number(env, "SLURM_NODEID", 0)
     return counts[node] if node < len(counts) else 0
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from recipe_core.hooks.specs import Division
+from recipe_core.hooks.specs import Division, LayoutSettings
 from recipe_core.hooks.train import too_small
 
 Data = Literal["ddp", "zero1", "fsdp"]
 
 
 @dataclass(frozen=True)
-class Single:
+class Single(LayoutSettings):
     """One process."""
 
     def axes(self, world_size: int) -> dict[str, int]:
@@ -27,21 +27,13 @@ class Single:
 
 
 @dataclass(frozen=True)
-class Ddp:
+class Ddp(LayoutSettings):
     """Every rank holds the whole model and its part of each global batch."""
 
-    def axes(self, world_size: int) -> dict[str, int]:
-        """All ranks share the batch."""
-        return {"dp": world_size}
 
+class Divided(LayoutSettings):
+    """Base of the layouts that divide the model; those below declare which of its attributes are settings."""
 
-class Divided:
-    """What a layout may divide, and into how many parts; the layouts below say which of it is a setting of theirs."""
-
-    pp: int = 1
-    tp: int = 1
-    sequence_parallel: bool = False
-    data: Data = "ddp"
     cpu_offload: bool = False
     reduce_each_micro_batch: bool = True
 

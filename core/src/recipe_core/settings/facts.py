@@ -1,4 +1,4 @@
-"""What is known about a model and its data before anything is built."""
+"""Sizes of a model and its data, before anything is built."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from recipe_core.hooks.specs import DataFacts, Dataset, Model, ModelFacts, Part,
 
 
 class Facts:
-    """Asks the model and the dataset of a job what they say of themselves, each once and when it is needed.
+    """Facts of the model and the dataset of a job, each computed once, at its first use.
 
-    None stands for a contribution that says nothing of itself, or that could not be resolved.
+    None stands for a contribution without facts, or one that could not be resolved.
     """
 
-    def __init__(self, model: Part | None, data: Part | None) -> None:
+    def __init__(self, model: Part[Model] | None, data: Part[Dataset] | None) -> None:
         self._model, self._data = model, data
 
     @cached_property
     def data(self) -> DataFacts | None:
-        """About the samples.
+        """Facts of the dataset.
 
         Raises:
-            RecipeError: the settings or the files are so wrong that nothing can be said.
+            RecipeError: settings or files are so wrong that there are none.
         """
-        spec = self._data.spec if self._data else None
-        if self._data is None or not isinstance(spec, Dataset) or not spec.facts:
+        if self._data is None or not self._data.spec.facts:
             return None
-        found: DataFacts = load(spec.facts, f"dataset {spec.name!r}")(self._data.config)
-        return found
+        facts: DataFacts = load(self._data.spec.facts, f"dataset {self._data.spec.name!r}")(self._data.config)
+        return facts
 
     @cached_property
     def model(self) -> ModelFacts | None:
-        """About the model, at the length of the samples."""
-        spec = self._model.spec if self._model else None
-        if self._model is None or not isinstance(spec, Model) or not spec.facts or self.data is None:
+        """Facts of the model at the length of the samples."""
+        if self._model is None or not self._model.spec.facts or self.data is None:
             return None
-        found: ModelFacts | None = load(spec.facts, f"model {spec.name!r}")(self._model.config, self.data.sequence)
-        return found
+        function = load(self._model.spec.facts, f"model {self._model.spec.name!r}")
+        facts: ModelFacts | None = function(self._model.config, self.data.sequence)
+        return facts

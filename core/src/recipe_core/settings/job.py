@@ -1,4 +1,4 @@
-"""A recipe with every name looked up and every setting checked. Still no torch."""
+"""A recipe with every name looked up and every setting checked. No torch here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,21 @@ from typing import Any
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.files import require_local
 from recipe_core.hooks.registry import PARTS, PartKind, Registry
-from recipe_core.hooks.specs import Division, EngineSpec, Model, ModelFacts, Part, Recipe, Structure, Use, load
+from recipe_core.hooks.specs import (
+    CheckpointFormat,
+    Dataset,
+    Division,
+    EngineSpec,
+    Layout,
+    Model,
+    ModelFacts,
+    Part,
+    Recipe,
+    Spec,
+    Structure,
+    Use,
+    load,
+)
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
@@ -32,15 +46,15 @@ class Job:
 
     recipe: Recipe
     variant: str | None
-    model: Part
-    data: Part
-    layout: Part
-    checkpoint: Part
-    engine: Part
+    model: Part[Model]
+    data: Part[Dataset]
+    layout: Part[Layout]
+    checkpoint: Part[CheckpointFormat]
+    engine: Part[EngineSpec]
     """The engine of this machine, where ``auto`` was asked for."""
     train: Train
     processes: int
-    """So many are started where nobody says how many: those that the variant is made for, or the recipe's."""
+    """Processes to start by default: as many as the variant is made for, or the recipe."""
     auto: bool = False
     """``engine=auto``: another machine may take another engine."""
     facts: Facts = field(compare=False, repr=False)
@@ -51,19 +65,19 @@ class Job:
         return self.recipe.name if self.variant is None else f"{self.recipe.name}:{self.variant}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data that :func:`resolve` turns into this same job."""
+        """Return plain data that :func:`resolve` turns into this same job."""
         plain: dict[str, Any] = {"recipe": self.recipe.name}
         if self.variant is not None:
             plain["variant"] = self.variant
         for kind in PARTS:
-            part: Part = getattr(self, kind)
+            part: Part[Spec] = getattr(self, kind)
             plain[kind] = {"use": part.spec.name, **fill.plain(part.config)}
         if self.auto:
             plain["engine"] = {"use": AUTO, **_changed(self.engine)}
         return {**plain, "train": fill.plain(self.train)}
 
     def as_yaml(self) -> str:
-        """The same as text, with lists on one line."""
+        """Return the same as text, with lists on one line."""
         import yaml
 
         class Dumper(yaml.SafeDumper):
@@ -75,35 +89,68 @@ class Job:
         return yaml.dump(self.as_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
     def model_facts(self) -> ModelFacts | None:
-        """What the model says of itself, at the length of the samples; None where it or the dataset says nothing."""
+        """Return the facts of the model at the length of the samples; None where it or the dataset has none."""
         return self.facts.model
 
     def structure(self) -> Structure:
-        """How the model may be divided."""
-        spec = self.model.spec
-        return spec.structure(self.model.config) if isinstance(spec, Model) else Structure()
+        """Return the names by which the model may be divided."""
+        return self.model.spec.structure(self.model.config)
 
     def axes(self, world_size: int) -> dict[str, int]:
-        """The axes of the mesh; empty where the layout does not fit so many processes."""
+        """Return the axes of the mesh; empty where the layout does not fit so many processes."""
         try:
-            found: dict[str, int] = self.layout.config.axes(world_size)
+            return dict(self.layout.config.axes(world_size))
         except (RecipeError, ValueError):
             return {}
-        return found
 
     def division(self, world_size: int) -> tuple[Division | None, int]:
-        """Into how many parts the layout cuts the model, None where it does not say; and the data-parallel ranks."""
-        axes, say = self.axes(world_size), getattr(self.layout.config, "division", None)
-        return (say(world_size) if axes and say else None), axes.get("dp", 1)
+        """Return the division of the model, None where the layout has none, and the number of data-parallel ranks."""
+        axes = self.axes(world_size)
+        return (self.layout.config.division(world_size) if axes else None), axes.get("dp", 1)
 
     def tokens_per_sample(self) -> int:
-        """Length of a sample; 0 where the dataset does not say."""
+        """Return the length of a sample; 0 where it is not known."""
         return self.facts.data.sequence if self.facts.data else 0
 
-    def problems(self, world_size: int, out: Path | None = None) -> list[str]:
-        """What only shows when the parts are seen together, with the files, the processes and the disk of ``out``."""
-        parts = {kind: getattr(self, kind) for kind in PARTS}
-        return _problems(parts, self.train, self.facts, world_size, out)
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A recipe with its names looked up and its settings read, as far as they are right, and the problems found.
+
+    The caller may add problems of its own before it asks for the job, so that one error names all of them.
+    """
+
+    recipe: Recipe
+    variant: str | None
+    parts: dict[PartKind, Part[Any]]
+    """Those whose name and settings are right."""
+    train: Train | None
+    """None where its settings are wrong."""
+    processes: int
+    """See :attr:`Job.processes`."""
+    auto: bool
+    """See :attr:`Job.auto`."""
+    facts: Facts
+    problems: list[str]
+
+    def job(self, problems: Iterable[str] = ()) -> Job:
+        """The job, if neither the draft has problems nor the caller found further ``problems``.
+
+        Raises:
+            ConfigError: names all of them.
+        """
+        every = [*self.problems, *problems]
+        if every or self.train is None:
+            raise ConfigError.of(dict.fromkeys(every))
+        return Job(
+            recipe=self.recipe,
+            variant=self.variant,
+            train=self.train,
+            processes=self.processes,
+            auto=self.auto,
+            facts=self.facts,
+            **self.parts,
+        )
 
 
 def resolve(
@@ -111,54 +158,64 @@ def resolve(
     target: str | Path | Mapping[str, Any],
     overrides: Iterable[str] | Mapping[str, Any] = (),
     world_size: int | None = None,
-    out: Path | None = None,
 ) -> Job:
+    """The job of a :func:`draft` without problems; see there for the arguments.
+
+    Raises:
+        ConfigError: the target or a setting is wrong; one error names everything that is.
+        PluginError: the recipe is unknown, or claimed by two plugins.
+    """
+    return draft(registry, target, overrides, world_size).job()
+
+
+def draft(
+    registry: Registry,
+    target: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    world_size: int | None = None,
+) -> Draft:
     """Lay variant, file and overrides over a recipe, look every name up, and check every setting.
 
     Args:
         registry: where the names are looked up.
         target: name of a recipe, ``name:variant``, path of a YAML file, or what such a file holds.
         overrides: words ``section.setting=value``, or sections with settings.
-        world_size: number of processes, 0 for :attr:`Job.processes`; where it is given, everything that
-            :meth:`Job.problems` finds is checked too.
-        out: the run folder, for the check of its disk.
+        world_size: number of processes that :meth:`Train.for_run` derives settings for, 0 for :attr:`Job.processes`;
+            None leaves the settings as they are written.
 
     Raises:
-        ConfigError: the target or a setting is wrong; one error names everything that is.
+        ConfigError: the target cannot be read, or the recipe has no such variant.
         PluginError: the recipe is unknown, or claimed by two plugins.
     """
-    found: list[str] = []
+    problems: list[str] = []
     recipe, variant, file = _target(registry, target)
     merged = _base(recipe)
-    extra = overrides if isinstance(overrides, Mapping) else fill.overrides(overrides, found)
-    layers, made_for = _variant_layers(recipe, variant)
+    extra = overrides if isinstance(overrides, Mapping) else fill.overrides(overrides, problems)
+    layers, processes = _variant_layers(recipe, variant)
     for layer in (*layers, file, extra):
-        merged = fill.merge(merged, _sections(layer, found))
+        merged = fill.merge(merged, _sections(layer, problems))
     auto = merged["engine"]["use"] == AUTO
-    merged["engine"] = _engine(registry, merged, found)
-    parts: dict[PartKind, Part] = {}
-    for kind in PARTS:
-        part = _part(registry, kind, merged[kind], found)
-        if part is not None:
-            parts[kind] = part
-    train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", found)
+    merged["engine"] = _engine(registry, merged, problems)
+    filled = {kind: _part(registry, kind, merged[kind], problems) for kind in PARTS}
+    parts = {kind: part for kind, part in filled.items() if part is not None}
+    train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", problems)
     facts = Facts(parts.get("model"), parts.get("data"))
-    if world_size is not None:
-        processes = world_size or made_for
-        train = train and train.for_run(processes, _train_samples(facts))
-        found += _problems(parts, train, facts, processes, out)
-    if found or train is None:
-        raise ConfigError.of(dict.fromkeys(found))
-    job = Job(recipe=recipe, variant=variant, train=train, processes=made_for, facts=facts, auto=auto, **parts)
-    if world_size is not None and recipe.problems:
-        problems = load(recipe.problems, f"recipe {recipe.name!r}")(job, world_size or made_for)
-        if found := list(problems):
-            raise ConfigError.of(dict.fromkeys(found))
-    return job
+    if world_size is not None and train is not None:
+        train = train.for_run(world_size or processes, _train_samples(facts))
+    return Draft(
+        recipe=recipe,
+        variant=variant,
+        parts=parts,
+        train=train,
+        processes=processes,
+        auto=auto,
+        facts=facts,
+        problems=problems,
+    )
 
 
-def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
-    """The contribution that a section names (``use``), with its settings; what is wrong goes to ``problems``."""
+def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part[Any] | None:
+    """Return the contribution that a section names (``use``), with its settings; ``problems`` collects mistakes."""
     if not isinstance(section.get("use"), str):
         problems.append(f"{kind}: expected a line `use: NAME`")
         return None
@@ -171,24 +228,16 @@ def split_name(name: str) -> tuple[str, str | None]:
     return recipe, variant if colon else None
 
 
-def _problems(
-    parts: Mapping[PartKind, Part], train: Train | None, facts: Facts, world_size: int, out: Path | None
-) -> list[str]:
-    from recipe_core.cli.check import problems  # what looks at files and machines costs time that `recipe show` saves
-
-    return list(problems(parts, train, facts, world_size, out))
-
-
 def _train_samples(facts: Facts) -> int | None:
-    """Different training samples, where they are known."""
+    """Return the number of different training samples, where it is known."""
     try:
         return facts.data.train_samples if facts.data else None
-    except RecipeError:  # which fact_problems tells
+    except RecipeError:  # which the check of the files reports
         return None
 
 
 def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple[Recipe, str | None, Mapping[str, Any]]:
-    """The recipe, the variant, and the sections of the file where ``target`` is one."""
+    """Return the recipe, the variant, and the sections of the file where ``target`` is one."""
     if isinstance(target, str) and not _is_path(target):
         name, variant = split_name(target)
         return registry.get("recipe", name), variant, {}
@@ -223,7 +272,7 @@ def _read_file(target: str | Path) -> Mapping[str, Any]:
 
 
 def _base(recipe: Recipe) -> dict[str, Any]:
-    """What the recipe itself says."""
+    """Return the sections of the recipe itself."""
     sections: dict[str, Any] = {"train": fill.plain(recipe.train)}
     for kind in PARTS:
         use: Use = getattr(recipe, kind)
@@ -232,7 +281,7 @@ def _base(recipe: Recipe) -> dict[str, Any]:
 
 
 def _variant_layers(recipe: Recipe, variant: str | None) -> tuple[list[Mapping[str, Any]], int]:
-    """The variant and those that it extends, the farthest first; and how many processes they are made for."""
+    """Return the layers of a variant and those that it extends, the farthest first, and their number of processes."""
     processes: list[int] = []
     layers: list[Mapping[str, Any]] = []
     seen: list[str] = []
@@ -241,9 +290,9 @@ def _variant_layers(recipe: Recipe, variant: str | None) -> tuple[list[Mapping[s
             raise PluginError(f"{recipe.name}: variants extend each other in a circle: {' -> '.join([*seen, variant])}")
         if variant not in recipe.variants:
             known = ", ".join(recipe.variants) or "none"
-            asked = f"{recipe.name}:{seen[-1]} extends {variant!r}, and there is" if seen else f"{recipe.name} has"
+            owner = f"{recipe.name}:{seen[-1]} extends {variant!r}, and there is" if seen else f"{recipe.name} has"
             hint = did_you_mean(variant, recipe.variants)
-            raise ConfigError(f"{asked} no variant {variant!r}{hint} (variants: {known})")
+            raise ConfigError(f"{owner} no variant {variant!r}{hint} (variants: {known})")
         seen.append(variant)
         layer = dict(recipe.variants[variant])
         variant = layer.pop("extends", None)
@@ -260,7 +309,7 @@ def _processes(number: object, owner: str) -> int:
 
 
 def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
-    """The sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``.
+    """Return the sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``.
 
     ``train.engine`` stands for ``engine.use``.
     """
@@ -306,14 +355,14 @@ def _function(spec: EngineSpec, target: str) -> Any:
     return load(target, f"engine {spec.name!r}")
 
 
-def _changed(part: Part) -> dict[str, Any]:
+def _changed(part: Part[Any]) -> dict[str, Any]:
     """The settings of ``part`` that are not the default."""
     usual: dict[str, Any] = fill.plain(part.spec.config())
     return {name: value for name, value in fill.plain(part.config).items() if value != usual[name]}
 
 
-def _part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part | None:
-    """The contribution that a section names, with its settings."""
+def _part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part[Any] | None:
+    """Return the contribution that a section names, with its settings."""
     settings = dict(section)
     name = settings.pop("use")
     try:

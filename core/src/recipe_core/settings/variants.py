@@ -20,12 +20,12 @@ ENDING = ".yaml"
 
 
 def variants_of(package: str) -> Mapping[str, Mapping[str, Any]]:
-    """The YAML files in the folder ``variants`` of ``package``; each is read when it is asked for, and not before."""
+    """The YAML files in the folder ``variants`` of ``package``; each is read at its first use."""
     return _Variants(package)
 
 
 class _Variants(Mapping[str, Mapping[str, Any]]):
-    """Lists the folder at once and reads a file at its first use: ``recipe ls`` needs the names alone."""
+    """The variants by name; a file is read at its first use, since ``recipe ls`` needs the names alone."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -36,8 +36,8 @@ class _Variants(Mapping[str, Mapping[str, Any]]):
         folder = files(self._package).joinpath("variants")
         if not folder.is_dir():
             raise PluginError(f"{folder}: no such folder, and {self._package!r} wants its variants from there")
-        found = {item.name.removesuffix(ENDING): item for item in folder.iterdir() if item.name.endswith(ENDING)}
-        return dict(sorted(found.items()))
+        variants = {item.name.removesuffix(ENDING): item for item in folder.iterdir() if item.name.endswith(ENDING)}
+        return dict(sorted(variants.items()))
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         if name not in self._read:
@@ -61,9 +61,9 @@ def _load(file: Traversable) -> Mapping[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        sections = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PluginError(f"{file}: is not YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(found, Mapping):
-        raise PluginError(f"{file}: expected sections with settings, got {found!r}")
-    return found
+    if not isinstance(sections, Mapping):
+        raise PluginError(f"{file}: expected sections with settings, got {sections!r}")
+    return sections

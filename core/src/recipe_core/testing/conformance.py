@@ -170,7 +170,7 @@ class PluginConformance:
             streams = [_stream(job, size, tmp_path) for size in (1, 2)]
             assert streams[0].keys() == streams[1].keys()
             assert len(streams[0]) == 3 * job.train.global_batch
-            given = getattr(job.data.spec, "gives", ())
+            given = job.data.spec.gives
             assert all(set(given) <= sample.keys() for sample in streams[0].values()), recipe.name
             for number, sample in streams[0].items():
                 assert all(sample[key].equal(streams[1][number][key]) for key in sample), (recipe.name, number)
@@ -181,8 +181,8 @@ class PluginConformance:
 
         from recipe_core.checkpoint.formats.base import Format
 
-        for kind, spec in self.contributed():
-            if kind == "checkpoint" and isinstance(spec, CheckpointFormat):
+        for _, spec in self.contributed():
+            if isinstance(spec, CheckpointFormat):
                 form, path = spec.load()(spec.config()), tmp_path / spec.name
                 assert isinstance(form, Format), (
                     f"{spec.name}: derive it from recipe_core.checkpoint.formats.base.Format"

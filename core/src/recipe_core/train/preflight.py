@@ -10,7 +10,7 @@ import torch
 
 from recipe_core.checkpoint.locate import steps
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.specs import Model, Recipe
+from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.stages import cut
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.job import Job
@@ -33,10 +33,9 @@ def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
 
 def division_problems(job: Job, world_size: int) -> list[str]:
     """What is wrong with the tensor plan or the stages of the model; nothing is said of a model that holds values."""
-    spec, axes = job.model.spec, job.axes(world_size)
-    if not isinstance(spec, Model) or not spec.deferred:
+    if not job.model.spec.deferred:
         return []
-    return [str(error) for error in _tried(job, axes)]
+    return [str(error) for error in _tried(job, job.axes(world_size))]
 
 
 def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
@@ -44,7 +43,7 @@ def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
     with torch.device("meta"):
         module, _ = job.model.build(job.model.config)
     if tp > 1:
-        even = getattr(job.layout.config, "data", "ddp") != "ddp" and axes["dp"] > 1
+        even = job.layout.config.data != "ddp" and axes["dp"] > 1
         try:
             assign(module, structure.plan, tp, even=even)
         except RecipeError as error:

@@ -19,7 +19,7 @@ from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.errors import RecipeError
 from recipe_core.files import write_text
 from recipe_core.hooks.registry import load
-from recipe_core.hooks.specs import CheckpointFormat, Part
+from recipe_core.hooks.specs import Part
 from recipe_core.hooks.specs import load as load_function
 from recipe_core.launch.failures import FILE
 from recipe_core.launch.supervisor import STORE, SUPERVISOR
@@ -42,9 +42,8 @@ def job_of(name: str) -> Job:
     Raises:
         RecipeError: there is no such recipe, or its settings do not fit together.
     """
-    from recipe_core.settings.job import resolve
-
-    return resolve(load(), name, [], 1)
+    job: Job = load_function("recipe_core.cli.check:checked_job", "the core")(load(), name, [], 1)
+    return job
 
 
 def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | None:
@@ -106,7 +105,6 @@ def to_hugging_face(source: Path, target: Path, recipe: str | None = None) -> No
     """
     registry = load()
     spec = registry.get("checkpoint", "hf")
-    assert isinstance(spec, CheckpointFormat)
     request = Request(source=source, target=target, to=Part(spec, spec.config()), recipe=recipe, drop_optimizer=True)
     load_function("recipe_core.checkpoint.convert.convert:convert", "the core")(registry, request)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError, GoldenError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.failures import exit_code
@@ -20,7 +21,10 @@ from recipe_core.train.run import run
 
 
 def job(*words: str, world_size: int | None = None) -> Job:
-    return resolve(toy.registry(), "toy", ("train.device=cpu", *words), world_size)
+    line = ("train.device=cpu", *words)
+    if world_size is None:
+        return resolve(toy.registry(), "toy", line)
+    return checked_job(toy.registry(), "toy", line, world_size)
 
 
 def train(out: str, *words: str) -> list[Row]:

@@ -20,7 +20,7 @@ from recipe_core.engine.peaks import trainium_instance_peak
 from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import divides
 from recipe_core.errors import ConfigError, LaunchError
-from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs import Layout, Part
 from recipe_core.hooks.train import Train
 from recipe_xla import neuronx
 from recipe_xla.batches import StreamLoader, XlaTransfer
@@ -39,7 +39,7 @@ from recipe_xla.mesh import Grid, Group
 from recipe_xla.settings import XlaSettings
 
 
-def build(config: XlaSettings, train: Train, layout: Part | None = None) -> AbstractContextManager[Engine]:
+def build(config: XlaSettings, train: Train, layout: Part[Layout] | None = None) -> AbstractContextManager[Engine]:
     """The engine ``xla``; a layout that divides the model over devices other than Neuron's has one process."""
     return XlaEngine(config, train, one_process=layout is not None and divides(layout) and one_process(layout))
 

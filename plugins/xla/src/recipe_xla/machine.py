@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from recipe_core.engine import stack
 from recipe_core.engine.select import processes_here
-from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs import Layout, Part
 from recipe_core.hooks.train import Train
 
 
@@ -30,12 +30,12 @@ def pjrt_device(environment: Mapping[str, str] = os.environ) -> str:
     return "TPU" if find_spec("libtpu") is not None else "CPU"
 
 
-def one_process(layout: Part) -> bool:
+def one_process(layout: Part[Layout]) -> bool:
     """True if one process drives all devices of a run whose ``layout`` divides the model; on Neuron, each has one."""
     return pjrt_device() != "NEURON"
 
 
-def problems(config: object, train: Train, layout: Part | None, processes: int | None) -> Iterator[str]:
+def problems(config: object, train: Train, layout: Part[Layout] | None, processes: int | None) -> Iterator[str]:
     """Everything that the engine cannot do of what the settings ask for."""
     from recipe_xla.variables import refused
 
@@ -61,7 +61,7 @@ def problems(config: object, train: Train, layout: Part | None, processes: int |
         yield from stack.worker_problems(kind, processes_here(processes))
 
 
-def _layout_problems(layout: Part) -> Iterator[str]:
+def _layout_problems(layout: Part[Layout]) -> Iterator[str]:
     config, name = layout.config, layout.spec.name
     way_out = "take layout=ddp or layout=tp, or train.engine=native"
     if getattr(config, "pp", 1) > 1:

@@ -43,7 +43,7 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     """
     if request.target.exists():
         raise ConfigError(f"{request.target} is there already; give the name of a new folder")
-    target: CheckpointFormat = request.to.spec  # type: ignore[assignment]
+    target = request.to.spec
     source = find(registry, request.source, request.format)
     if source.path.is_dir() and source.path.resolve() in request.target.resolve().parents:
         raise ConfigError(f"{request.target} is inside of the checkpoint {source.path}; name a folder elsewhere")

@@ -25,8 +25,8 @@ from recipe_core.settings.job import MOVED, part, resolve
 class Provenance:
     """The parts of the run that wrote a checkpoint, as far as they are known."""
 
-    model: Part | None = None
-    data: Part | None = None
+    model: Part[Model] | None = None
+    data: Part[Dataset] | None = None
     train: Train | None = None
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The settings as ``job.yaml`` has them."""
@@ -45,7 +45,6 @@ class Provenance:
                 "recipe of this model: --recipe NAME[:VARIANT]"
             )
         spec = self.model.spec
-        assert isinstance(spec, Model)
         target = spec.adapters.get(naming)
         if not target:
             known = ", ".join(spec.adapters) or "none"

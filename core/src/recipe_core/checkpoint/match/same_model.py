@@ -36,7 +36,7 @@ class RecordedSettings:
     """By their flat names; only those that the file says."""
 
 
-def require_same(model: Part, source: StoredCheckpoint, files: Mapping[str, str], setting: str) -> str:
+def require_same(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], setting: str) -> str:
     """Refuse a checkpoint whose recorded settings make its model compute another function.
 
     Args:
@@ -57,7 +57,7 @@ def require_same(model: Part, source: StoredCheckpoint, files: Mapping[str, str]
     return "" if recorded else f"{source.path} {UNRECORDED}"
 
 
-def require_consistent(model: Part, source: StoredCheckpoint, files: Mapping[str, str], said: str) -> None:
+def require_consistent(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], said: str) -> None:
     """Refuse a checkpoint that records other settings, those that decide nothing included, than ``model`` has.
 
     ``said`` names the place of the settings of ``model``, for the message.
@@ -71,7 +71,7 @@ def require_consistent(model: Part, source: StoredCheckpoint, files: Mapping[str
 
 
 def records(
-    model: Part, source: StoredCheckpoint, files: Mapping[str, str], *, lenient: bool = False
+    model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], *, lenient: bool = False
 ) -> Iterator[RecordedSettings]:
     """The model settings that a checkpoint records, in its foreign settings (config.json, args) and in its job.yaml.
 
@@ -104,10 +104,10 @@ def records(
         yield RecordedSettings(JOB, str(section.get("use")), dict(fill.flat(settings)))
 
 
-def _foreign(model: Part, source: StoredCheckpoint, files: Mapping[str, str]) -> RecordedSettings | None:
+def _foreign(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str]) -> RecordedSettings | None:
     """The settings in the texts of a foreign naming; None if they are of no model."""
     spec, naming = model.spec, source.format.naming
-    target = spec.adapters.get(naming) if isinstance(spec, Model) and naming else None
+    target = spec.adapters.get(naming) if naming else None
     if not target or not files:
         return None
     adapter: Naming = load(target, f"model {spec.name!r}")()
@@ -133,24 +133,23 @@ def _foreign(model: Part, source: StoredCheckpoint, files: Mapping[str, str]) ->
     )
 
 
-def _flat(model: Part) -> dict[str, Any]:
+def _flat(model: Part[Model]) -> dict[str, Any]:
     """All settings by flat names; what follows from others is filled in where the settings class can say it."""
     resolved = getattr(model.config, "resolved", None)
     return dict(fill.flat(fill.plain(resolved() if resolved else model.config)))
 
 
-def _decisive(model: Part) -> dict[str, Any]:
+def _decisive(model: Part[Model]) -> dict[str, Any]:
     """Those settings that decide what function the model computes."""
-    free = model.spec.free if isinstance(model.spec, Model) else ()
     return {
         name: value
         for name, value in _flat(model).items()
-        if not any(name == other or name.startswith(f"{other}.") for other in free)
+        if not any(name == other or name.startswith(f"{other}.") for other in model.spec.free)
     }
 
 
 def _differences(
-    model: Part, recorded: list[RecordedSettings], ours: Mapping[str, Any], said: str, *, paste: bool = True
+    model: Part[Model], recorded: list[RecordedSettings], ours: Mapping[str, Any], said: str, *, paste: bool = True
 ) -> str:
     """All settings that differ, with both values, and the words that take them over; empty where none does."""
     places: dict[tuple[str, str], list[str]] = {}
@@ -171,7 +170,7 @@ def _differences(
     return "\n".join(["is of a model with other settings:", *lines, advice])
 
 
-def _differing(model: Part, record: RecordedSettings, ours: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _differing(model: Part[Model], record: RecordedSettings, ours: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Settings of a record that are not ``ours``; of another model, its name and all that are recorded."""
     if record.model != model.spec.name:
         yield "model", record.model

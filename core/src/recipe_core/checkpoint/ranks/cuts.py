@@ -40,9 +40,8 @@ class Shape:
         CheckpointError: the model has no tensor plan.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part[Model]) -> None:
         spec = part.spec
-        assert isinstance(spec, Model)
         structure = spec.structure(part.config)
         if not structure.plan:
             raise CheckpointError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from recipe_core.cli.check.layout import layout_problems, saving_problems
 from recipe_core.cli.check.parts import (
@@ -15,14 +16,39 @@ from recipe_core.cli.check.parts import (
     start_problems,
 )
 from recipe_core.engine.select import engine_problems
-from recipe_core.hooks.registry import PartKind
-from recipe_core.hooks.specs import Part
+from recipe_core.errors import ConfigError
+from recipe_core.hooks.registry import PartKind, Registry
+from recipe_core.hooks.specs import Part, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
+from recipe_core.settings.job import Job, draft
+
+
+def checked_job(
+    registry: Registry,
+    target: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    world_size: int = 0,
+    out: Path | None = None,
+) -> Job:
+    """Resolve a job and check it for ``world_size`` processes (0: :attr:`Job.processes`) and the run folder ``out``.
+
+    Raises:
+        ConfigError: settings are wrong or do not fit together; one error names everything that is.
+        PluginError: the recipe is unknown, or claimed by two plugins.
+    """
+    sketch = draft(registry, target, overrides, world_size)
+    processes = world_size or sketch.processes
+    job = sketch.job(problems(sketch.parts, sketch.train, sketch.facts, processes, out))
+    if job.recipe.problems:
+        own = load(job.recipe.problems, f"recipe {job.recipe.name!r}")(job, processes)
+        if found := list(own):
+            raise ConfigError.of(dict.fromkeys(found))
+    return job
 
 
 def problems(
-    parts: Mapping[PartKind, Part], train: Train | None, facts: Facts, world_size: int, out: Path | None
+    parts: Mapping[PartKind, Part[Any]], train: Train | None, facts: Facts, world_size: int, out: Path | None
 ) -> Iterator[str]:
     """What can be said with those parts that have been resolved; ``out`` is the run folder, where there is one."""
     if "layout" in parts:

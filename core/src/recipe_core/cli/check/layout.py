@@ -12,7 +12,7 @@ from recipe_core.settings.facts import Facts
 
 
 def layout_problems(
-    layout: Part, model: Part | None, facts: Facts, train: Train | None, world_size: int
+    layout: Part[Layout], model: Part[Model] | None, facts: Facts, train: Train | None, world_size: int
 ) -> Iterator[str]:
     """All that is wrong, as far as settings tell; ``model`` is None where it could not be resolved."""
     try:
@@ -32,17 +32,17 @@ def layout_problems(
     else:
         if train is not None:
             yield from _batch_problems(train, axes)
-        if isinstance(layout.spec, Layout) and layout.spec.divides and model is not None:
+        if layout.spec.divides and model is not None:
             yield from _division_problems(layout, model, facts, axes)
 
 
-def saving_problems(layout: Part, form: Part, world_size: int) -> Iterator[str]:
+def saving_problems(layout: Part[Layout], form: Part[CheckpointFormat], world_size: int) -> Iterator[str]:
     """Whether the format can save what the processes hold under the layout."""
     try:
         stages = layout.config.axes(world_size).get("pp", 1)
     except (RecipeError, ValueError):  # which layout_problems tells
         return
-    if stages > 1 and isinstance(form.spec, CheckpointFormat) and not form.spec.stages:
+    if stages > 1 and not form.spec.stages:
         yield (
             f"checkpoint.use: {form.spec.name} is written by one process, and under layout={layout.spec.name} none has "
             "the parameters of all stages; take checkpoint=dcp, and make the other format of the finished run: "
@@ -70,11 +70,9 @@ def _batch_problems(train: Train, axes: dict[str, int]) -> Iterator[str]:
         )
 
 
-def _division_problems(layout: Part, model: Part, facts: Facts, axes: dict[str, int]) -> Iterator[str]:
+def _division_problems(layout: Part[Layout], model: Part[Model], facts: Facts, axes: dict[str, int]) -> Iterator[str]:
     """Whether the model can be divided so."""
     spec, tp, pp = model.spec, axes.get("tp", 1), axes.get("pp", 1)
-    if not isinstance(spec, Model):
-        return
     if tp > 1 and not spec.plan:
         yield f"layout.tp: model {spec.name!r} has no tensor plan; choose layout=ddp, zero1 or fsdp"
     if pp > 1 and spec.stages is None:
@@ -106,10 +104,11 @@ def _degree_problems(model: ModelFacts, tp: int) -> Iterator[str]:
             yield f"layout.tp: {tp} does not divide {name}, which is {count:,}; {taken}, or change {name}"
 
 
-def _vocabulary_problems(layout: Part, model: Part, known: ModelFacts, axes: dict[str, int]) -> Iterator[str]:
+def _vocabulary_problems(
+    layout: Part[Layout], model: Part[Model], known: ModelFacts, axes: dict[str, int]
+) -> Iterator[str]:
     """FSDP shares out parts of one size only."""
-    assert isinstance(model.spec, Model)
-    tp, shared = axes["tp"], getattr(layout.config, "data", "ddp") != "ddp"
+    tp, shared = axes["tp"], layout.config.data != "ddp"
     cut = any(role.startswith("vocabulary") for role in model.spec.structure(model.config).plan.values())
     if cut and shared and axes["dp"] > 1 and (known.vocabulary or 0) % tp:
         above = ((known.vocabulary or 0) // tp + 1) * tp

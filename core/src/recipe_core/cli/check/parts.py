@@ -10,7 +10,7 @@ from recipe_core.cli.check.estimate import estimate
 from recipe_core.cli.check.machine import free_space, scaled, size_of
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import load
-from recipe_core.hooks.specs import CheckpointFormat, Part
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, Model, Part
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.train.metrics.golden import load_golden
@@ -45,9 +45,9 @@ def fact_problems(facts: Facts) -> Iterator[str]:
         )
 
 
-def batch_problems(model: Part, data: Part) -> Iterator[str]:
+def batch_problems(model: Part[Model], data: Part[Dataset]) -> Iterator[str]:
     """Whether the dataset gives what the model takes, as far as both say."""
-    taken, given = getattr(model.spec, "takes", ()), getattr(data.spec, "gives", ())
+    taken, given = model.spec.takes, data.spec.gives
     lacking = [name for name in taken if name not in given]
     if given and lacking:
         yield (
@@ -56,11 +56,9 @@ def batch_problems(model: Part, data: Part) -> Iterator[str]:
         )
 
 
-def format_problems(form: Part, model: Part) -> Iterator[str]:
+def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterator[str]:
     """Whether a run can save in this format, and this model in it."""
     spec = form.spec
-    if not isinstance(spec, CheckpointFormat):
-        return
     if lacking := [part for part in ("model", "optimizer", "progress") if part not in spec.holds]:
         yield (
             f"checkpoint.use: {spec.name} holds no {' and no '.join(lacking)}, so that no run could go on from it; "

@@ -66,8 +66,8 @@ def facts(config: SequenceClassifier, sequence: int) -> ModelFacts | None:
     return bert(sizes, sequence) if sizes else None
 
 
-def _of_recipe(model: Part, sequence: int) -> ModelFacts | None:
-    if not isinstance(model.spec, Model) or not model.spec.facts:
+def _of_recipe(model: Part[Model], sequence: int) -> ModelFacts | None:
+    if not model.spec.facts:
         return None
     found: ModelFacts = load(model.spec.facts, f"model {model.spec.name!r}")(model.config, sequence)
     return replace(found, logits_values=_LABELS)

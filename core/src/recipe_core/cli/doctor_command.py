@@ -29,17 +29,17 @@ def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
         from recipe_core.cli.doctor import examine, is_broken
         from recipe_core.train.destination import RUNS
 
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for finding in examine(RUNS):  # one by one: the libraries take seconds to answer
             if not as_json:
-                click.echo("\n".join(_lines(finding, found[-1].topic if found else "")))
-            found.append(finding)
+                click.echo("\n".join(_lines(finding, findings[-1].topic if findings else "")))
+            findings.append(finding)
         if as_json:
-            counts = {state: sum(finding.state == state for finding in found) for state in _COLOURS}
-            click.echo(json.dumps({**counts, "findings": [finding.as_dict() for finding in found]}, indent=2))
+            counts = {state: sum(finding.state == state for finding in findings) for state in _COLOURS}
+            click.echo(json.dumps({**counts, "findings": [finding.as_dict() for finding in findings]}, indent=2))
         else:
-            click.echo(f"\n{_summary(found)}")
-        return 1 if is_broken(found) else 0
+            click.echo(f"\n{_summary(findings)}")
+        return 1 if is_broken(findings) else 0
 
 
 def _lines(finding: Finding, topic: str) -> Iterator[str]:
@@ -51,8 +51,8 @@ def _lines(finding: Finding, topic: str) -> Iterator[str]:
         yield f"  {'':8} -> {finding.remedy}"
 
 
-def _summary(found: list[Finding]) -> str:
-    broken, warnings = (sum(finding.state == state for finding in found) for state in ("broken", "warning"))
+def _summary(findings: list[Finding]) -> str:
+    broken, warnings = (sum(finding.state == state for finding in findings) for state in ("broken", "warning"))
     if not broken and not warnings:
         return "Nothing is broken."
     return f"{broken or 'nothing'} broken, {warnings} warning{'s' if warnings != 1 else ''}"

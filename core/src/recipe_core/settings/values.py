@@ -1,0 +1,285 @@
+"""Values of settings: plain data read as the types that a settings class declares, with a message for each wrong one.
+
+Text becomes what is declared: ``1e3`` a whole number, ``a,b`` a list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, replace
+from datetime import date
+from functools import cache
+from pathlib import PurePath
+from typing import Any
+
+from recipe_core.errors import did_you_mean
+from recipe_core.files import remote
+
+_TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+"""YAML 1.1's words for true and false. Not 1 and 0, which are mostly meant for another setting."""
+_INDEX = re.compile(r"\[\d+\]")
+_EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
+
+
+class NotPlainError(ValueError):
+    """A value that YAML cannot hold."""
+
+
+@cache
+def kinds(settings: Any) -> dict[str, Any]:
+    """Map the settings of a settings class to their declared types."""
+    hints = typing.get_type_hints(settings, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(settings) if f.init}
+
+
+def choices(kind: Any) -> list[str]:
+    """List the texts that a setting declared as ``kind`` takes; empty where there is no short list."""
+    if _is_union(kind):
+        return [text for member in typing.get_args(kind) for text in choices(member)]
+    constants = {bool: ["true", "false"], types.NoneType: ["null"]}
+    return [_written(option) for option in _options(kind)] or constants.get(kind, [])
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads plain data as declared types and collects the problems; what it returns beside a problem means nothing."""
+
+    unknown: list[str] = field(default_factory=list)
+    """Names that a settings class does not have."""
+    wrong: list[str] = field(default_factory=list)
+    """Values that are not what is declared, and what ``__post_init__`` says of those that are."""
+    remote: list[str] = field(default_factory=list)
+    """Addresses of remote places."""
+    local: bool = True
+    """Refuse text with ``://``, as remote addresses have: settings name places on this machine."""
+
+    def read(self, kind: Any, value: Any, where: str) -> Any:
+        """Read ``value`` as ``kind``; ``where`` is its path in messages."""
+        members, shape = typing.get_args(kind), typing.get_origin(kind) or kind
+        if _is_union(kind):
+            return self._union(members, value, where)
+        if dataclasses.is_dataclass(kind):
+            return self._settings(kind, _flow(value, "{"), where)
+        if not _is_nested(kind):
+            return self._scalar(kind, value, where)
+        if issubclass(shape, Mapping):
+            return self._mapping(members or (str, Any), _flow(value, "{"), where)
+        return self._list(shape, members or (Any, ...), _flow(value, "["), where)
+
+    def _refuse(self, expected: str, value: Any, where: str, near: str = "") -> None:
+        self.wrong.append(f"{where}: expected {expected}, got {_shown(value)}{near}")
+
+    def _settings(self, kind: Any, value: Any, where: str) -> Any:
+        if not isinstance(value, Mapping):
+            return self._refuse(_expected(kind), value, where)
+        known, values, before = kinds(kind), {}, len(self.wrong)
+        listed = f"settings: {', '.join(known)}" if known else "it has none"
+        for name in (name for name in value if name not in known):
+            self.unknown.append(f"{where}.{name}: no such setting{did_you_mean(name, known)} ({listed})")
+        for item in (item for item in dataclasses.fields(kind) if item.init):
+            name, path, reader = item.name, f"{where}.{item.name}", replace(self, local=False)
+            if name in value:
+                reader = self if not item.metadata.get("remote") else reader
+                values[name] = reader.read(known[name], value[name], path)
+            elif item.default is MISSING and item.default_factory is MISSING:
+                self.wrong.append(f"{path}: is missing, and has no default")
+            else:  # which may be 2 where a float is declared
+                default = item.default_factory() if item.default_factory is not MISSING else item.default
+                values[name] = reader.read(known[name], plain(default), path)
+        return self._built(kind, values, where) if len(self.wrong) == before else None
+
+    def _built(self, kind: Any, values: Mapping[str, Any], where: str) -> Any:
+        try:
+            return kind(**values)
+        except (ValueError, AssertionError) as error:  # of __post_init__
+            self.wrong.extend(_under(where, line) for line in str(error).splitlines())
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            reason = f"({type(error).__name__}: {error})"
+            self.wrong.append(f"{where}: {kind.__name__} takes no such settings {reason}")
+
+    def _mapping(self, members: Sequence[Any], value: Any, where: str) -> Any:
+        if not isinstance(value, Mapping):
+            return self._refuse(_expected(dict), value, where)
+        return {self.read(members[0], k, where): self.read(members[1], v, f"{where}.{k}") for k, v in value.items()}
+
+    def _list(self, shape: type, members: Sequence[Any], value: Any, where: str) -> Any:
+        if isinstance(value, str):
+            value = [item.strip() for item in value.split(",")] if value.strip() else []
+        if not isinstance(value, list):
+            return self._refuse(_expected(list), value, where)
+        fixed = shape is tuple and Ellipsis not in members
+        each = [members[min(i, len(members) - 1)] if fixed else members[0] for i in range(len(value))]
+        items = [self.read(kind, value[i], f"{where}[{i}]") for i, kind in enumerate(each)]
+        if fixed and len(items) != len(members):
+            count = f"{len(members)} value{'s' if len(members) != 1 else ''}"
+            return self._refuse(count, [_loaded(item) for item in value], where)
+        return shape(items) if shape in (tuple, set, frozenset) else items
+
+    def _union(self, members: Sequence[Any], value: Any, where: str) -> Any:
+        others = [member for member in members if member is not types.NoneType]
+        if len(others) < len(members) and value in (None, "null"):
+            return None
+        if len(others) == 1:
+            return self.read(others[0], value, where)
+        text, wrong_inside = isinstance(value, str), {}
+        # Text is anything else first; other values are first what they are.
+        for kind in sorted(others, key=lambda kind: kind is str if text else kind is not type(value)):
+            if text and _is_nested(kind) and not value.startswith(("[", "{")):
+                continue
+            trial = Reader(local=False)
+            trial.read(kind, value, where)
+            if not trial.unknown + trial.wrong:
+                return self.read(kind, value, where)
+            if not any(problem.startswith(f"{where}: ") for problem in trial.wrong):
+                wrong_inside[kind] = len(trial.unknown)
+        if wrong_inside:
+            return self.read(min(wrong_inside, key=lambda kind: wrong_inside[kind]), value, where)
+        return self._refuse(" or ".join(dict.fromkeys(map(_expected, others))), value, where)
+
+    def _scalar(self, kind: Any, value: Any, where: str) -> Any:
+        if self.local and isinstance(value, str) and "://" in value:
+            self.remote.append(f"{_INDEX.sub('', where)}: {remote(value)}")
+        try:
+            return _scalar(kind, value)
+        except (ValueError, OverflowError):
+            infinite = kind is float and type(value) in (int, float)
+            names = [option for option in _options(kind) if isinstance(option, str)]
+            near = did_you_mean(value, names) if isinstance(value, str) else ""
+            return self._refuse("a finite number" if infinite else _expected(kind), value, where, near)
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses, paths, tuples and the like as plain data, which YAML and JSON can hold.
+
+    Raises:
+        NotPlainError: they cannot hold ``value``.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain, value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, date):  # as which YAML reads 2024-01-31
+        return value.isoformat()
+    for base in (bool, int, float, str):
+        if isinstance(value, base):
+            return base(value)
+    if value is None:
+        return None
+    raise NotPlainError(f"expected what YAML can hold, got {value!r}")
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    """Return ``value`` as what ``kind`` declares, or raise a ValueError."""
+    for option in _options(kind):
+        if (type(option) is type(value) and option == value) or _written(option) == value:
+            return kind(option) if isinstance(kind, type) else option
+    if kind is Any:
+        return value
+    if kind in (int, float):
+        return _number(kind, value)
+    if kind is bool and str(value).lower() in _TRUTH and isinstance(value, (bool, str)):
+        return _TRUTH[str(value).lower()]
+    if kind is types.NoneType and value in (None, "null"):
+        return None
+    if isinstance(kind, type) and issubclass(kind, (str, PurePath)) and isinstance(value, str):
+        return kind(value)
+    raise ValueError
+
+
+def _number(kind: Any, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = float(value)
+    if isinstance(number, float) and (not math.isfinite(number) or (kind is int and not number.is_integer())):
+        raise ValueError
+    return kind(number)
+
+
+def _flow(value: Any, bracket: str) -> Any:
+    """Read text like ``[a, b]`` or ``{a: b}`` as YAML does; the items stay text."""
+    if not isinstance(value, str) or not value.lstrip().startswith(bracket):
+        return value
+    import yaml
+
+    try:
+        return yaml.load(value, Loader=yaml.BaseLoader)  # which makes nothing but text of what it reads
+    except yaml.YAMLError:
+        return value
+
+
+def _under(path: str, line: str) -> str:
+    """Put the path before the settings that a line of a ``__post_init__`` names."""
+    names = re.match(r"\w+(?:, \w+)*(?=: )", line)
+    if names is None:
+        return f"{path}: {line}"
+    return ", ".join(f"{path}.{name}" for name in names.group().split(", ")) + line[names.end() :]
+
+
+def _expected(kind: Any) -> str:
+    if options := [repr(option) for option in _options(kind)]:
+        return " or ".join([", ".join(options[:-1]), options[-1]] if options[1:] else options)
+    if kind in _EXPECTED:
+        return _EXPECTED[kind]
+    shape = typing.get_origin(kind) or kind
+    if _is_nested(kind):
+        settings = dataclasses.is_dataclass(shape) or issubclass(shape, Mapping)
+        return "settings ({name: value})" if settings else "a list"
+    if isinstance(shape, type) and issubclass(shape, PurePath):
+        return _EXPECTED[str]
+    return f"a type that settings can have, which {kind} is not"
+
+
+def _options(kind: Any) -> list[Any]:
+    """List the values of a Literal or an Enum."""
+    if typing.get_origin(kind) is typing.Literal:
+        return list(typing.get_args(kind))
+    return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, enum.Enum) else []
+
+
+def _is_nested(kind: Any) -> bool:
+    shape = typing.get_origin(kind) or kind
+    if dataclasses.is_dataclass(shape):
+        return True
+    return isinstance(shape, type) and issubclass(shape, Collection) and not issubclass(shape, (str, bytes, enum.Enum))
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (typing.Union, types.UnionType)
+
+
+def _loaded(item: Any) -> Any:
+    """Return text that is a number as that number."""
+    for number in (int, float) if isinstance(item, str) else ():
+        with suppress(ValueError):
+            return number(item)
+    return item
+
+
+def _written(value: Any) -> str:
+    """Return a value as a user would write it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it would stand in a file, cut where it is long."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 100 else f"{text[:97]}..."
