@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 from recipe_core import EngineSpec, hookimpl
+from recipe_core.cli.check import checked_job
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.precompile import precompile, trial_words
 from recipe_core.engine.environment import Variable, variables
@@ -107,7 +108,7 @@ class Rival:
 
 
 def job_of(*words: str) -> Job:
-    return resolve(toy.registry(Plugin), "toy", words, 1)
+    return checked_job(toy.registry(Plugin), "toy", words, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +142,7 @@ def test_two_engines_that_claim_one_machine() -> None:
 
 def test_its_problems_are_told_with_the_others() -> None:
     with pytest.raises(ConfigError) as error:
-        resolve(toy.registry(Plugin), "toy", ["engine=hosted", "train.compile=true", "train.micro_batch=1"], 3)
+        checked_job(toy.registry(Plugin), "toy", ["engine=hosted", "train.compile=true", "train.micro_batch=1"], 3)
     assert "train.compile: hosted compiles nothing" in str(error.value)
     assert "--processes: hosted takes 1 or 2" in str(error.value)
     with pytest.raises(ConfigError, match=r"engine\.level: expected a whole number, got 'high'"):
