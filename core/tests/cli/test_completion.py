@@ -112,7 +112,7 @@ def bash(tmp_path: Path) -> Path:
     if shutil.which("bash") is None:
         pytest.skip("no bash")
     command = tmp_path / "recipe"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m recipe_core "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m recipe_core.cli "$@"\n')
     command.chmod(0o755)
     return tmp_path
 
