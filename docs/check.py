@@ -142,22 +142,27 @@ def is_defined(name: str) -> bool:
     return False
 
 
-def rooms() -> set[str]:
-    """The layers of the core, as import-linter's contract in pyproject.toml names them."""
+def rooms() -> dict[str, int]:
+    """The layers of the core with their depth, as import-linter's contract in pyproject.toml names them."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    layers = re.search(r'containers = \["recipe_core"\].*?\nlayers = \[(.*?)\n\]', text, re.DOTALL)
+    layers = re.search(r'containers = \["recipe_core"\].*?\nlayers = \[\n(.*?)\n\]', text, re.DOTALL)
     assert layers is not None
-    return set(re.findall(r"\w+", layers[1]))
+    lines = layers[1].splitlines()
+    return {name: depth for depth, line in enumerate(lines) for name in re.findall(r"\w+", line)}
 
 
 def wrong_pictures() -> Iterator[str]:
-    """Pictures that differ between pages, rooms of the core that they lack, and rooms that are none."""
+    """Pictures that differ between pages, rooms that they lack or invent, and arrows that do not point downwards."""
     first, *others = ["".join(text for _, info, text in fences(ROOT / page) if info == "mermaid") for page in PICTURED]
     if any(other != first for other in others):
         yield f"the pictures on {' and '.join(PICTURED)} differ"
-    drawn = set(re.findall(r"^ *(\w+)\[", first, re.MULTILINE))
-    yield from (f"{PICTURED[0]}: the picture lacks {name}" for name in sorted(rooms() - drawn))
-    yield from (f"{PICTURED[0]}: the picture has {name}, which is no layer" for name in sorted(drawn - rooms()))
+    known, drawn = rooms(), set(re.findall(r"^ *(\w+)\[", first, re.MULTILINE))
+    yield from (f"{PICTURED[0]}: the picture lacks {name}" for name in sorted(known.keys() - drawn))
+    yield from (f"{PICTURED[0]}: the picture has {name}, which is no layer" for name in sorted(drawn - known.keys()))
+    for arrow in re.finditer(r"^ *(\w+) --> ([\w &]+)$", first, re.MULTILINE):
+        for target in arrow[2].split(" & "):
+            if known.get(arrow[1], 0) >= known.get(target, 0):
+                yield f"{PICTURED[0]}: the arrow from {arrow[1]} to {target} does not point to a lower layer"
 
 
 def commands(text: str) -> Iterator[list[str]]:
