@@ -20,7 +20,8 @@ from transformers import BertConfig, BertForPreTraining, get_linear_schedule_wit
 from recipe_core.checkpoint.lazy import same_bits
 from recipe_core.cli.main import main
 from recipe_core.testing import run_tiny
-from recipe_core.testing.checkpoints import convert, tensors, xser_load, xser_save
+from recipe_core.testing.checkpoints import convert, tensors
+from recipe_xla.checkpoint.testing import xser_load, xser_save
 
 STEP, EPOCH = 3, 1
 OF_RELEASE, OF_SAMPLES = ["bias", "norm"], ["bias", "LayerNorm"]

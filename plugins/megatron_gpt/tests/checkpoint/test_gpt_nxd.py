@@ -14,9 +14,10 @@ import torch
 from recipe_core.checkpoint.locate import find
 from recipe_core.cli.main import main
 from recipe_core.hooks.registry import load
-from recipe_core.testing.checkpoints import convert, equal, tensors, xser_load, xser_save
+from recipe_core.testing.checkpoints import convert, equal, tensors
 from recipe_megatron_gpt.model.gpt import GptModel, build
 from recipe_megatron_gpt.settings import Gpt
+from recipe_xla.checkpoint.testing import xser_load, xser_save
 
 SMALL = Gpt(layers=2, hidden=32, heads=4, positions=16, vocabulary=104, dropout=0.0, attention_dropout=0.0)
 
