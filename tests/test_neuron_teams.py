@@ -61,7 +61,7 @@ def compared(recipe: str, real: bool) -> dict[str, Any]:
 
         named, expected = dict(model.named_parameters()), dict(dense.named_parameters())
         result: dict[str, Any] = {"begin": apart(named, expected), "sizes": (model.size(), dense.size())}
-        optimizers = [optim.build(m.named_parameters(), job.train) for m in (model, dense)]
+        optimizers = [optim.build(m.named_parameters(), job.train, m.shard_groups) for m in (model, dense)]
         values = [m.backward([batch, batch], micro) for m in (model, dense)]
         result["values"] = max(abs(float(values[0][name] - values[1][name])) for name in values[1])
         result["gradients"] = apart({n: p.grad for n, p in named.items()}, {n: p.grad for n, p in expected.items()})

@@ -38,22 +38,22 @@ def flip(tensor: Tensor) -> None:
     numbers.view(-1)[0] ^= 1
 
 
-def weight(name: str) -> Callable[[loop.Parts], None]:
-    return lambda parts: flip(dict(parts.model.named_parameters())[name])
+def weight(name: str) -> Callable[[loop.Trainer], None]:
+    return lambda trainer: flip(dict(trainer.model.named_parameters())[name])
 
 
-def moment(name: str) -> Callable[[loop.Parts], None]:
-    return lambda parts: flip(parts.optimizer.state[dict(parts.model.named_parameters())[name]]["exp_avg"])
+def moment(name: str) -> Callable[[loop.Trainer], None]:
+    return lambda trainer: flip(trainer.optimizer.state[dict(trainer.model.named_parameters())[name]]["exp_avg"])
 
 
-def buffer(name: str) -> Callable[[loop.Parts], None]:
-    return lambda parts: flip(dict(parts.model.module.named_buffers())[name])
+def buffer(name: str) -> Callable[[loop.Trainer], None]:
+    return lambda trainer: flip(dict(trainer.model.module.named_buffers())[name])
 
 
-def link(name: str) -> Callable[[loop.Parts], None]:
+def link(name: str) -> Callable[[loop.Trainer], None]:
     """From now on, what this rank gathers has a wrong bit."""
 
-    def break_it(parts: loop.Parts) -> None:
+    def break_it(trainer: loop.Trainer) -> None:
         gather = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
         right = getattr(dist, gather)
 
@@ -74,16 +74,16 @@ CHANGES = {"weight": weight, "moment": moment, "buffer": buffer, "link": link}
 
 def drifting(out: str, kind: str, name: str, rank: int, words: Sequence[str]) -> str:
     """Train with a copy that drifts on ``rank``; the error that ends the run, or nothing."""
-    inner = loop._step
+    inner = loop.Trainer.step
 
-    def step(parts: loop.Parts, progress: loop.Progress, last: bool) -> None:
-        if kind == "buffer" and progress.step == 0:
-            parts.model.module.register_buffer(name, torch.arange(5.0), persistent=False)
-        inner(parts, progress, last)
-        if progress.step == STEP and parts.run.rank == rank:
-            CHANGES[kind](name)(parts)
+    def step(trainer: loop.Trainer, *, last: bool) -> None:
+        if kind == "buffer" and trainer.progress.step == 0:
+            trainer.model.module.register_buffer(name, torch.arange(5.0), persistent=False)
+        inner(trainer, last=last)
+        if trainer.progress.step == STEP and trainer.run.rank == rank:
+            CHANGES[kind](name)(trainer)
 
-    loop._step = step
+    loop.Trainer.step = step  # type: ignore[method-assign]
     try:
         run(checked_job(load(), "megatron_gpt:tiny", [*TINY, *words], int(os.environ["WORLD_SIZE"])), Path(out))
     except ReplicaError as error:

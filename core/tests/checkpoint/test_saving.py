@@ -57,22 +57,22 @@ def test_the_best_goes_when_it_is_not_wanted(tmp_path: Path) -> None:
     assert steps(tmp_path / "run") == [9, 10]
 
 
-def spoil(step: int, change: Callable[[training.Parts], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(step: int, change: Callable[[training.Trainer], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Change the model or the optimizer after ``step``."""
-    take_step = training._step
+    take_step = training.Trainer.step
 
-    def stepping(parts: training.Parts, progress: training.Progress, last: bool) -> None:
-        take_step(parts, progress, last)
-        if progress.step == step:
-            change(parts)
+    def stepping(trainer: training.Trainer, *, last: bool) -> None:
+        take_step(trainer, last=last)
+        if trainer.progress.step == step:
+            change(trainer)
 
-    monkeypatch.setattr(training, "_step", stepping)
+    monkeypatch.setattr(training.Trainer, "step", stepping)
 
 
-def poison(kind: str, value: float, parts: training.Parts) -> None:
+def poison(kind: str, value: float, trainer: training.Trainer) -> None:
     """One value of the second layer's weight, or of one of its optimizer states."""
-    weight = dict(parts.model.module.named_parameters())["layers.1.weight"]
-    target = weight.data if kind == "model" else parts.optimizer.state[weight][kind]
+    weight = dict(trainer.model.module.named_parameters())["layers.1.weight"]
+    target = weight.data if kind == "model" else trainer.optimizer.state[weight][kind]
     target.view(-1)[3] = value
 
 
@@ -86,7 +86,7 @@ def test_what_is_not_finite_is_not_saved(
     tmp_path: Path, kind: str, value: float, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss and the gradients of this step were finite."""
-    spoil(6, lambda parts: poison(kind, value, parts), monkeypatch)
+    spoil(6, lambda trainer: poison(kind, value, trainer), monkeypatch)
     with pytest.raises(DivergedError) as error:
         train(str(tmp_path / "run"), "train.save_every=1", "train.eval_every=0", f"checkpoint={form}")
     last = tmp_path / "run" / "checkpoints" / "step-5"
@@ -100,9 +100,9 @@ def test_what_is_not_finite_is_not_saved(
 def spoilt_on_rank_1(out: str, layout: str) -> tuple[str, list[int]]:
     with pytest.MonkeyPatch.context() as patch:
 
-        def change(parts: training.Parts) -> None:
-            if parts.engine.rank == 1:
-                poison("exp_avg_sq", math.inf, parts)
+        def change(trainer: training.Trainer) -> None:
+            if trainer.engine.rank == 1:
+                poison("exp_avg_sq", math.inf, trainer)
 
         spoil(2, change, patch)
         # The comparison of copies would find the same state first, as a drift.
@@ -127,8 +127,8 @@ def test_infinite_buffers_and_frozen_weights_are_saved() -> None:
     ]  # fmt: skip
 
 
-def explode(parts: training.Parts) -> None:
-    for weight in parts.model.module.parameters():
+def explode(trainer: training.Trainer) -> None:
+    for weight in trainer.model.module.parameters():
         weight.data.mul_(1000)
 
 
@@ -154,7 +154,7 @@ def test_exploded_checkpoints_do_not_push_out_the_last_good_one(
 def test_verify_names_what_is_not_finite(tmp_path: Path, kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a checkpoint of before, whose bytes are those that were written."""
     monkeypatch.setattr(Checkpoints, "require_finite", lambda *args: None)
-    spoil(2, lambda parts: poison(kind, math.inf, parts), monkeypatch)
+    spoil(2, lambda trainer: poison(kind, math.inf, trainer), monkeypatch)
     train(str(tmp_path / "run"), "train.steps=2", "train.save_every=1", "train.eval_every=0", f"checkpoint={form}")
     path = tmp_path / "run" / "checkpoints" / "step-2"
     files = CheckpointFiles(toy.registry())

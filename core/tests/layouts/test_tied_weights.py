@@ -86,7 +86,8 @@ def build(config: Net) -> tuple[nn.Module, Loss]:
                 parameter.copy_(module.initial_value(name, parameter.shape))
 
     def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
-        return {"loss": F.cross_entropy(output.flatten(0, 1).float(), batch["tokens"].roll(-1, 1).flatten())}
+        mean = F.cross_entropy(output.flatten(0, 1).float(), batch["tokens"].roll(-1, 1).flatten())
+        return {"loss": mean, "real_tokens": (batch["tokens"] > 3).sum()}
 
     return module, loss
 
@@ -198,6 +199,18 @@ def test_losses_and_norms_are_those_of_one_process(
     for number, (word, wanted) in enumerate(alone.items()):
         model = "deferred" if number else "tied"  # built without values, or with
         assert_same(curve(tmp_path / word, processes, f"model={model}", word, *words), wanted)
+
+
+@pytest.mark.parametrize("name", ["fsdp", "pp", "pp x ddp"])
+def test_counts_of_a_loss_are_those_of_one_process(name: str, tmp_path: Path) -> None:
+    """The last stage alone computes the loss, and the first stage's rank writes the metrics."""
+    shares = []
+    for number, (processes, words) in enumerate([(1, ["layout=single"]), LAYOUTS[name]]):
+        spawn(train, processes, str(tmp_path / str(number)), "train.stop_after=3", *words)
+        rows = read_rows(tmp_path / str(number) / METRICS)
+        shares.append([row["real_tokens_per_second"] / row["samples_per_second"] for row in rows])
+    assert shares[0] == pytest.approx(shares[1], rel=1e-12)
+    assert len(shares[0]) == 3
 
 
 @pytest.mark.parametrize(("first", "second"), [("pp", "single"), ("single", "pp"), ("pp x fsdp", "pp 4")])

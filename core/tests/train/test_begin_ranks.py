@@ -9,7 +9,7 @@ import pytest
 from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
-from recipe_core.train.loop import Progress
+from recipe_core.train.resume import Progress
 from recipe_core.train.run import run
 
 

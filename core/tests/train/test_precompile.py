@@ -19,7 +19,7 @@ from recipe_core.train.destination import require_run_folder
 LINE = ["train.device=cpu", "train.compile=true", "train.steps=4", "train.eval_every=2", "model.dropout=0.0"]
 
 
-def rehearse_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
+def dry_run_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
     """In a process of its own: nothing is compiled in it yet."""
     from contextlib import redirect_stdout
     from io import StringIO
@@ -42,7 +42,7 @@ def rehearse_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
 @pytest.mark.timeout(300)
 def test_a_run_after_it_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    ((said, kept, results),) = spawn(rehearse_then_run, 1, str(tmp_path), timeout=170)
+    ((said, kept, results),) = spawn(dry_run_then_run, 1, str(tmp_path), timeout=170)
     assert f"kept in {tmp_path / 'compiled'}" in said
     assert " 0 compilations" not in said
     assert "loss" not in said  # no lines of steps
@@ -62,7 +62,7 @@ def test_a_trial_in_a_run_folder_touches_nothing_of_the_run(tmp_path: Path, monk
     for name in ("job.yaml", "metrics.jsonl"):
         (tmp_path / name).write_text("of a run")
     places: list[Path] = []
-    monkeypatch.setattr("recipe_core.train.dry_run.rehearse", lambda job, folder: places.append(folder))
+    monkeypatch.setattr("recipe_core.train.dry_run.dry_run", lambda job, folder: places.append(folder))
     precompile.precompile(job_of(*LINE), LINE, tmp_path, 1)
     assert places == [tmp_path / "trial"]
     require_run_folder(tmp_path / "trial")  # a run may begin there, and in the one above

@@ -219,27 +219,26 @@ def kept(out: Path) -> dict[int, float | None]:
 
 def stop_at(step: int, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send this process a SIGTERM once: when ``step`` is done, or in the middle of the evaluation after it."""
-    take_step, record = training._step, training._evaluate
+    take_step, evaluate = training.Trainer.step, training.Trainer.evaluate
     sent: list[int] = []
 
-    def send(progress: training.Progress) -> None:
-        if progress.step == step and not sent:
+    def send(trainer: training.Trainer) -> None:
+        if trainer.progress.step == step and not sent:
             sent.append(step)
             signal.raise_signal(signal.SIGTERM)
 
-    def stepping(parts: training.Parts, progress: training.Progress, last: bool) -> None:
-        take_step(parts, progress, last)
-        parts.meter.progress = progress  # type: ignore[attr-defined]  # for the evaluation, which is not given it
+    def stepping(trainer: training.Trainer, *, last: bool) -> None:
+        take_step(trainer, last=last)
         if moment == "step":
-            send(progress)
+            send(trainer)
 
-    def evaluating(parts: training.Parts) -> dict[str, float] | None:
-        if moment == "evaluation" and hasattr(parts.meter, "progress"):
-            send(parts.meter.progress)
-        return record(parts)
+    def evaluating(trainer: training.Trainer) -> dict[str, float] | None:
+        if moment == "evaluation":
+            send(trainer)
+        return evaluate(trainer)
 
-    monkeypatch.setattr(training, "_step", stepping)
-    monkeypatch.setattr(training, "_evaluate", evaluating)
+    monkeypatch.setattr(training.Trainer, "step", stepping)
+    monkeypatch.setattr(training.Trainer, "evaluate", evaluating)
 
 
 @pytest.mark.parametrize(

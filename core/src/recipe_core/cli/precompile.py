@@ -50,5 +50,5 @@ def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int)
         if processes > 1:
             command = [sys.executable, "-m", "recipe_core.cli", "precompile", *words, "--out", str(place)]
             return worker.supervise(command, processes, Path(temporary) / "logs")
-        load("recipe_core.train.dry_run:rehearse", "recipe precompile")(job, place / TRIAL)
+        load("recipe_core.train.dry_run:dry_run", "recipe precompile")(job, place / TRIAL)
     return 0

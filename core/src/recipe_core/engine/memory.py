@@ -1,4 +1,4 @@
-"""The CPU's memory between steps, and between the tensors of a conversion."""
+"""The CPU's memory between steps, between the blocks of a sharded model, and between the tensors of a conversion."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # M_TRIM_THRESHOLD and so on of glibc's malloc.h
 _LARGE = 1 << 20
+_MAPPINGS = 1 << 16  # glibc's own default, which keep_freed_memory sets to 0
 
 
 def keep_freed_memory() -> None:
@@ -38,6 +39,7 @@ def return_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # no glibc
         return
+    mallopt(_MMAP_MAX, _MAPPINGS)
     mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
@@ -63,3 +65,13 @@ def peak_resident() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def return_gathered_memory(device: torch.device) -> None:
+    """Return freed memory to the system on a CPU, for models whose blocks are gathered one by one.
+
+    Gathered blocks and their gradients come and go between shards that stay: a heap that keeps them fragments and grows
+    to twice the memory that is in use.
+    """
+    if device.type == "cpu":
+        return_freed_memory()

@@ -1,4 +1,4 @@
-"""The layouts that divide a model: into layers cut over a team, stages of a pipeline, and shares of equal parts."""
+"""The layouts that divide a model into tensor-parallel shards, pipeline stages and data-parallel shards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded, shard_over_data
 from recipe_core.layouts.stages import Tie, cut
 from recipe_core.layouts.tensor_parallel.plan import divide
-from recipe_core.layouts.tensor_parallel.roles import Team
+from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
 
 def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
@@ -23,12 +23,12 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     if run.mesh is None:
         materialise(module, run.device)
         return Parallel(module)
-    team, reducer = None, None
+    tp, reducer = None, None
     shares_out = config.data != "ddp" and run.dp_size > 1
     if config.tp > 1:
         mesh, sequence = run.mesh["tp"], config.sequence_parallel
-        team = divide(module, run.structure.plan, mesh, run.device, sequence, even=shares_out)
-    tied = _stage(module, team, config, run) if config.pp > 1 else []
+        tp = divide(module, run.structure.plan, mesh, run.device, sequence, even=shares_out)
+    tied = _stage(module, tp, config, run) if config.pp > 1 else []
     names = {tie.here: tie.name for tie in tied if tie.here}
     if shares_out:
         shard_over_data(module, config, run, names)
@@ -40,15 +40,15 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
     if config.pp > 1:
         from recipe_core.layouts.pipeline import Pipeline  # PyTorch's takes two seconds to import
 
-        return Pipeline(module, tied, run, team, reducer, shared)
-    return Sharded(module, team, reducer, shared)
+        return Pipeline(module, tied, run, tp, reducer, shared)
+    return Sharded(module, tp, reducer, shared)
 
 
-def _stage(module: nn.Module, team: Team | None, config: Divided, run: Run) -> list[Tie]:
+def _stage(module: nn.Module, tp: TpGroup | None, config: Divided, run: Run) -> list[Tie]:
     """Cut the stage of this rank out of ``module``; the parameters that several stages hold."""
     assert run.mesh is not None  # there are several stages
     tied = cut(module, run.structure, run.mesh["pp"].get_local_rank(), config.pp)
-    if team is not None:
+    if tp is not None:
         held = set(module.modules())
-        team.partial = [(owner, name) for owner, name in team.partial if owner in held]
+        tp.partial = [(owner, name) for owner, name in tp.partial if owner in held]
     return tied

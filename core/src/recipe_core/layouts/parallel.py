@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
 Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
 """Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
+COUNTS = ("real_tokens", "sequences")
+"""Counts that a loss may return beside its values: tokens that are no padding, and sequences, of which a packed sample
+holds several. They are summed over micro batches, steps and ranks, where values are averaged."""
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 """Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
 
@@ -31,6 +35,18 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 def plain_name(name: str) -> str:
     """The name of a parameter in the bare model, which checkpoints use."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values of a loss that are averaged."""
+    return {name: value for name, value in values.items() if name not in COUNTS}
+
+
+def accumulate(total: dict[str, Tensor], values: Mapping[str, Tensor], micro_batches: int) -> None:
+    """Add what the loss of one of ``micro_batches`` gave: to the means of values, and to the sums of counts."""
+    for name, value in values.items():
+        term = value.detach().long() if name in COUNTS else value.detach().float() / micro_batches
+        total[name] = total[name] + term if name in total else term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +103,9 @@ class Parallel:
     def __init__(self, module: nn.Module, replica: DistributedDataParallel | None = None) -> None:
         self.module = module
         self.replica = replica
+        self.shard_groups: dict[str, tuple[ProcessGroup, ...]] = {}
+        """Of parameters (by name) that are shards as plain tensors, the groups of ranks that hold the other shards. A
+        DTensor knows its own."""
 
     def parameters(self) -> list[nn.Parameter]:
         """Trainable parameters, tied ones once."""
@@ -136,16 +155,14 @@ class Parallel:
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
         """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.
 
-        Returns what ``micro`` gave, averaged over this rank's micro batches.
+        Returns what ``micro`` gave: values averaged over this rank's micro batches, counts summed.
         """
         total: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             with self._reduce(number == len(batches) - 1):
                 values = micro(self.replica or self.module, batch, number)
                 (values["loss"] / len(batches)).backward()
-            for name, value in values.items():
-                share = value.detach().float() / len(batches)
-                total[name] = total[name] + share if name in total else share
+            accumulate(total, values, len(batches))
         self._complete()
         return total
 

@@ -12,15 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from recipe_core.checkpoint.lazy import mapped
 from recipe_core.layouts import gradients
-from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, plain_name
+from recipe_core.layouts.parallel import COUNTS, Batch, Loss, Micro, Run, accumulate, plain_name
 from recipe_core.layouts.reducer import Reducer, add_up
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded
 from recipe_core.layouts.stages import Tie
 from recipe_core.layouts.tensor_parallel.rng import drawn, stream
-from recipe_core.layouts.tensor_parallel.roles import Team
+from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
 Meta = tuple[torch.Size, torch.dtype]
 
@@ -34,15 +33,15 @@ class Pipeline(Sharded):
     Args:
         module: this stage: the model with None in the place of what others hold.
         tied: parameters that several stages hold.
-        team, reducer, config: see :class:`Sharded`.
+        tp, reducer, config: see :class:`Sharded`.
         run: has the axis ``pp``.
     """
 
     def __init__(
-        self, module: nn.Module, tied: Sequence[Tie], run: Run, team: Team | None, reducer: Reducer | None,
+        self, module: nn.Module, tied: Sequence[Tie], run: Run, tp: TpGroup | None, reducer: Reducer | None,
         config: Divided | None,
     ) -> None:  # fmt: skip
-        super().__init__(module, team, reducer, config)
+        super().__init__(module, tp, reducer, config)
         assert run.mesh is not None
         mesh = run.mesh["pp"]
         self.group, self.index, self.count = mesh.get_group(), mesh.get_local_rank(), mesh.size()
@@ -83,13 +82,12 @@ class Pipeline(Sharded):
         stages: list[Any] = [None] * self.count
         dist.all_gather_object(stages, own, group=self.group)
         others = {name: meta for stage in stages for name, meta in stage.items() if name not in own}
-        found = mapped(state, lambda leaf: leaf)
         for path, (shape, dtype) in others.items():
-            inner = found
+            inner = state
             for key in path[:-1]:
                 inner = inner.setdefault(key, {})
             inner[path[-1]] = torch.empty(shape, dtype=dtype, device="meta")
-        return cast("dict[str, Any]", found)
+        return state
 
     def own(self, state: dict[str, Any]) -> dict[str, Any]:
         """See :class:`Parallel`."""
@@ -128,7 +126,7 @@ class Pipeline(Sharded):
 
     def _meta(self, batch: Batch, micro: Micro) -> Meta:
         """Shape and type of what passes from stage to stage for such a batch; the first stage tries it."""
-        key = (self.module.training, self.team.sequence if self.team else False, *_shapes(batch))
+        key = (self.module.training, self.tp.sequence if self.tp else False, *_shapes(batch))
         if key not in self._metas:
             found: list[Meta | None] = [None]
             if self.first:
@@ -183,13 +181,16 @@ class Pipeline(Sharded):
             found = [list(values)]
             dist.broadcast_object_list(found, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
             self._keys[training] = found[0]
-        names = self._keys[training]
-        if self.last:
-            stacked = torch.stack([values[name].float() for name in names])
-        else:
-            stacked = torch.empty(len(names), device=self.device)
-        dist.broadcast(stacked, group=self.group, group_src=self.count - 1)
-        return dict(zip(names, stacked.unbind(), strict=True))
+        shared = dict.fromkeys(self._keys[training], torch.empty(()))
+        for dtype in (torch.float32, torch.int64):  # counts stay exact
+            names = [name for name in shared if (name in COUNTS) == (dtype == torch.int64)]
+            if names:
+                stacked = torch.empty(len(names), dtype=dtype, device=self.device)
+                if self.last:
+                    stacked = torch.stack([values[name].to(dtype) for name in names])
+                dist.broadcast(stacked, group=self.group, group_src=self.count - 1)
+                shared |= zip(names, stacked.unbind(), strict=True)
+        return shared
 
     @contextmanager
     def inference(self) -> Iterator[nn.Module]:
@@ -247,9 +248,7 @@ class _Passing(nn.Module):
         output = values["loss"]
         if pipeline.last:
             output = output / count
-            for name, value in values.items():
-                share = value.detach().float() / count
-                self.total[name] = self.total[name] + share if name in self.total else share
+            accumulate(self.total, values, count)
         if this == count - 1 and output.requires_grad:
             # Backward takes the micro batches in the same order: when this one's begins, gradients may go out.
             output.register_hook(lambda gradient: pipeline._reduce(last=True) and None)

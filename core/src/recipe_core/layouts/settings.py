@@ -43,7 +43,7 @@ class Divided(LayoutSettings):
         Raises:
             ValueError: the degrees do not divide the number of processes.
         """
-        degrees = {name: getattr(self, name) for name in ("pp", "tp") if getattr(self, name) > 1}
+        degrees = {name: degree for name, degree in (("pp", self.pp), ("tp", self.tp)) if degree > 1}
         each = self.pp * self.tp
         if world_size % each:
             text = " x ".join(f"{name} {degree}" for name, degree in degrees.items())
@@ -95,15 +95,16 @@ class Fsdp(Divided):
 
 @dataclass(frozen=True, kw_only=True)
 class Tp(Divided):
-    """Teams of neighbouring ranks share each layer, as the model's tensor plan says; the teams share the batch."""
+    """Tensor-parallel groups of neighbouring ranks share each layer, as the model's tensor plan says; the groups share
+    the batch."""
 
     tp: int = 2
-    """Ranks of a team."""
+    """Ranks of a tensor-parallel group."""
     sequence_parallel: bool = False
     """Split what lies between the shared matrices (norms, dropout, residuals) along the sequence: less memory for the
     same communication. The samples' length must divide by ``tp``."""
     data: Data = "ddp"
-    """What the teams do among each other: hold copies (``ddp``), share the optimizer's states (``zero1``) or all
+    """Between the groups: copies (``ddp``), the optimizer's states sharded (``zero1``) or everything sharded
     (``fsdp``)."""
     cpu_offload: bool = False
     """With ``data=fsdp``: as in the layout fsdp."""
@@ -116,8 +117,8 @@ class Tp(Divided):
 
 @dataclass(frozen=True, kw_only=True)
 class Pp(Divided):
-    """Ranks hold consecutive blocks of the model and pass micro batches on (1F1B); each may be a team that shares its
-    layers."""
+    """Ranks hold consecutive blocks of the model and pass micro batches on (1F1B); each stage may be a
+    tensor-parallel group."""
 
     pp: int = 2
     """Stages. A step needs at least as many micro batches on each data-parallel rank."""

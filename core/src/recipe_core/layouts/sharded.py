@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from recipe_core.engine.memory import pins_memory
+from recipe_core.engine.memory import pins_memory, return_gathered_memory
 from recipe_core.engine.precision import multiplies_bf16
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
@@ -18,7 +18,7 @@ from recipe_core.layouts.patterns import matching
 from recipe_core.layouts.reducer import Reducer
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.tensor_parallel.plan import partial_gradients
-from recipe_core.layouts.tensor_parallel.roles import Team
+from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
 
 def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping[str, str]) -> None:
@@ -35,6 +35,7 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
     much to send, and autocast makes no copies. Their norms' weights are then rounded too. Gradients are summed in fp32.
     """
     assert run.mesh is not None  # there are several data-parallel ranks
+    return_gathered_memory(run.device)
     offload = CPUOffloadPolicy(pin_memory=pins_memory(run.device)) if config.cpu_offload else OffloadPolicy()
     narrow = run.train.precision == "bf16_mixed" and multiplies_bf16(run.device.type)
     gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -63,16 +64,16 @@ class Sharded(Parallel):
 
     Args:
         module: the part, with names of the whole model.
-        team: the ranks that share its layers, where they are divided.
+        tp: the ranks that share its layers, where they are divided.
         reducer: averages gradients over ranks that hold copies of the part.
         config: says what the data-parallel ranks do where they share it out (``module`` is an FSDPModule then).
     """
 
     def __init__(
-        self, module: nn.Module, team: Team | None, reducer: Reducer | None = None, config: Divided | None = None
+        self, module: nn.Module, tp: TpGroup | None, reducer: Reducer | None = None, config: Divided | None = None
     ) -> None:
         super().__init__(module)
-        self.team, self.reducer, self.config = team, reducer, config
+        self.tp, self.reducer, self.config = tp, reducer, config
 
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
         """Say what the backward pass that comes does about the other ranks."""
@@ -88,8 +89,8 @@ class Sharded(Parallel):
         """Add up what is left to add up, once the last backward pass is done."""
         if self.reducer is not None:
             self.reducer.finish()
-        if self.team is not None:
-            _sum(partial_gradients(self.team), self.team.group)
+        if self.tp is not None:
+            _sum(partial_gradients(self.tp), self.tp.group)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
@@ -102,15 +103,15 @@ class Sharded(Parallel):
     @contextmanager
     def inference(self) -> Iterator[nn.Module]:
         """See :class:`Parallel`; sequences may have any length."""
-        sequence = self.team.sequence if self.team is not None else False
+        sequence = self.tp.sequence if self.tp is not None else False
         with super().inference() as module:
             try:
-                if self.team is not None:
-                    self.team.sequence = False
+                if self.tp is not None:
+                    self.tp.sequence = False
                 yield module
             finally:
-                if self.team is not None:
-                    self.team.sequence = sequence
+                if self.tp is not None:
+                    self.tp.sequence = sequence
                 self._reshard()
 
     @contextmanager

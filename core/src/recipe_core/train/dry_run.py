@@ -1,4 +1,4 @@
-"""Two steps of a run that leave nothing behind but the graphs that were compiled for them."""
+"""A dry run: some steps that leave nothing behind but the graphs that were compiled for them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from recipe_core.train.metrics.report import show
 from recipe_core.train.run import run
 
 
-def rehearse(job: Job, folder: Path) -> None:
-    """Run ``job`` as far as it says, without checkpoints and logs; rank 0 tells what was compiled.
+def dry_run(job: Job, folder: Path) -> None:
+    """Run ``job`` without checkpoints and logs; rank 0 prints what was compiled.
 
     Args:
         job: with few steps, nothing to resume from and no golden curve.
-        folder: for what a run needs on the way; the same for all ranks.
+        folder: for temporary files; the same for all ranks.
     """
     start = time.perf_counter()
-    found: dict[str, object] = {}
+    compiled: dict[str, object] = {}
     with contextlib.suppress(*([DivergedError] if computes_nothing(os.environ) else [])):
-        found = run(job, folder, rehearsal=True)
-    if found:
+        compiled = run(job, folder, dry_run=True)
+    if compiled:
         seconds = time.perf_counter() - start
-        show(f"{job.name}: {found['graphs']}, {seconds:.1f} s; {found['kept']}")
+        show(f"{job.name}: {compiled['graphs']}, {seconds:.1f} s; {compiled['kept']}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -27,11 +28,34 @@ from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.job import Job
 from recipe_core.train import optim
 
-if TYPE_CHECKING:
-    from recipe_core.train.loop import Progress
-
 SHOWN = 5
-"""So many names are told; the others are counted."""
+"""So many names are listed; the others are counted."""
+
+
+@dataclass
+class Progress:
+    """Steps and samples done so far. With the seed, the order of data and all dropout follow from it."""
+
+    step: int = 0
+    consumed_samples: int = 0
+
+    def advance(self, samples: int) -> None:
+        """Count one optimizer step."""
+        self.step += 1
+        self.consumed_samples += samples
+
+    def state(self) -> dict[str, int]:
+        """Plain values for a checkpoint."""
+        return asdict(self)
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Continue from what :meth:`state` returned."""
+        self.step, self.consumed_samples = state["step"], state["consumed_samples"]
+
+
+def training_state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
+    """Everything that a checkpoint holds: weights, optimizer states and progress. All ranks call it."""
+    return model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
 
 
 def begin(
@@ -49,8 +73,7 @@ def begin(
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume in ("auto", "none"):
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
-    state = model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
-    state = fillable(state, engine.fillable)
+    state = fillable(training_state(model, optimizer, progress), engine.fillable)
     notes: list[str] = []
     if path is not None:
         checkpoints.load(path, state)

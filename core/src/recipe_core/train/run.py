@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.formats.base import Format, SaveContext
 from recipe_core.checkpoint.retention import Trend
-from recipe_core.checkpoint.state import gather_state
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.compiled import GraphCounter
@@ -31,35 +29,35 @@ from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
 from recipe_core.train import optim, replicas
 from recipe_core.train.feed import Feed
-from recipe_core.train.loop import Parts, Progress, evaluation_due, train
-from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.loop import Trainer
+from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.metrics.golden import load_golden
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.report import Report, log_line, warn
 from recipe_core.train.metrics.results import conclude, measured
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.recompute import recompute
-from recipe_core.train.resume import begin
+from recipe_core.train.resume import Progress, begin
 
 
-def run(job: Job, out: Path, *, rehearsal: bool = False) -> dict[str, Any]:
-    """Build every part of ``job`` in order, continue what ``out`` holds, train; return what results.json says.
+def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
+    """Build every part of ``job`` in order, continue from the checkpoint in ``out``, train; return results.json.
 
-    A ``rehearsal`` saves and shows nothing; rank 0 returns what was compiled on the way.
+    A ``dry_run`` saves and shows nothing; rank 0 returns the graphs that were compiled.
     """
-    problems = list(engine_problems(job.engine, job.train, job.layout))  # whoever calls this may have checked nothing
-    if problems:
+    problems = list(engine_problems(job.engine, job.train, job.layout))  # a caller other than the command may have
+    if problems:  # checked nothing
         raise ConfigError.of(problems)
     with StopFlag() as stop, engines.start(job.train, job.engine, job.layout) as engine:
-        return _run(job, out, engine, stop, rehearsal)  # a call, so that all groups are let go before the engine stops
+        return _run(job, out, engine, stop, dry_run)  # a call, so that all groups are let go before the engine stops
 
 
-def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal: bool) -> dict[str, Any]:
+def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool) -> dict[str, Any]:
     graphs = GraphCounter(engine.compiler)
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run, engine)
-    optimizer = optim.build(model.named_parameters(), job.train, traced=engine.traced)
+    optimizer = optim.build(model.named_parameters(), job.train, model.shard_groups, traced=engine.traced)
     model.follow(optimizer)
     samples = job.data.build(job.data.config, run)
     with ExitStack() as stack:
@@ -72,29 +70,25 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, rehearsal:
         saver = stack.enter_context(
             Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced)
         )
-        report = stack.enter_context(Report(engine.rank == 0 and not rehearsal, job.train.steps, log_line(job)))
+        report = stack.enter_context(Report(engine.rank == 0 and not dry_run, job.train.steps, log_line(job)))
         feed = stack.enter_context(Feed(samples, run, engine.device_loader))
-        record: Callable[[Row], None] = lambda row: None  # noqa: E731
+        metrics = None
         if engine.rank == 0:
-            record = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend)).write
+            metrics = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend))
+        flops = facts.flops_per_sample if facts else None
+        meter = Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None)
         report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
         if golden is not None:
             report.say(golden.announcement(progress.step))
         if note := replicas.announcement(job.train.check_replicas_every, engine.world_size):
             report.say(note)
-        flops = facts.flops_per_sample if facts else None
-        parts = Parts(
-            engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, feed=feed, record=record,
-            advance=report.advance, save=_forget if rehearsal else partial(_save, saver, model, optimizer, progress),
-            check=_nothing if rehearsal else partial(_compare, engine, model, optimizer, progress),
-            stop_signal=lambda: stop.signal, golden=golden,
-            owes_evaluation=_owes_evaluation(job, checkpoints, progress.step),
-            evaluated=partial(checkpoints.evaluated, progress.step),
-            meter=Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None),
-        )  # fmt: skip
-        stopped = train(parts, progress)
+        stopped = Trainer(
+            engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
+            meter=meter, checkpoints=checkpoints, saver=saver, stop=stop, report=report, metrics=metrics,
+            golden=golden, dry_run=dry_run,
+        ).train()  # fmt: skip
         saver.wait()
-    if rehearsal:
+    if dry_run:
         return {"graphs": graphs.read(), "kept": engine.compiler.kept()} if engine.rank == 0 else {}
     compiled: dict[str, Any] = {}
     if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
@@ -157,33 +151,6 @@ def _checkpoints(
         context=SaveContext(group=ranks.group, train=job.train, samples=samples),
     )
     return checkpoints, form.background
-
-
-def _owes_evaluation(job: Job, checkpoints: Checkpoints, step: int) -> bool:
-    """Whether a signal ended the run after ``step``, before the evaluation that was due there."""
-    return step > 0 and evaluation_due(job.train, step) and checkpoints.unevaluated(step)
-
-
-def _state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
-    return model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
-
-
-def _save(
-    saver: Saver, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress, val_loss: float | None
-) -> None:
-    saver.save(progress.step, _state(model, optimizer, progress), val_loss)
-
-
-def _compare(engine: engines.Engine, model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    replicas.check(engine, model, _state(model, optimizer, progress), progress.step)
-
-
-def _nothing() -> None:
-    """Compare nothing."""
-
-
-def _forget(val_loss: float | None) -> None:
-    """Save nothing."""
 
 
 def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from recipe_core.engine import protocol
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.parallel import Run
+from recipe_core.layouts.parallel import Run, accumulate
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.toy import ToyData
@@ -36,7 +36,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 
 def step(meter: Meter, seconds: float, loss: float = 1.0, **counts: int) -> None:
-    values = meter.micro({"loss": torch.tensor(loss), **{name: torch.tensor(n) for name, n in counts.items()}})
+    values = {"loss": torch.tensor(loss), **{name: torch.tensor(n) for name, n in counts.items()}}
     meter.step(values, torch.tensor(2.0), 0.1, seconds)
 
 
@@ -59,19 +59,18 @@ def test_a_speed_is_over_the_fewest_rows_that_make_ten_steps(meter: Meter, every
 
 def test_counts_are_added_up_over_the_window(meter: Meter) -> None:
     for number in range(1, 16):
-        for real in (number, 2 * number):  # two micro batches
-            meter.micro({"loss": torch.tensor(0.0), "real_tokens": torch.tensor(real), "sequences": torch.tensor(3)})
-        meter.step({"loss": torch.tensor(0.0)}, torch.tensor(0.0), 0.1, 0.5)
+        step(meter, 0.5, real_tokens=3 * number, sequences=6)
         row = meter.read().row
     assert row["real_tokens_per_second"] == pytest.approx(sum(3 * number for number in range(6, 16)) / 5)
-    assert row["sequences_per_second"] == pytest.approx(10 * 2 * 3 / 5)
+    assert row["sequences_per_second"] == pytest.approx(10 * 6 / 5)
     assert not {"real_tokens", "sequences"} & row.keys()
 
 
 def test_a_count_is_exact_beyond_what_fp32_holds(meter: Meter) -> None:
-    for _ in range(3):
-        meter.micro({"loss": torch.tensor(0.0), "real_tokens": torch.tensor(2**24 + 1)})
-    meter.step({"loss": torch.tensor(0.0)}, torch.tensor(0.0), 0.1, 1.0)
+    total: dict[str, torch.Tensor] = {}
+    for _ in range(3):  # micro batches
+        accumulate(total, {"loss": torch.tensor(0.0), "real_tokens": torch.tensor(2**24 + 1)}, 3)
+    meter.step(total, torch.tensor(0.0), 0.1, 1.0)
     assert meter.read().row["real_tokens_per_second"] == 3 * (2**24 + 1)
 
 

@@ -101,12 +101,8 @@ def test_biases_and_norms_do_not_decay() -> None:
     assert {id(p) for p in plain["params"]} == {id(module[1].weight), id(module[1].bias), id(module[2].bias)}
 
 
-def test_biases_of_several_experts_and_flat_parameters() -> None:
+def test_biases_of_several_experts_do_not_decay() -> None:
     assert not decays("experts.bias", nn.Parameter(torch.zeros(4, 3)))
-    flat = nn.Parameter(torch.zeros(12))
-    assert not decays("linear.weight", flat)
-    flat.decays = True  # type: ignore[attr-defined]
-    assert decays("linear.weight", flat)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

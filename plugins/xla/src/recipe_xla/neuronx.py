@@ -51,9 +51,13 @@ def grid(axes: Mapping[str, int], rank: int, timeout: timedelta, *, on_xla: bool
     return Grid.of_places(axes, places, rank, timeout)
 
 
+def tensor_parallel_group() -> Any:
+    """The package's group of ranks that share layers with this one."""
+    return _module("parallel_state").get_tensor_model_parallel_group()
+
+
 def mark(parameter: Any, dim: int) -> None:
-    """Say of a share that it is one, cut along ``dim``: as our optimizers ask for it, and as the package's own do."""
-    parameter.sharers = (_module("parallel_state").get_tensor_model_parallel_group(),)
+    """Mark a shard along ``dim`` with the attributes that the package's own functions read."""
     parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
 
 

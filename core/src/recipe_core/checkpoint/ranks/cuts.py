@@ -13,15 +13,8 @@ from torch import Tensor, nn
 
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import Model, Part, load
+from recipe_core.layouts.tensor_parallel.plan import BY_ROLE
 from recipe_core.layouts.ties import ties
-
-BY_ROLE: Mapping[str, Mapping[str, int]] = {
-    "column": {"weight": 0, "bias": 0},
-    "row": {"weight": 1},
-    "vocabulary_in": {"weight": 0},
-    "vocabulary_out": {"weight": 0, "bias": 0},
-}
-"""Along which dimension a role of the plan cuts the parameters of its submodule; other roles cut nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Output matrices that another package cuts by rows: who computes with them.
+"""Output matrices that another package cuts by rows, and the :class:`Head` that computes with each.
 
-A matrix that the core cuts is a DTensor, which tells by itself. Others are plain tensors, and carry a :class:`Head`.
+A matrix that the core cuts is a DTensor, which knows its placement; those of other packages are plain tensors.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class Head(Protocol):
-    """Computes with the rows ``[own vocabulary, hidden]`` that this rank has of an output matrix."""
+    """Computes with this rank's rows ``[own vocabulary, hidden]`` of an output matrix."""
 
     def losses_and_hits(
         self, hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, *, with_hits: bool
@@ -32,12 +33,18 @@ class Head(Protocol):
         ...
 
 
+_heads: WeakTensorKeyDictionary | None = None
+"""None until a layout sets a head, so that torch.compile sees a constant where there are none."""
+
+
 def give(weight: Tensor, head: Head) -> None:
-    """From now on, ``head`` computes with ``weight``."""
-    weight.recipe_head = head  # type: ignore[attr-defined]
+    """Have ``head`` compute with ``weight`` as long as that exists."""
+    global _heads
+    if _heads is None:
+        _heads = WeakTensorKeyDictionary()
+    _heads[weight] = head
 
 
 def head_of(weight: Tensor) -> Head | None:
-    """What computes with ``weight``, where it is not the core."""
-    found: Head | None = getattr(weight, "recipe_head", None)
-    return found
+    """The head that computes with ``weight``; None where the core does."""
+    return None if _heads is None else _heads.get(weight)

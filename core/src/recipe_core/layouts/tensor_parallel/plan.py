@@ -11,12 +11,18 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from recipe_core.checkpoint.ranks.cuts import BY_ROLE
 from recipe_core.errors import ConfigError, PluginError, did_you_mean
 from recipe_core.layouts.patterns import matching
-from recipe_core.layouts.tensor_parallel.roles import Team, start, take, use_local_parameters
+from recipe_core.layouts.tensor_parallel.roles import TpGroup, start, take, use_local_parameters
 from recipe_core.layouts.ties import replace, ties
 
+BY_ROLE: Mapping[str, Mapping[str, int]] = {
+    "column": {"weight": 0, "bias": 0},
+    "row": {"weight": 1},
+    "vocabulary_in": {"weight": 0},
+    "vocabulary_out": {"weight": 0, "bias": 0},
+}
+"""Along which dimension a role of the plan cuts the parameters of its submodule; other roles cut nothing."""
 _TYPES = {"column": nn.Linear, "row": nn.Linear, "vocabulary_in": nn.Embedding, "vocabulary_out": nn.Linear}
 _UNEVEN = ("vocabulary_in", "vocabulary_out")
 """Roles that can do with parts of unequal size: nobody chose the number of words for its divisors."""
@@ -45,7 +51,7 @@ class Assignment:
     """Submodule -> role, of those that have one of their own."""
     cuts: dict[Tensor, Cut]
     partial: list[tuple[nn.Module, str]]
-    """See :class:`Team`."""
+    """See :class:`TpGroup`."""
 
 
 def assign(
@@ -56,7 +62,7 @@ def assign(
     Args:
         module: with or without values (on the meta device).
         plan: pattern of submodules -> role, see :mod:`recipe_core.layouts.tensor_parallel.roles`.
-        degree: ranks of a team.
+        degree: ranks of a tensor-parallel group.
         sequence: whether to split the residual stream along the sequence.
         even: whether all parts must be of one size, which FSDP expects of what it shares out further; else those of
             the vocabulary need not be.
@@ -88,24 +94,24 @@ def assign(
 def divide(
     module: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh, device: torch.device, sequence: bool,
     *, even: bool = False,
-) -> Team:  # fmt: skip
+) -> TpGroup:  # fmt: skip
     """Cut ``module`` over the ranks of ``mesh`` (one axis) as ``plan`` says; its parameters become DTensors.
 
     ``device`` is where the model computes; for the others, and what it raises, see :func:`assign`.
     """
     tied = ties(module)
     found = assign(module, plan, mesh.size(), sequence=sequence, even=even)
-    team = Team(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=found.partial)
+    tp = TpGroup(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=found.partial)
     replace(module, {parameter: _piece(parameter, cut, mesh) for parameter, cut in found.cuts.items()})
     for name, owner in list(module.named_modules()):
         if name in found.roles:
-            take(owner, found.roles[name], name, team, inside=_inherited(name, found.roles) == "split")
+            take(owner, found.roles[name], name, tp, inside=_inherited(name, found.roles) == "split")
         elif next(owner.parameters(recurse=False), None) is not None:
             use_local_parameters(owner)
-    start(module, team)
+    start(module, tp)
     if ties(module) != tied:
         raise PluginError(f"tensor plan: tied parameters came apart: {tied} before, {ties(module)} after")
-    return team
+    return tp
 
 
 def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
@@ -197,7 +203,7 @@ def _piece(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
     return nn.Parameter(piece, parameter.requires_grad)
 
 
-def partial_gradients(team: Team) -> list[Tensor]:
-    """This rank's part of the gradients that are still to be summed over the team; tied parameters once."""
-    gradients = {getattr(owner, name): getattr(owner, name).grad for owner, name in team.partial}
+def partial_gradients(tp: TpGroup) -> list[Tensor]:
+    """This rank's gradients that are still to be summed over the tensor-parallel group; tied parameters once."""
+    gradients = {getattr(owner, name): getattr(owner, name).grad for owner, name in tp.partial}
     return [g.to_local() if isinstance(g, DTensor) else g for g in gradients.values() if g is not None]

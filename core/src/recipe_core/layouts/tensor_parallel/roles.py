@@ -39,7 +39,7 @@ SEQUENCE = -2
 
 
 @dataclass
-class Team:
+class TpGroup:
     """The ranks that share each layer, as this one sees them."""
 
     group: ProcessGroup
@@ -68,9 +68,9 @@ class Team:
         return _apply(Gather, x, self.group, SEQUENCE, False) if self.sequence else x
 
 
-def take(module: nn.Module, role: str, name: str, team: Team, *, inside: bool) -> None:
+def take(module: nn.Module, role: str, name: str, tp: TpGroup, *, inside: bool) -> None:
     """Have ``module`` compute in its ``role``; ``inside`` a split module, the stream was entered already."""
-    module.forward = partial(_FORWARD[role], module, module.forward, name, team, inside)
+    module.forward = partial(_FORWARD[role], module, module.forward, name, tp, inside)
 
 
 def use_local_parameters(module: nn.Module) -> None:
@@ -78,34 +78,34 @@ def use_local_parameters(module: nn.Module) -> None:
     module.forward = partial(_locally, module, module.forward)
 
 
-def start(module: nn.Module, team: Team) -> None:
+def start(module: nn.Module, tp: TpGroup) -> None:
     """Have the whole model give each rank random numbers of its own, where each has another part of the sequence."""
-    module.forward = partial(_start, module, module.forward, team)
+    module.forward = partial(_start, module, module.forward, tp)
 
 
-def _start(module: nn.Module, forward: Callable[..., Any], team: Team, *args: Any, **kwargs: Any) -> Any:
-    if not (module.training and team.sequence):
+def _start(module: nn.Module, forward: Callable[..., Any], tp: TpGroup, *args: Any, **kwargs: Any) -> Any:
+    if not (module.training and tp.sequence):
         return forward(*args, **kwargs)
-    team.seed = drawn()
-    with stream(team.device, team.seed, "rank", team.rank):
+    tp.seed = drawn()
+    with stream(tp.device, tp.seed, "rank", tp.rank):
         return forward(*args, **kwargs)
 
 
 def _column(
-    module: nn.Module, forward: Callable[..., Tensor], name: str, team: Team, inside: bool, x: Tensor
+    module: nn.Module, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, x: Tensor
 ) -> Tensor:
-    output: Tensor = _locally(module, forward, x if inside else team.enter(x))
+    output: Tensor = _locally(module, forward, x if inside else tp.enter(x))
     return output
 
 
-def _row(module: nn.Linear, forward: object, name: str, team: Team, inside: bool, x: Tensor) -> Tensor:
+def _row(module: nn.Linear, forward: object, name: str, tp: TpGroup, inside: bool, x: Tensor) -> Tensor:
     with _local(module):
-        output = team.leave(F.linear(x, module.weight))
+        output = tp.leave(F.linear(x, module.weight))
         return output if module.bias is None else output + module.bias.to(output.dtype)
 
 
 def _vocabulary_in(
-    module: nn.Embedding, forward: Callable[..., Tensor], name: str, team: Team, inside: bool, ids: Tensor
+    module: nn.Embedding, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, ids: Tensor
 ) -> Tensor:
     assert isinstance(module.weight, DTensor)
     first = rows_of(module.weight).first
@@ -114,44 +114,44 @@ def _vocabulary_in(
         others = (own < 0) | (own >= rows)
         padding = -1 if module.padding_idx is None else module.padding_idx - first
         found = F.embedding(own.masked_fill(others, 0), module.weight, padding if 0 <= padding < rows else None)
-        return team.leave(found.masked_fill(others[..., None], 0))  # which also keeps gradients from the stand-in
+        return tp.leave(found.masked_fill(others[..., None], 0))  # which also keeps gradients from the stand-in
 
 
 def _vocabulary_out(
-    module: nn.Linear, forward: Callable[..., Tensor], name: str, team: Team, inside: bool, x: Tensor
+    module: nn.Linear, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, x: Tensor
 ) -> Tensor:
     assert isinstance(module.weight, DTensor)
-    return joined(_locally(module, forward, _apply(SumGradients, x, team.group)), rows_of(module.weight))
+    return joined(_locally(module, forward, _apply(SumGradients, x, tp.group)), rows_of(module.weight))
 
 
 def _sequence(
-    module: nn.Module, forward: Callable[..., Any], name: str, team: Team, inside: bool, x: Tensor, *args: Any
+    module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, x: Tensor, *args: Any
 ) -> Any:
-    if team.sequence and isinstance(module, nn.Embedding):
-        x = own_part(x, team.group, -1)
+    if tp.sequence and isinstance(module, nn.Embedding):
+        x = own_part(x, tp.group, -1)
     return _locally(module, forward, x, *args)
 
 
 def _replicated(
-    module: nn.Module, forward: Callable[..., Any], name: str, team: Team, inside: bool, x: Tensor, *args: Any
+    module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, x: Tensor, *args: Any
 ) -> Any:
-    return _whole(module, forward, name, team, inside, team.whole(x), *args)
+    return _whole(module, forward, name, tp, inside, tp.whole(x), *args)
 
 
-def _whole(module: nn.Module, forward: Callable[..., Any], name: str, team: Team, inside: bool, *args: Any) -> Any:
-    if not (team.sequence and module.training):
+def _whole(module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, *args: Any) -> Any:
+    if not (tp.sequence and module.training):
         return _locally(module, forward, *args)
-    with stream(team.device, team.seed, "module", name):  # not the rank's own, see start()
+    with stream(tp.device, tp.seed, "module", name):  # not the rank's own, see start()
         return _locally(module, forward, *args)
 
 
 def _split(
-    module: nn.Module, forward: Callable[..., Any], name: str, team: Team, inside: bool, x: Tensor, *args: Any
+    module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, x: Tensor, *args: Any
 ) -> Any:
-    x = team.enter(x)
+    x = tp.enter(x)
     if not module.training:
         return _locally(module, forward, x, *args)
-    with stream(team.device, drawn(), "part", team.rank, name):
+    with stream(tp.device, drawn(), "part", tp.rank, name):
         return _locally(module, forward, x, *args)
 
 

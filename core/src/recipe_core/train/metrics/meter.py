@@ -1,4 +1,4 @@
-"""What training measures: the loss of each step, counts of what was in its samples, and the speed of the last steps."""
+"""The meter: the loss of each step, counts over its samples, and the speed of the last steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ import torch
 from torch import Tensor
 
 from recipe_core.engine.protocol import Engine
-from recipe_core.layouts.parallel import Run
+from recipe_core.layouts.parallel import COUNTS, Run, without_counts
 from recipe_core.train.metrics.curves import Row
 
-COUNTS = ("real_tokens", "sequences")
-"""What a loss may count beside its values: tokens that are no padding, and sequences, of which a packed sample holds
-several. They are added up over micro batches, steps and ranks, where values are averaged."""
 WINDOW = 10
 """Steps, at least, that a speed is measured over."""
-
-
-def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values of a loss that are averaged."""
-    return {name: value for name, value in values.items() if name not in COUNTS}
 
 
 def mean_over_ranks(engine: Engine, run: Run, values: Mapping[str, Tensor]) -> dict[str, float]:
@@ -37,8 +29,8 @@ def _averaged(engine: Engine, run: Run, names: Iterable[str], stacked: Tensor) -
 
 
 @dataclass
-class Stretch:
-    """Consecutive steps: how many, how long they took, and what was counted in them over all ranks."""
+class Window:
+    """Consecutive steps: their number, their time, and their counts over all ranks."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -47,7 +39,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the steps since the last reading gave."""
+    """Metrics of the steps since the last reading."""
 
     row: Row
     """Means of the last step and speeds, for metrics.jsonl."""
@@ -60,7 +52,7 @@ class Meter:
 
     Args:
         engine: the device and the other ranks.
-        run: what the run is.
+        run: its mesh, precision and batch sizes.
         tokens_per_sample: length of a sample with its padding; 0 where it is not known.
         flops_per_sample: floating-point operations of one sample, where they are known.
         every_loss: keep the loss of every step until it is read.
@@ -73,38 +65,29 @@ class Meter:
         self._engine, self._run = engine, run
         self._tokens_per_sample, self._flops_per_sample = tokens_per_sample, flops_per_sample
         self._losses: list[Tensor] | None = [] if every_loss else None
-        self._counts: dict[str, Tensor] = {}  # of the step under way
-        self._counted: dict[str, list[Tensor]] = {}  # of the steps since the last reading
-        self._now = Stretch()
-        self._recent: deque[Stretch] = deque()
+        self._counts: dict[str, list[Tensor]] = {}  # one a step, since the last reading
+        self._now = Window()
+        self._recent: deque[Window] = deque()
         self._values: dict[str, Tensor] = {}
         self._norm = torch.tensor(torch.nan)
         self._lr = 0.0
 
-    def micro(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Add the counts of one micro batch; return its other values."""
-        for name in COUNTS:
-            if name in values:
-                count = values[name].detach().long()
-                self._counts[name] = self._counts[name] + count if name in self._counts else count
-        return without_counts(values)
-
     def step(self, values: dict[str, Tensor], norm: Tensor, lr: float, seconds: float) -> None:
-        """Note a step: this rank's means over its micro batches, gradient norm, learning rate, time on the host."""
-        self._values, self._norm, self._lr = values, norm, lr
-        for name, count in self._counts.items():
-            self._counted.setdefault(name, []).append(count)
-        self._counts = {}
+        """Note a step: what ``Parallel.backward`` returned, gradient norm, learning rate, time on the host."""
+        self._values, self._norm, self._lr = without_counts(values), norm, lr
+        for name in COUNTS:  # in the same order on all ranks
+            if name in values:
+                self._counts.setdefault(name, []).append(values[name].long())
         self._now.steps += 1
         self._now.seconds += seconds
         if self._losses is not None:
             self._losses.append(values["loss"])
 
     def read(self) -> Reading:
-        """Wait for the device and tell what the steps since the last reading gave; all ranks call it."""
+        """Wait for the device and return the metrics of the steps since the last reading; all ranks call it."""
         start = time.perf_counter()
         losses = {f"loss {i}": loss for i, loss in enumerate(self._losses or ())}
-        counts = {name: self._engine.total(steps) for name, steps in self._counted.items()}
+        counts = {name: self._engine.total(steps) for name, steps in self._counts.items()}
         values = {**self._values, **counts, **losses}
         # One transfer for all. The norm is the same on all ranks, and so stays out of the mean.
         norms = self._norm.to(next(iter(values.values())).device)
@@ -112,27 +95,25 @@ class Meter:
         means = _averaged(self._engine, self._run, values, stacked[:-1])
         norm = float(stacked[-1])
         self._engine.synchronize()
-        now, self._now = self._now, Stretch()
+        now, self._now = self._now, Window()
         now.seconds += time.perf_counter() - start
         now.counts = {name: means[name] * self._run.dp_size for name in counts}
-        self._counted = {}
+        self._counts = {}
         if self._losses is not None:
             self._losses = []
         row = {name: means[name] for name in self._values}
         row |= {"lr": self._lr, "grad_norm": norm, "seconds": now.seconds / now.steps}
         return Reading(row | self._speeds(now), [means[name] for name in losses])
 
-    def _speeds(self, now: Stretch) -> Row:
-        """Speeds over the last stretches that make up WINDOW steps; ``now`` is the newest."""
+    def _speeds(self, now: Window) -> Row:
+        """Speeds over the last windows that make up WINDOW steps; ``now`` is the newest."""
         self._recent.append(now)
-        while sum(stretch.steps for stretch in self._recent) - self._recent[0].steps >= WINDOW:
+        while sum(window.steps for window in self._recent) - self._recent[0].steps >= WINDOW:
             self._recent.popleft()
-        seconds = sum(stretch.seconds for stretch in self._recent)
-        samples = sum(stretch.steps for stretch in self._recent) * self._run.train.global_batch / seconds
+        seconds = sum(window.seconds for window in self._recent)
+        samples = sum(window.steps for window in self._recent) * self._run.train.global_batch / seconds
         counted = {
-            name: sum(stretch.counts[name] for stretch in self._recent) / seconds
-            for name in COUNTS
-            if name in now.counts
+            name: sum(window.counts[name] for window in self._recent) / seconds for name in COUNTS if name in now.counts
         }
         row: Row = {"samples_per_second": samples, "sequences_per_second": counted.get("sequences", samples)}
         if "real_tokens" in counted:

@@ -1,4 +1,4 @@
-"""AdamW, and what the optimizers here have in common: states, weights and states of any width, sharded parameters."""
+"""AdamW, and the base of the optimizers here: states, weights and states of any width, sharded parameters."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from recipe_core.hooks.train import Train
 from recipe_core.train.optim.adam import adam_, fused
-from recipe_core.train.optim.batch import Batch
+from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.pieces import chunks
 from recipe_core.train.optim.rounding import Rounding
-from recipe_core.train.optim.shards import local, sharers
+from recipe_core.train.optim.shards import Groups, local, shard_groups
 from recipe_core.train.optim.wide import FIRSTS, SECONDS, Widener, computing
 
 Group = dict[str, Any]
@@ -23,23 +24,25 @@ Group = dict[str, Any]
 class AdamW(torch.optim.Optimizer):
     """AdamW (Loshchilov and Hutter, 2019).
 
-    States of a parameter: ``step`` (on the host, so that nobody waits for the device), ``exp_avg`` and ``exp_avg_sq``
+    States of a parameter: ``step`` (on the host, no device synchronisation), ``exp_avg`` and ``exp_avg_sq``
     (placed as the parameter is), and ``master`` where ``train.optimizer_states`` asks for it.
 
     Args:
         groups: parameters with their weight decay.
         train: rates, widths and the seed.
         names: of all parameters; stochastic rounding follows from them.
+        sharded: of parameters that are shards as plain tensors, the groups of ranks that hold the other shards.
         traced: each step is one and the same graph, and the runtime rounds, see
             :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
 
     def __init__(
-        self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str], *, traced: bool = False
-    ) -> None:
+        self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str],
+        sharded: Mapping[nn.Parameter, Groups] | None = None, *, traced: bool = False,
+    ) -> None:  # fmt: skip
         settings = {"lr": train.lr, "betas": train.betas, "eps": train.eps, "weight_decay": train.weight_decay}
         super().__init__(groups, settings)
-        self._kept = train.optimizer_states
+        self._kept, self._clip, self._sharded = train.optimizer_states, train.trust_clip, sharded or {}
         self._traced = traced
         ours = train.stochastic_rounding and not traced  # else the runtime rounds
         self._rounding = Rounding(train.seed, names) if ours else None
@@ -58,7 +61,7 @@ class AdamW(torch.optim.Optimizer):
                 batch.finish()
         return loss
 
-    def _update(self, batch: Batch, group: Group, widener: Widener) -> None:
+    def _update(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
         """One step of the parameters of ``batch``."""
         whole = self._in_place(batch)
         dtype = batch.weights[0].dtype if whole else computing(batch.weights[0].dtype)
@@ -76,19 +79,20 @@ class AdamW(torch.optim.Optimizer):
             widener.store(firsts, batch, chunk, FIRSTS)
             widener.store(seconds, batch, chunk, SECONDS)
 
-    def _batches(self, parameters: list[nn.Parameter]) -> list[Batch]:
+    def _batches(self, parameters: list[nn.Parameter]) -> list[ParameterBatch]:
         """The parameters that have gradients, one step on. The order is the same on all ranks."""
         found = [(p, p.grad.dtype, self._state(p)) for p in parameters if p.grad is not None]
         if found:
             torch._foreach_add_([state["step"] for _, _, state in found], 1)
-        batches: dict[tuple[Any, ...], Batch] = {}
+        batches: dict[tuple[Any, ...], ParameterBatch] = {}
         for p, dtype, state in found:
-            step, shared, held = int(state["step"].item()), sharers(p), local(p)
-            key = (held.device, held.dtype, dtype, "master" in state, step, shared)
-            batches.setdefault(key, Batch(step, shared)).add(p, state)
+            step, shard = int(state["step"].item()), local(p)
+            over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
+            key = (shard.device, shard.dtype, dtype, "master" in state, step, over)
+            batches.setdefault(key, ParameterBatch(step, over)).add(p, state)
         return list(batches.values())
 
-    def _in_place(self, batch: Batch) -> bool:
+    def _in_place(self, batch: ParameterBatch) -> bool:
         """Whether one call updates everything where it lies; else it is worked through in chunks, with copies."""
         weight = batch.weights[0]
         same = {t.dtype for t in (weight, batch.gradients[0], batch.firsts[0])} == {weight.dtype} and not batch.masters

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from recipe_core.train.optim.pieces import matrix
-from recipe_core.train.optim.shards import local, local_gradient
+from recipe_core.train.optim.shards import Groups, local, local_gradient
 
 
 @dataclass
-class Batch:
+class ParameterBatch:
     """Parameters of one device and one dtype, sharded over the same ranks, with equally many steps behind them.
 
     The lists of tensors hold what this process has of each, as matrices ``[first dimension, all others]``.
@@ -21,7 +20,7 @@ class Batch:
 
     step: int
     """Which step of theirs this is, from 1."""
-    sharers: tuple[ProcessGroup, ...]
+    shard_groups: Groups
     """The groups over which these parameters are sharded."""
     parameters: list[nn.Parameter] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
@@ -54,7 +53,7 @@ class Batch:
             return self._scattered[-1][1]
         return weight
 
-    def parts(self, limit: int) -> Iterator[Batch]:
+    def parts(self, limit: int) -> Iterator[ParameterBatch]:
         """Batches of at most ``limit`` values each, or of one larger tensor.
 
         The whole tensors count, not what this process has of them, so that all ranks make the same parts.
@@ -67,7 +66,7 @@ class Batch:
             size += parameter.numel()
         yield self._part(start, len(self.parameters))
 
-    def _part(self, start: int, stop: int) -> Batch:
+    def _part(self, start: int, stop: int) -> ParameterBatch:
         names = ("parameters", "weights", "gradients", "firsts", "seconds", "masters")
         return replace(self, **{name: getattr(self, name)[start:stop] for name in names})
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from recipe_core.hooks.train import Train
 from recipe_core.train.optim.adam import adam_, numbers
 from recipe_core.train.optim.adamw import AdamW, Group
-from recipe_core.train.optim.batch import Batch
+from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.norms import Norms
 from recipe_core.train.optim.pieces import Piece, chunks, cut, views
 from recipe_core.train.optim.wide import FIRSTS, SECONDS, Widener, computing
@@ -34,24 +33,18 @@ class Lamb(AdamW):
     it takes AdamW's step. (NVIDIA's does so wherever the weight decay is 0; here decay and adapting are independent.)
     """
 
-    def __init__(
-        self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str], *, traced: bool = False
-    ) -> None:
-        super().__init__(groups, train, names, traced=traced)
-        self._clip = train.trust_clip
-
-    def _update(self, batch: Batch, group: Group, widener: Widener) -> None:
+    def _update(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
         if not group.get("adapts", True):
             super()._update(batch, group, widener)
             return
         for part in batch.parts(_CPU_UPDATES if batch.weights[0].is_cpu else _UPDATES):
             self._adapt(part, group, widener)
 
-    def _adapt(self, batch: Batch, group: Group, widener: Widener) -> None:
+    def _adapt(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
         """One step of the tensors of ``batch``, in two passes: all of an update must be there before its norm is."""
         dtype = computing(batch.weights[0].dtype)
         flat = batch.weights[0].new_empty(sum(weight.numel() for weight in batch.weights), dtype=dtype)
-        updates, norms = cut(flat, batch.weights), Norms(len(batch.weights), batch.sharers, flat)
+        updates, norms = cut(flat, batch.weights), Norms(len(batch.weights), batch.shard_groups, flat)
         plan = chunks(batch.weights)
         for chunk in plan:
             parts = views(updates, chunk)
@@ -70,7 +63,7 @@ class Lamb(AdamW):
             widener.store_weights(wide, batch, chunk)
 
     def _direction(
-        self, out: list[Tensor], batch: Batch, chunk: Sequence[Piece], group: Group, widener: Widener
+        self, out: list[Tensor], batch: ParameterBatch, chunk: Sequence[Piece], group: Group, widener: Widener
     ) -> None:
         """Adam's update without the learning rate, into ``out``; the moments move on."""
         dtype = out[0].dtype

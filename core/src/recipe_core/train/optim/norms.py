@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from recipe_core.train.optim.pieces import Piece
+from recipe_core.train.optim.shards import Groups
 
 
 class Norms:
@@ -18,12 +18,12 @@ class Norms:
 
     Args:
         count: of the tensors.
-        sharers: the groups of ranks over which each of the tensors is sharded.
+        shard_groups: the groups of ranks over which each of the tensors is sharded.
         like: a tensor of the device and dtype to compute with.
     """
 
-    def __init__(self, count: int, sharers: tuple[ProcessGroup, ...], like: Tensor) -> None:
-        self._count, self._sharers, self._like = count, sharers, like
+    def __init__(self, count: int, shard_groups: Groups, like: Tensor) -> None:
+        self._count, self._shard_groups, self._like = count, shard_groups, like
         self._owners: list[int] = []
         self._weights: list[Tensor] = []
         self._updates: list[Tensor] = []
@@ -43,7 +43,7 @@ class Norms:
         if self._owners:  # this rank may hold nothing of them
             squares = torch.stack([torch.stack(self._weights), torch.stack(self._updates)]).square_()
             whole.index_add_(1, _index(tuple(self._owners), whole.device), squares)
-        for group in self._sharers:
+        for group in self._shard_groups:
             dist.all_reduce(whole, group=group)
         weights, updates = whole.sqrt_()
         found = torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)

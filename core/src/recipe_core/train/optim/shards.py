@@ -7,9 +7,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
+Groups = tuple[ProcessGroup, ...]
+
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of ``tensor`` that this process holds: all of a plain tensor. It shares the memory."""
+    """The local shard of ``tensor``: all of a plain tensor. It shares the memory."""
     held = tensor.detach()
     return held.to_local() if isinstance(held, DTensor) else held
 
@@ -29,14 +31,8 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
     return local(gradient)
 
 
-def sharers(parameter: Tensor) -> tuple[ProcessGroup, ...]:
-    """The groups over which sums of local values must be summed to be those of the whole tensor.
-
-    A layout that keeps shards as plain tensors marks each with its groups, ``parameter.sharers = (group,)``.
-    """
-    if not isinstance(parameter, DTensor):
-        marked: tuple[ProcessGroup, ...] = getattr(parameter, "sharers", ())
-        return marked
+def shard_groups(parameter: DTensor) -> Groups:
+    """The groups over which sums of local values must be summed to be those of the whole tensor."""
     mesh = parameter.device_mesh
     return tuple(mesh.get_group(axis) for axis, place in enumerate(parameter.placements) if not place.is_replicate())
 

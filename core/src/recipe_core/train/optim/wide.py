@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recipe_core.train.optim.batch import Batch
+from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.pieces import Piece, Scratch, cut, views
 from recipe_core.train.optim.rounding import Keys, Rounding, round_
 
@@ -54,14 +54,14 @@ class Widener:
         torch._foreach_copy_(values, places)
         return Wide(values, places, flat)
 
-    def store_weights(self, wide: Wide, batch: Batch, chunk: Sequence[Piece]) -> None:
+    def store_weights(self, wide: Wide, batch: ParameterBatch, chunk: Sequence[Piece]) -> None:
         """Put the updated weights in their place, ``wide`` being what :meth:`widen` gave of ``batch.updated``."""
         if batch.masters:
             torch._foreach_copy_(views(batch.weights, chunk), wide.values)
         else:
             self.store(wide, batch, chunk, WEIGHTS)
 
-    def store(self, wide: Wide, batch: Batch, chunk: Sequence[Piece], what: int) -> None:
+    def store(self, wide: Wide, batch: ParameterBatch, chunk: Sequence[Piece], what: int) -> None:
         """Round what was computed into the tensors' own memory; ``wide`` is used up.
 
         Args:

@@ -76,6 +76,7 @@ class NeuronTeam(Traced):
         super().__init__(module, run)
         self._team = cast("Grid", run.mesh)["tp"].get_group()
         self._shares, self._partial, self._dense = dict(shares), partial, dense
+        self.shard_groups = {name: (neuronx.tensor_parallel_group(),) for name in shares}
         assert self._team.host is not None  # each rank is a process
         self._mesh = DeviceMesh.from_group(self._team.host, "cpu", mesh_dim_names=("tp",))
 
