@@ -29,7 +29,7 @@ def run(*command: str | Path, **environment: str) -> None:
 
 
 def runtime(library: str) -> str:
-    """Where the compiler keeps a library of its sanitizers."""
+    """The path of a library of the compiler's sanitizers."""
     compiler = os.environ.get("CXX", "c++")
     found = subprocess.run([compiler, f"-print-file-name={library}"], capture_output=True, text=True, check=True)
     return found.stdout.strip()

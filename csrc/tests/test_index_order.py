@@ -1,4 +1,4 @@
-"""What the fast order promises: every permutation as likely as any other, and the same one on every machine."""
+"""Promises of the fast order: every permutation as likely as any other, and the same one on every machine."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_another_thread_runs_meanwhile(prepare: Callable[[], Callable[[], object
 
 
 def seen_meanwhile(work: Callable[[], object]) -> bool:
-    """Whether this thread runs in the middle of the time that ``work`` takes in another."""
+    """True if this thread runs in the middle of the time that ``work`` takes in another."""
     span: list[float] = []
 
     def timed() -> None:

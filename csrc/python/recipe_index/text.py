@@ -16,4 +16,4 @@ PIECES = re.compile(
     |.(?:.*?(?:(?<=[A-Za-z0-9])(?=[\n,.;:!?)"(\-])|(?<=\S)(?=\ )|(?=\ \S)|\Z))  # anything, up to the next cut""",
     re.DOTALL | re.VERBOSE,
 )
-"""Where texts are cut: the pieces that :class:`Pieces` looks for, as a pattern for one piece."""
+"""Pattern for one piece of text, as :class:`Pieces` cuts it."""

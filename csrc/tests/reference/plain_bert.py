@@ -17,7 +17,7 @@ PAIR = np.dtype(
         ("random_next", "u1"), ("single", "u1"), ("unused", "<u2"),
     ]
 )  # fmt: skip
-"""Where the two segments of a sample are in the tokens, and what its own random numbers are drawn from."""
+"""Places of the two segments of a sample in the tokens, and the key of its own random numbers."""
 SPECIAL, CONTINUATION = 1, 2
 LONGEST_WORD = 100
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DOCUMENTS, LAST_DOCUMENTS, SAMPLES, LAST_SAMPLES = 1, 2, 3, 4
-"""What is shuffled: two shuffles of one seed share no random numbers."""
+"""Uses of a shuffle: two shuffles of one seed share no random numbers."""
 
 BUCKET_ENTRIES = 1 << 15
 """The expected size of a bucket is at most this, 128 KiB of int32, which a second-level cache holds."""

@@ -65,7 +65,7 @@ def test_layout_is_that_of_the_published_scripts(shards: Path) -> None:
 
 
 def test_every_sample_is_cut_from_the_documents(shards: Path, text: Path, vocabulary: Path) -> None:
-    """Undo the masks: both segments are stretches of one document, and of another where the label says so."""
+    """Undo the masks: both segments are runs of tokens of one document, and of another where the label says so."""
     wordpiece = Vocabulary.read(vocabulary, True).wordpiece()
     documents = []
     for line in text.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""What autograd keeps of a forward pass, to hold the facts of a model against."""
+"""Memory that autograd keeps of a forward pass, to compare with the facts of a model."""
 
 from __future__ import annotations
 

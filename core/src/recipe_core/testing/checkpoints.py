@@ -1,4 +1,4 @@
-"""Convert checkpoints and look at all that is in them."""
+"""Convert checkpoints and read all of their content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
 
 
 def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    """Whether two of these agree to the last bit."""
+    """True if two of these agree to the last bit."""
     from recipe_core.checkpoint.lazy import same_bits
 
     return bool(one) and one.keys() == two.keys() and all(same_bits(tensor, two[n]) for n, tensor in one.items())

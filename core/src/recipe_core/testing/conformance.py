@@ -156,7 +156,7 @@ class PluginConformance:
             assert run.results["step"] == 4, name
 
     def test_stop_and_resume_gives_the_same_losses(self, whole: dict[str, Finished], tmp_path: Path) -> None:
-        """Stopped after 2 of 4 steps and continued: every loss is that of the uninterrupted run, to the last bit."""
+        """Stopped after 2 of 4 steps and continued: every loss equals the uninterrupted run, to the last bit."""
         for name, run in whole.items():
             out = tmp_path / name
             words = ("train.steps=4", "train.log_every=1", "train.stop_after=2")
@@ -164,7 +164,7 @@ class PluginConformance:
             assert run_tiny(name, out, *words).column() == run.column(), name
 
     def test_same_samples_on_one_and_two_ranks(self, registry: Registry, tmp_path: Path) -> None:
-        """Which samples a step sees does not depend on the number of ranks that share them."""
+        """The samples of a step do not depend on the number of ranks."""
         for recipe in self.recipes():
             job = resolve(registry, f"{recipe.name}:tiny")
             streams = [_stream(job, size, tmp_path) for size in (1, 2)]
@@ -176,7 +176,7 @@ class PluginConformance:
                 assert all(sample[key].equal(streams[1][number][key]) for key in sample), (recipe.name, number)
 
     def test_formats_round_trip(self, tmp_path: Path) -> None:
-        """What a checkpoint format saved, it recognises, loads and opens, bit by bit, and is known by its files."""
+        """A format recognises, loads and opens its own checkpoints, bit by bit, and is known by its files."""
         import torch
 
         from recipe_core.checkpoint.formats.base import Format

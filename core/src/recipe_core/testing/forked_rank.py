@@ -15,11 +15,11 @@ from recipe_core.cli.main import main
 from recipe_core.testing import forks
 
 _PROGRAM = 3
-"""How many words of a rank's line are the program: Python, ``-m`` and the module."""
+"""Words of a rank's command line that are the program: Python, ``-m`` and the module."""
 
 
 class ForkedRank:
-    """What the supervisor uses of :class:`subprocess.Popen`, for a process that need not import PyTorch once more.
+    """The parts of :class:`subprocess.Popen` that the supervisor uses, for a process that imports PyTorch no more.
 
     Tests start hundreds of ranks, and the imports of a rank take longer than its steps.
     """
@@ -60,7 +60,7 @@ class ForkedRank:
 
 
 def _ends(where: int | IO[bytes]) -> tuple[IO[bytes] | None, int]:
-    """What the supervisor reads, and the descriptor that the rank writes to."""
+    """The stream that the supervisor reads, and the descriptor that the rank writes to."""
     if where != PIPE:
         return None, where if isinstance(where, int) else where.fileno()
     reader, writer = os.pipe()

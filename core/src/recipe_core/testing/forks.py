@@ -25,7 +25,7 @@ def context() -> Any:
 
 
 def enter(environment: Mapping[str, str]) -> None:
-    """In the new process: replace the environment, which is that of the moment when the first one started.
+    """In the new process: replace the environment, which stems from the start of the first one.
 
     What was imported before stays as it is; the garbage collector need not look through it again and again.
     """

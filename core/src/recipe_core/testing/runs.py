@@ -20,7 +20,7 @@ from recipe_core.train.metrics.curves import Row, read_rows
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run left behind."""
+    """A finished run: folder, metrics, results and output."""
 
     out: Path
     rows: list[Row]
@@ -28,7 +28,7 @@ class Finished:
     results: dict[str, Any]
     """results.json"""
     text: str
-    """What the command printed."""
+    """Output of the command."""
 
     def column(self, key: str = "loss") -> dict[int, Any]:
         """A metric by step."""

@@ -88,6 +88,6 @@ def data_facts(config: ToyData) -> DataFacts:
 
 
 def registry(*others: object) -> Registry:
-    """This plugin, the core and ``others`` (modules of plugins), whatever else is installed."""
+    """This plugin, the core and ``others`` (modules of plugins), and no other installed plugin."""
     modules: list[object] = [plugin, sys.modules[__name__], *others]
     return load([(f"plugin {number}", partial(lambda module: module, module)) for number, module in enumerate(modules)])

@@ -47,19 +47,19 @@ class NeuronBertFormat(OneFile):
         return f"ckpt_{state.get('progress', {}).get('step', 0)}.pt"
 
     def find(self, path: Path) -> Path | None:
-        """The file itself, or that of the highest step in a folder."""
+        """The file itself, or the one of the highest step in a folder."""
         if path.is_file():
             return path
         found = {int(m[1]): p for p in path.glob("ckpt_*.pt") if (m := FILE.fullmatch(p.name))}
         return found[max(found)] if found else None
 
     def detect(self, path: Path) -> bool:
-        """Whether it is called as the scripts call it."""
+        """True if its name is one that the scripts write."""
         file = self.find(path)
         return file is not None and FILE.fullmatch(file.name) is not None
 
     def encode(self, state: Mapping[str, Any], context: SaveContext) -> dict[str, Any]:
-        """What the file holds for ``state``."""
+        """The content of the file for ``state``."""
         progress = dict(state.get("progress", {}))
         step = int(progress.get("step") or 0)
         tree: dict[str, Any] = {"model": self._named(to_theirs(NAMES, state["model"], ties=True))}

@@ -1,4 +1,4 @@
-"""What a finished run is told about its data: how well one could guess masked words without any model."""
+"""Unigram entropy of the masked words, for the closing words of a run."""
 
 from __future__ import annotations
 

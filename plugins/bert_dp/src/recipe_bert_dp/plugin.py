@@ -1,4 +1,4 @@
-"""What this plugin adds. Start here."""
+"""Everything that this plugin adds. Start here."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BertPretraining:
     """BERT with the heads of its pre-training, as Hugging Face's BertForPreTraining."""
 
     size: Literal["bert-base-uncased", "bert-large-uncased", "custom"] = "bert-base-uncased"
-    """Whose sizes to take where none is given below; ``custom``: nobody's, so give layers, hidden and heads."""
+    """Sizes where none is set below; ``custom``: none, so set layers, hidden and heads."""
     layers: int | None = None
     """Blocks, each attention and two linear layers."""
     hidden: int | None = None
@@ -77,7 +77,7 @@ class BertPretraining:
 
     @property
     def sizes(self) -> Sizes:
-        """What is given, filled up with what ``size`` says."""
+        """The sizes that are set, and those of ``size`` for the others."""
         if self.size in PUBLISHED:
             base = asdict(PUBLISHED[self.size])
         else:
@@ -88,7 +88,7 @@ class BertPretraining:
         return Sizes(**base)
 
     def resolved(self) -> dict[str, Any]:
-        """All settings with the sizes that are in force, whatever they are called (``size``)."""
+        """All settings with the sizes that are in force, without ``size``."""
         return {name: value for name, value in {**asdict(self), **asdict(self.sizes)}.items() if name != "size"}
 
     def _sizes_missing(self) -> list[str]:
@@ -108,7 +108,7 @@ class BertHdf5:
     """Folders, or single shards. In a folder, ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation,
     at any depth. None: the English text that CPython carries, prepared once per machine."""
     packed: bool | None = None
-    """Whether a row holds several samples: ``true`` takes packed shards only, ``false`` plain ones only; unless given,
+    """Rows with several samples: ``true`` takes packed shards only, ``false`` plain ones only; unless given,
     the files decide, and the embedded corpus is packed. A sample of ``train.global_batch`` is a row."""
     sequence: int = 128
     """Tokens of a row; the shards must have been made for it."""
@@ -143,7 +143,7 @@ class PrepareHdf5(TextInput):
     workers: int = 0
     """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
     seed: int = 1234
-    """What pairs, masks and the shard of each sample follow from."""
+    """Seed of pairs, masks and the shard of each sample."""
     lowercase: bool = True
     """For an uncased vocabulary: letters become small and lose their accents."""
     sequence: int = 128

@@ -1,4 +1,4 @@
-"""What this plugin adds: a recipe of parts that others bring; model, data and log line are bert_dp's by name."""
+"""A recipe of parts that other plugins bring; model, data and log line are bert_dp's by name."""
 
 from __future__ import annotations
 

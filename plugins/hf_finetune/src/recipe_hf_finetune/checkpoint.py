@@ -66,5 +66,5 @@ class TrainerFormat(Format):
         return self._hf.files(path if path.is_dir() else path.parent)
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` is such a folder."""
+        """True if ``path`` is such a folder."""
         return (path / STATE).is_file()

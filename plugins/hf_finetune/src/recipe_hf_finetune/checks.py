@@ -1,4 +1,4 @@
-"""What ``recipe check`` and ``recipe run`` find wrong before anything is loaded. No torch here."""
+"""Checks of ``recipe check`` and ``recipe run`` before anything is loaded. No torch here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipe_hf_finetune.model.source import RECIPE, has_tokenizer, ready
 from recipe_hf_finetune.settings import SequenceClassifier
 
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
-"""What a name on the hub looks like: one word, or owner/name."""
+"""A name on the hub: one word, or owner/name."""
 
 
 def problems(job: Job, world_size: int) -> Iterator[str]:
@@ -37,7 +37,7 @@ def problems(job: Job, world_size: int) -> Iterator[str]:
 
 
 def _resume(job: Job) -> Iterator[str]:
-    """Whether the checkpoint to go on from is of a model of these sizes, as far as its job.yaml tells."""
+    """Check that the checkpoint to continue from has a model of these sizes, as far as its job.yaml tells."""
     if job.train.resume in ("auto", "none"):
         return
     try:
@@ -100,7 +100,7 @@ def _traced(job: Job) -> Iterator[str]:
 
 
 def _source(config: SequenceClassifier) -> Iterator[str]:
-    """Whether the model is there, as far as one can tell without a network."""
+    """Check that the model exists, as far as that can be seen without a network."""
     source = config.source
     if source is None:
         return
@@ -142,7 +142,7 @@ def _recipe(name: str) -> Iterator[str]:
 
 
 def _length(job: Job) -> Iterator[str]:
-    """Whether the model has as many positions as samples have tokens, where its config.json is here."""
+    """Check that the model has as many positions as samples have tokens, if its config.json is here."""
     place = ready(job.model.config.source or "") if job.model.config.source else None
     path = Path(place or "") / "config.json"
     if not place or not path.is_file():

@@ -1,4 +1,4 @@
-"""What this plugin adds. Start here."""
+"""Everything that this plugin adds. Start here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def register_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
-    """What the Trainer saves."""
+    """Checkpoints of the Trainer."""
     yield CheckpointFormat(
         name="hf_trainer",
         build="recipe_hf_finetune.checkpoint:TrainerFormat",

@@ -1,4 +1,4 @@
-"""What ``recipe run hf_finetune`` does: prepare model and samples, hand over to the Trainer, tell the results.
+"""``recipe run hf_finetune``: prepare model and samples, hand over to the Trainer, report the results.
 
 Launching, run folder, metrics, checkpoints and signals are the core's; training is Hugging Face's.
 """
@@ -25,7 +25,7 @@ from recipe_hf_finetune.settings import settings
 from recipe_hf_finetune.trainer.arguments import prepare_environment
 
 TOKENIZER = "tokenizer"
-"""Where in the run folder a vocabulary lies that was trained for it."""
+"""Folder of the trained vocabulary in the run folder."""
 
 
 def run(job: Job, out: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
 
 
 def _place(job: Job, out: Path, engine: engines.Engine, source: str | None) -> str | None:
-    """Where ``from_pretrained`` finds the weights; a checkpoint of another format is converted first."""
+    """The folder or name of the weights for ``from_pretrained``; a checkpoint of another format is converted first."""
     if source is None:
         return None
     found = sources.ready(source)
@@ -116,7 +116,7 @@ def _place(job: Job, out: Path, engine: engines.Engine, source: str | None) -> s
 
 
 def _tokenizer(job: Job, out: Path, engine: engines.Engine, place: str | None) -> str:
-    """Where the tokenizer is; one is trained where there is none."""
+    """The folder or name of the tokenizer; one is trained where there is none."""
     config = job.model.config
     if config.tokenizer is not None:
         return str(config.tokenizer)

@@ -102,7 +102,7 @@ class TextClassification:
 
     @property
     def embedded(self) -> bool:
-        """Whether the samples are made of Python's text."""
+        """True if the samples are made of Python's text."""
         return not (self.task or self.folder or self.train)
 
 

@@ -19,7 +19,7 @@ TOKENS = 60
 
 
 def closing(module: GptModel, job: Job, run: Run) -> dict[str, Any]:
-    """What the model makes of a prompt, as ``{"sample": text}``; empty where no tokenizer of the data is known.
+    """Text that the model adds to a prompt, as ``{"sample": text}``; empty where no tokenizer of the data is known.
 
     Every rank may call it and gets the same. A tokenizer that cannot be read does not fail a run that has finished: its
     message comes back as ``{"sample_error": message}``.

@@ -32,8 +32,8 @@ class Gpt:
     attention_dropout: float = 0.1
     """On the attention probabilities."""
     init_std: float = 0.02
-    """Standard deviation of the initial weights; that of matrices which write into the residual stream is divided by
-    the root of twice the layers."""
+    """Standard deviation of the initial weights; for matrices that write into the residual stream it
+    is divided by the root of twice the layers."""
 
     def __post_init__(self) -> None:
         problems = too_small(self, 1, "layers", "hidden", "heads", "positions", "vocabulary")

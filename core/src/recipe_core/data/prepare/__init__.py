@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What ``recipe inspect`` shows of a data set."""
+    """Facts, lengths and an example of a data set, for ``recipe inspect``."""
 
     kind: str
     """``Megatron token files``, say."""
@@ -55,11 +55,11 @@ class DataFiles(Protocol):
     """The files of one kind of data set."""
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` (a file, a folder, or a path without its ending) holds files of this kind."""
+        """True if ``path`` (a file, a folder, or a path without its ending) holds files of this kind."""
         ...
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
-        """What is in it; ``tokenizer`` (a tokenizer.json or vocab.txt) is for the example.
+        """Read facts and an example; ``tokenizer`` (a tokenizer.json or vocab.txt) decodes the example.
 
         Raises:
             DataError: the files are damaged.

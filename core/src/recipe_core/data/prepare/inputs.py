@@ -1,4 +1,4 @@
-"""What a manifest says of the inputs."""
+"""Entries of a manifest for the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a prepared data set was made from, and what its files must be."""
+"""``manifest.json``: the inputs and settings of a prepared data set, and sizes and hashes of its files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def file_problems(folder: Path, manifest: Mapping[str, Any], beside: Sequence[st
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether ``folder`` is a data set of ``recipe prepare``: a real folder with a manifest of ours in it.
+    """True if ``folder`` is a data set of ``recipe prepare``: a real folder with a manifest of ours in it.
 
     Others write files named ``manifest.json`` too.
     """

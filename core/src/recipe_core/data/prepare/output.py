@@ -116,7 +116,7 @@ class Output:
             )
 
     def _published(self) -> bool:
-        """Whether ``final`` is complete, and a run ended before it had cleared up."""
+        """True if ``final`` is complete, and a run ended before it removed its own files."""
         return bool(_entries(self.final)) and (self.final / NAME).is_file()
 
     def _recover(self) -> None:
@@ -187,7 +187,7 @@ class Output:
 
     @property
     def done(self) -> list[dict[str, Any]]:
-        """What :meth:`note` recorded, in this run and the one it continues."""
+        """Facts that :meth:`note` recorded, in this run and the one that it continues."""
         return [entry for entry in self.entries[1:] if entry != _REPLACES]
 
     def note(self, entry: dict[str, Any]) -> None:

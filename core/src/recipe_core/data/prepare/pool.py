@@ -29,7 +29,7 @@ AHEAD = 3
 """Items per worker that may be under way or waiting for an earlier one: what bounds the memory."""
 _NOTE_BYTES = 500
 _note: Any = ctypes.create_string_buffer(_NOTE_BYTES)
-"""What this process works on; in a worker, memory that the parent still reads when the worker is gone."""
+"""The item in work in this process; in a worker, memory that the parent can still read when the worker is gone."""
 
 
 class WorkerDiedError(DataError):
@@ -46,7 +46,7 @@ def working_on(part: object) -> None:
 
 
 def fitting(workers: int, size: float, items: int | None = None) -> int:
-    """Processes to use for work that keeps a core busy; a setting that asks for more is told once.
+    """Processes to use for work that keeps a core busy; a setting that asks for more is reported once.
 
     Args:
         workers: the setting; 0 leaves it open.
@@ -123,13 +123,13 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     note: Any
-    """What it works on; memory that it shares with this process."""
+    """The item in work; memory that the worker shares with this process."""
     job: _Job[Any] | None = field(default=None)
 
 
 @dataclass
 class _Failure:
-    """What a worker sends instead of a result."""
+    """The message of a worker in place of a result."""
 
     error: RecipeError | None
     message: str
@@ -137,7 +137,7 @@ class _Failure:
 
 
 class _RemoteTraceback(Exception):
-    """Where in a worker it happened: the cause of the error that is raised here."""
+    """Traceback of a worker: the cause of the error that is raised here."""
 
 
 class _Pool:

@@ -1,4 +1,4 @@
-"""How far a preparation is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a preparation: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

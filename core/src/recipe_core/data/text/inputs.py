@@ -1,4 +1,4 @@
-"""Which files the inputs name, and how each is written; everything that is wrong with them in one message."""
+"""Input files with their formats and encodings; all problems in one message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MARKED_UP = {
 }
 """Endings of text that has a structure which nothing here reads: refused unless a format is set."""
 _BINARY = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"PAR1": "parquet", b"%PDF": "pdf"}
-"""First bytes of such files, whatever they are called."""
+"""First bytes of such files, under any name."""
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _LOOK = 1 << 14
 """Bytes at the start of a file that tell its format."""
@@ -128,7 +128,7 @@ def _matches(pattern: Path, problems: list[str]) -> list[Path]:
 
 
 def _source(path: Path, settings: TextInput) -> Source | str:
-    """How to read ``path``, or what is wrong with it."""
+    """The way to read ``path``, or its problem as text."""
     *stem, ending = path.name.lower().split(".")
     expected = _PACKED.get(ending) if stem else None
     inner = ".".join(stem) if expected else path.name.lower()
@@ -196,5 +196,5 @@ def _is_json_line(start: str) -> bool:
 
 
 def _wide(encoding: str) -> bool:
-    """Whether zero bytes are usual in text of this encoding."""
+    """True if zero bytes are usual in text of this encoding."""
     return b"\0" in "a".encode(encoding)

@@ -1,4 +1,4 @@
-"""The English text that CPython carries: that of ``help()``'s topics and of the standard library's docstrings.
+"""The English text that CPython carries: ``help()``'s topics and the standard library's docstrings.
 
 It is read from the source files, without importing any of them. So a recipe has real text to learn from, with no file
 and no download.

@@ -73,7 +73,7 @@ def sentences(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _pattern() -> Any:
-    """Where a sentence may end: a stop, what closes with it, and the white space that follows."""
+    """Possible ends of a sentence: a stop, what closes with it, and the white space that follows."""
     try:
         import regex
     except ImportError as error:
@@ -89,7 +89,7 @@ def _pattern() -> Any:
 
 
 def _ends(line: str, start: int, at: int, after: int) -> bool:
-    """Whether the full stop at ``at`` ends the sentence from ``start``; ``after`` is where the next one would begin."""
+    """True if the full stop at ``at`` ends the sentence from ``start``; ``after`` is where the next one would begin."""
     if line[at + 1] in ".!?…":
         return True
     low = max(start, at - _LONGEST - 2)
@@ -116,7 +116,7 @@ def _word(line: str, at: int) -> str:
 
 
 def _starts(line: str, after: int) -> bool:
-    """Whether the word at ``after`` mostly begins a sentence. Not so "A.", which is another initial."""
+    """True if the word at ``after`` mostly begins a sentence. Not so "A.", which is another initial."""
     word = _word(line, after).lstrip(_OPENING)
     return word.rstrip(",:;'’").lower() in _STARTERS
 

@@ -1,4 +1,4 @@
-"""What to read, what one document is on its way through a preparation, and what was counted meanwhile."""
+"""Settings of the inputs, records (documents on their way through a preparation), and counts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TextInput:
 
 
 def _encoding_problem(name: str) -> str | None:
-    """What is wrong with the name of an encoding, if anything is."""
+    """The problem with the name of an encoding; None if there is none."""
     try:
         b"a".decode(name)  # codecs.lookup alone would let "hex" and "zlib" pass, which give no text
     except UnicodeError:
@@ -75,10 +75,10 @@ class Record:
     title: str | None = None
     """Title of a wiki page; None for other text."""
     namespaces: tuple[str, ...] = ()
-    """What the dump calls the namespaces of files and categories: links to these show no text."""
+    """Names of the dump for the namespaces of files and categories: links to these show no text."""
 
     def __str__(self) -> str:
-        """Where it is, as errors say it: ``wiki.jsonl:7``, or ``dump.xml.bz2, page 7 ('Anarchism')``."""
+        """Its place, for messages: ``wiki.jsonl:7``, or ``dump.xml.bz2, page 7 ('Anarchism')``."""
         if self.title is None:
             return f"{self.path}:{self.position}"
         return f"{self.path}, page {self.position} ({self.title!r})"
@@ -86,7 +86,7 @@ class Record:
 
 @dataclass
 class Counts:
-    """What was read and what was left out; ``records`` adds to it while it runs."""
+    """Numbers of records read and left out; ``records`` counts while it runs."""
 
     files: int = 0
     documents: int = 0

@@ -39,7 +39,7 @@ _numbers = itertools.count()
 
 
 class _Unpacker(Protocol):
-    """What the decompressors of zlib, bz2 and zstandard have in common."""
+    """Common interface of the decompressors of zlib, bz2 and zstandard."""
 
     @property
     def eof(self) -> bool: ...
@@ -66,7 +66,7 @@ _UNPACKERS: dict[str, Callable[[], _Unpacker]] = {"gzip": _gzip, "bzip2": bz2.BZ
 
 
 def packing_of(start: bytes) -> str | None:
-    """How a file is packed, told from its first bytes."""
+    """The compression of a file, by its first bytes."""
     return next((packing for magic, packing in MAGIC.items() if start.startswith(magic)), None)
 
 
@@ -264,7 +264,7 @@ def counting(counts: Counts) -> str:
 
 
 def first_bytes(path: Path, size: int) -> tuple[str | None, bytes]:
-    """How a file is packed, and the first ``size`` bytes of what it holds.
+    """The compression of a file, and the first ``size`` bytes of its content.
 
     Raises:
         OSError: it cannot be read.

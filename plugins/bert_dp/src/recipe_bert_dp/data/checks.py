@@ -1,4 +1,4 @@
-"""What the numbers of a shard may be: looked at as they are read, since a model would fail on others without a name."""
+"""Checks of the numbers of a shard as they are read: on others a model would fail without naming them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token ids back to text, and which ids are special: what can be told from a vocab.txt or a tokenizer.json."""
+"""Token ids back to text, and special ids, by a vocab.txt or a tokenizer.json."""
 
 from __future__ import annotations
 

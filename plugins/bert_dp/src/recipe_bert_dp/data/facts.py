@@ -1,4 +1,4 @@
-"""What is known about the shards from their heads, without torch."""
+"""Facts about the shards from their headers, without torch."""
 
 from __future__ import annotations
 

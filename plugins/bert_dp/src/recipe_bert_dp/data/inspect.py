@@ -29,7 +29,7 @@ class BertFiles:
     """HDF5 shards, plain or packed; as :class:`recipe_core.data.prepare.DataFiles` describes."""
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` is a shard, or a folder with one."""
+        """True if ``path`` is a shard, or a folder with one."""
         try:
             first = shards.find([path])[0]
             with shards.opened(first) as file:
@@ -111,7 +111,7 @@ def _sampled(shapes: dict[Path, Shape]) -> Iterator[Arrays]:
 
 
 class _Tally:
-    """What is counted over the rows that are read."""
+    """Counts over the rows that are read."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape

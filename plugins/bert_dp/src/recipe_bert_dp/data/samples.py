@@ -67,7 +67,7 @@ class BertSamples:
             yield (split, start + number * count, count), dict(zip(rows, part, strict=True))
 
     def position(self, consumed: int) -> tuple[int, Fraction, list[str]]:
-        """Where a run stands that has read ``consumed`` training rows, for scripts that read shard after shard.
+        """The position after ``consumed`` training rows, for scripts that read shard after shard.
 
         Returns:
             The epoch, how much of it is done (below 1), and the shards. Rows come from all shards at a time here, so

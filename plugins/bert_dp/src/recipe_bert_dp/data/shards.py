@@ -81,7 +81,7 @@ def _append(file: h5py.File, block: Arrays, at: int, rows: int, layout: Mapping[
 
 @dataclass(frozen=True)
 class Shape:
-    """What the heads of a shard's arrays say."""
+    """Shapes and types of a shard's arrays, from their headers."""
 
     rows: int
     sequence: int

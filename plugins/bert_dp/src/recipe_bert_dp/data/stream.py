@@ -94,7 +94,7 @@ class Stream:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def left(self, start: int) -> int:
-        """How many rows from ``start`` on are in memory."""
+        """Number of rows from ``start`` on that are in memory."""
         return self._now.end - start if self._now.first <= start < self._now.end else 0
 
     def _find(self, row: int) -> Window:

@@ -31,6 +31,6 @@ def files(config: BertHdf5) -> dict[str, str]:
 
 
 def _lowercase(folder: Path) -> bool:
-    """Whether the shards were made with small letters; so they are where nobody says otherwise."""
+    """True if the shards were made with lower-case letters, which is the default."""
     settings = read_manifest(folder).get("settings", {})
     return bool(settings.get("lowercase", True))

@@ -1,4 +1,4 @@
-"""What must hold in every row of a shard."""
+"""Rules that every row of a shard must obey."""
 
 from __future__ import annotations
 

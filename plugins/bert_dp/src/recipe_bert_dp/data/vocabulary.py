@@ -62,7 +62,7 @@ class Vocabulary:
         return self.ids.get("[PAD]", 0)
 
     def kinds(self) -> NDArray[np.uint8]:
-        """What each id is: ``bert.SPECIAL``, ``bert.CONTINUATION``, or 0. [UNK] is a word like others."""
+        """Kind of each id: ``bert.SPECIAL``, ``bert.CONTINUATION``, or 0. [UNK] is a word like others."""
         kinds = np.zeros(self.size, dtype=np.uint8)
         for piece, number in self.ids.items():
             if piece in SPECIAL and piece != "[UNK]":

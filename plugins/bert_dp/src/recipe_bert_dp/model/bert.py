@@ -22,12 +22,12 @@ from recipe_core.ops.initial import normal_of
 
 
 class Output(NamedTuple):
-    """What the model says of a micro batch, place by place; unused places have values that mean nothing."""
+    """Output of the model for a micro batch, place by place; values of unused places mean nothing."""
 
     masked_losses: Tensor
     """fp32 ``[rows, predictions]``."""
     masked_hits: Tensor
-    """Whether the likeliest word is the right one, bool ``[rows, predictions]``."""
+    """True where the likeliest word is the right one, bool ``[rows, predictions]``."""
     next_losses: Tensor
     """fp32 ``[rows, slots]``; a plain row has one slot."""
     next_hits: Tensor
@@ -115,7 +115,7 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         super().__init__(config)
         self.bert.encoder.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.encoded = nn.Identity()
-        """Where the encoder ends: a layout that splits the sequence puts it together here."""
+        """The end of the encoder: a layout that splits the sequence gathers it here."""
 
     def forward(self, batch: Batch) -> Output:
         """Losses of all predictions.
@@ -162,7 +162,7 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         return losses, logits.argmax(-1) == labels
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """What ``to``, ``to_empty`` and others do; some of them give each use of a tied parameter a copy."""
+        """Called by ``to``, ``to_empty`` and others; some of them give each use of a tied parameter a copy."""
         super()._apply(fn, recurse)
         head = self.cls.predictions
         head.decoder.weight, head.decoder.bias = self.bert.embeddings.word_embeddings.weight, head.bias

@@ -81,7 +81,7 @@ def _block_activations(h: int, i: int, dropout: bool) -> int:
 
 
 def _mixed_activations(h: int, dropout: bool) -> int:
-    """What a block keeps per token under autocast beyond 16 bits for each of the above.
+    """Bytes that a block keeps per token under autocast beyond 16 bits for each of the above.
 
     The inputs of two norms, the residual stream, are fp32; so are masks of dropout on a CPU (a byte each elsewhere).
     Query, key and value each take a copy of their own of the fp32 stream, two more than the one above.

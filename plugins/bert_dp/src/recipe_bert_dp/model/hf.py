@@ -29,7 +29,7 @@ _FIXED = {
     "is_decoder": False,
     "tie_word_embeddings": True,
 }
-"""What this model does not let choose, with what it is where config.json is silent."""
+"""Settings of config.json that this model fixes, with the value that counts where config.json has none."""
 _SIZES = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",

@@ -14,7 +14,7 @@ from recipe_core.ops.norm import add_norm
 
 
 class SelfAttention(BertSelfAttention):  # type: ignore[misc]
-    """What the tokens of a group take from each other. Heads are as many as ``query`` returns the width of."""
+    """Self-attention of the tokens. The number of heads follows from the width that ``query`` returns."""
 
     def forward(self, hidden: Tensor, groups: Groups) -> Tensor:
         """``hidden`` ``[batch, sequence, hidden]`` to ``[batch, sequence, heads * head_dim]``."""
@@ -42,5 +42,5 @@ class Layer(BertLayer):  # type: ignore[misc]
         return self._add(self.output, inner, attended)
 
     def _add(self, output: Any, inner: Tensor, outer: Tensor) -> Tensor:
-        """What ``output`` (a linear layer, dropout and a norm) makes of ``inner`` and the residual ``outer``."""
+        """Apply ``output`` (a linear layer, dropout and a norm) to ``inner`` and the residual ``outer``."""
         return add_norm(output.dense(inner), outer, output.LayerNorm, output.dropout.p, self.training)

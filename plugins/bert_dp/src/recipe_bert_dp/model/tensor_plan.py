@@ -1,4 +1,4 @@
-"""How tensor parallelism cuts a BERT. No torch here."""
+"""The tensor-parallel plan of BERT. No torch here."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Group:
         return f"{self.kind}/{self.kind}_packed_{self.number:05}.hdf5"
 
     def plan(self, folder: Path) -> Path:
-        """Where it is written down which samples share a row."""
+        """File of the samples that share a row."""
         return folder / WORK / f"{self.kind}_{self.number:05}.npz"
 
 
@@ -285,7 +285,7 @@ def _counts(kind: str, groups: list[Group], plans: dict[str, Any]) -> dict[str, 
 
 
 def _metadata(kind: str, groups: list[Group], plans: dict[str, Any], capacity: int, sequence: int) -> dict[str, Any]:
-    """What Habana's scripts read of a packed data set, under the names that theirs write."""
+    """Facts of a packed data set that Habana's scripts read, under their names."""
     counts = _counts(kind, groups, plans)
     patterns: Counter[tuple[int, ...]] = Counter()
     for group in groups:

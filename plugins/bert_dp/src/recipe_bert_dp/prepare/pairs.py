@@ -26,7 +26,7 @@ class Split:
     """``training`` or ``test``: part of the names of its shards, by which the peers' loaders find them."""
     documents: NDArray[np.int64]
     rounds: int
-    """How often each document is used."""
+    """Number of passes over each document."""
 
     def shard(self, number: int) -> str:
         """Path of a shard in the output, without its ending."""
@@ -79,7 +79,7 @@ def deal(split: Split, store: Store, settings: PrepareHdf5, folder: Path) -> dic
 
 
 def pairs_file(folder: Path, split: Split, shard: int) -> Path:
-    """Where the pairs of a shard are."""
+    """File of the pairs of a shard."""
     return folder / f"{split.name}_{shard:05}.pairs"
 
 

@@ -36,12 +36,12 @@ class Tokenised:
     documents: NDArray[np.int32]
     """Sentences of each document."""
     unknown: int
-    """How many of the ids are [UNK]."""
+    """Number of ids that are [UNK]."""
 
 
 @dataclass(frozen=True)
 class Tokenise:
-    """What a worker does with its documents."""
+    """The function of a worker process: documents to token ids."""
 
     vocabulary: Vocabulary
 

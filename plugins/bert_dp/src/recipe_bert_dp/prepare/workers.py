@@ -1,4 +1,4 @@
-"""How many worker processes a stage is given."""
+"""Number of worker processes of a stage."""
 
 from __future__ import annotations
 

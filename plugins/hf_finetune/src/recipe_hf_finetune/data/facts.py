@@ -1,4 +1,4 @@
-"""What is known about the samples before a run. No torch here."""
+"""Facts about the samples before a run. No torch here."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from recipe_core.errors import DataError
 from recipe_hf_finetune.data.files import Row
 
 REPOSITORY = "nyu-mll/glue"
-"""Where GLUE is kept as plain tables: no script is run."""
+"""Repository of GLUE as plain tables: no script is run."""
 _SPLITS = {"validation": "validation", "validation_matched": "validation", "validation_mismatched": "mismatched"}
 
 

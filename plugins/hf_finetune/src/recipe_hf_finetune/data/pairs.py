@@ -25,10 +25,10 @@ VERSION = 1
 _WORDS = range(6, 19)
 """Words of a sentence: two of them fit into 64 tokens."""
 _PLAIN = re.compile(r"[A-Z][A-Za-z0-9 ,'()_.-]*[a-z)]\.")
-"""What is a sentence of English rather than a piece of a table or of code."""
+"""A sentence of English rather than a line of a table or of code."""
 _TOPIC = re.compile(r"[a-z]{4,}")
 _SHARED = range(2, 61)
-"""In so many sentences stands a word that says what a sentence is about."""
+"""Number of sentences that a topic word stands in."""
 _SEED = 20191
 
 
@@ -102,7 +102,7 @@ def _pairs(documents: Sequence[list[str]], draw: random.Random) -> Iterator[tupl
 
 
 def _topics(places: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
-    """Where each word stands that says what a sentence is about: neither everywhere, nor only there."""
+    """Sentences of each topic word: one that is neither everywhere, nor in a single sentence."""
     found: dict[str, list[int]] = {}
     for place, (_, sentence) in enumerate(places):
         for word in dict.fromkeys(_TOPIC.findall(sentence.lower())):

@@ -56,7 +56,7 @@ def _other_words(sentence: str, draw: random.Random) -> str:
 
 
 def _swap(sentence: str, draw: random.Random) -> str:
-    """The clause that stands first, last; and the other way round."""
+    """Move the first clause to the end, or the last one to the start."""
     if found := _FIRST.fullmatch(sentence):
         return f"{_large(found[3])} {_small(found[1])} {found[2]}."
     if found := _LAST.fullmatch(sentence):

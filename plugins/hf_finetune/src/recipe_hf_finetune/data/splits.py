@@ -1,4 +1,4 @@
-"""Which samples a data set has: texts and labels of each split, checked. No torch here."""
+"""Texts and labels of each split of a data set, checked. No torch here."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _checked(config: TextClassification, found: Mapping[str, tuple[str, list[tup
 
 
 def _columns(config: TextClassification, task: Task, where: str, row: Row) -> tuple[tuple[str, ...], str]:
-    """The columns of text, and that of the label."""
+    """The columns of text, and the column of the label."""
     if not config.columns and all(name in row for name in (*_MICROSOFT[0], _MICROSOFT[1])):
         return _MICROSOFT[0], config.label or _MICROSOFT[1]
     columns = config.columns or task.columns
@@ -176,7 +176,7 @@ def _label(where: str, number: int, value: Any, labels: Sequence[str]) -> int | 
 
 
 def _hidden(value: Any) -> bool:
-    """Whether a label stands for none, as in GLUE's test files."""
+    """True if a label stands for none, as in GLUE's test files."""
     return value is None or _plain(value) in ("", "-1")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """What is known about a task before its data are read."""
+    """Facts about a task before its data are read."""
 
     columns: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Task:
 OWN = Task()
 """Files of one's own."""
 PAIRS = Task(("sentence1", "sentence2"), ("different", "equivalent"))
-"""What is made of Python's text."""
+"""Pairs that are made of Python's text."""
 _PAIR = ("sentence1", "sentence2")
 _ENTAILED = ("entailment", "not_entailment")
 GLUE = {

@@ -18,9 +18,9 @@ _DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
     "seq_classif_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
 )  # fmt: skip
-"""What configurations call dropout."""
+"""Names of dropout in configurations."""
 _FREE = (*_DROPOUTS, "architectures", "dtype", "torch_dtype", "initializer_range", "transformers_version", "use_cache")
-"""What may differ between a checkpoint and the run that goes on from it."""
+"""Settings that may differ between a checkpoint and the run that continues from it."""
 
 
 def build(config: SequenceClassifier) -> tuple[nn.Module, Any]:
@@ -91,7 +91,7 @@ def load_config(place: str | Path, config: SequenceClassifier) -> Any:
 
 
 def require_same(path: Path, config: Any) -> None:
-    """Refuse a checkpoint whose config.json makes its model compute another function than that of ``config``.
+    """Refuse a checkpoint whose config.json makes its model compute another function than ``config`` does.
 
     Raises:
         CheckpointError: settings differ, or the file cannot be read; one message names all of them.

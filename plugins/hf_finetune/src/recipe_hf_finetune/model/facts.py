@@ -1,4 +1,4 @@
-"""What is known about the model before a run. No torch here, and nothing is fetched."""
+"""Facts about the model before a run. No torch here, and nothing is fetched."""
 
 from __future__ import annotations
 

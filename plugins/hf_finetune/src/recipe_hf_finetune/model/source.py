@@ -11,7 +11,7 @@ from recipe_hf_finetune.settings import SequenceClassifier
 
 RECIPE = "recipe:"
 CONVERTED = "hf_saved_model"
-"""Where in the run folder the converted checkpoint lies, as in the published recipe."""
+"""Folder of the converted checkpoint in the run folder, as in the published recipe."""
 _TOKENIZERS = (
     "tokenizer.json",
     "vocab.txt",
@@ -62,6 +62,6 @@ def convert(config: SequenceClassifier, source: str, out: Path) -> None:
 
 
 def has_tokenizer(place: str) -> bool:
-    """Whether a tokenizer lies beside the weights; of a name on the hub, it is supposed."""
+    """True if a tokenizer lies beside the weights; assumed for a name on the hub."""
     path = Path(place)
     return not path.is_dir() or any((path / name).is_file() for name in _TOKENIZERS)

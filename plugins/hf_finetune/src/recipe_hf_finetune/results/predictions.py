@@ -1,4 +1,4 @@
-"""What a fine-tuned model says of each sample, as a file and as a picture."""
+"""Predictions of a fine-tuned model for each sample, as a file and as a picture."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from recipe_core.settings.schedule import warmup_steps
 
 
 def prepare_environment() -> None:
-    """What transformers reads when it is imported. Call it before."""
+    """Set the variables that transformers reads on import. Call it before."""
     # With torch_xla installed, transformers and Accelerate would take its devices whatever the run says. The one has a
     # variable against it, the other none: it looks once, when it is imported.
     os.environ["USE_TORCH_XLA"] = "0"

@@ -27,7 +27,7 @@ from recipe_hf_finetune.settings import FineTune
 
 @dataclass(frozen=True, kw_only=True)
 class Ties:
-    """What connects the Trainer with the run."""
+    """The connections of the Trainer with the run."""
 
     engine: Engine
     train: FineTune
@@ -36,7 +36,7 @@ class Ties:
     record: Callable[[Row], None]
     """Takes each row of metrics; does nothing on ranks other than 0."""
     advance: Callable[[int], None]
-    """Told the step after each one."""
+    """Called with the step after each one."""
     epoch_steps: int
     """Optimizer steps of an epoch."""
     measure: Callable[[Any, Any], dict[str, float]]
@@ -178,7 +178,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         replicas.check(self.ties.engine, Parallel(self.model), state, self.state.global_step)
 
     def _write(self, folder: Path) -> None:
-        """What the Trainer itself writes into a checkpoint."""
+        """Write the files of the Trainer itself into a checkpoint."""
         place = str(folder)
         self.save_model(place, _internal_call=True)
         self._save_optimizer_and_scheduler(place)
@@ -188,7 +188,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
 
 
 class Policy(TrainerCallback):  # type: ignore[misc]
-    """When to log, evaluate, save and stop: as the core's loop does it."""
+    """Decides when to log, evaluate, save and stop, like the core's loop."""
 
     def __init__(self, ties: Ties, begin: Callable[[], None], end_step: Callable[[], None]) -> None:
         self._ties, self._begin, self._end_step = ties, begin, end_step
@@ -217,7 +217,7 @@ class Policy(TrainerCallback):  # type: ignore[misc]
 
 
 def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
-    """Whether the run evaluates after ``step``: each epoch, where ``train`` does not say."""
+    """True if the run evaluates after ``step``: after each epoch, unless ``train`` sets ``eval_every``."""
     return step == train.steps or due(step, train.eval_every or epoch_steps)
 
 

@@ -40,7 +40,7 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class Leg:
-    """Which fine-tuning it is."""
+    """One fine-tuning of the run."""
 
     seed: int
     random: bool
@@ -51,13 +51,13 @@ class Leg:
 
     @property
     def words(self) -> str:
-        """What it is called on the console."""
+        """Its name on the console."""
         return f"{'random start' if self.random else 'fine-tuning'}, seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What all legs of a run have in common."""
+    """The parts that all legs of a run share."""
 
     job: Job
     engine: Engine
@@ -78,7 +78,7 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
     """Train to the end of the schedule, to ``stop_after`` or a signal; go on from what ``leg.folder`` holds.
 
     Returns:
-        What ``finished.json`` of the leg says; None where it has not come to its end. All ranks return the same.
+        The content of ``finished.json`` of the leg; None if it has not come to its end. All ranks return the same.
     """
     job, engine = bench.job, bench.engine
     if (known := engine.broadcast(_finished(leg.folder, job.train.steps))) is not None:
@@ -151,7 +151,7 @@ def _checkpoints(bench: Bench, leg: Leg, trend: Trend) -> Checkpoints:
 
 
 def _begin(job: Job, leg: Leg, checkpoints: Checkpoints) -> Path | None:
-    """The checkpoint to go on from: the newest of the folder, or the one that ``train.resume`` names."""
+    """The checkpoint to continue from: the newest of the folder, or the one that ``train.resume`` names."""
     newest, resume = checkpoints.newest(), job.train.resume
     if resume == "none" and newest is not None:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What is known about ``gpt_indexed`` from its settings and the heads of its files, without torch or numpy."""
+"""Facts about ``gpt_indexed`` from its settings and the headers of its files, without torch or numpy."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _AGAIN = "copy or prepare the files again"
 
 @dataclass(frozen=True)
 class Header:
-    """What the head of an .idx file says, and how long its .bin file is."""
+    """The header of an .idx file, and the length of its .bin file."""
 
     prefix: Path
     dtype: str

@@ -31,7 +31,7 @@ class IndexedFile:
     sizes: NDArray[np.int32]
     """Tokens of each sequence: ``[sequences]``."""
     starts: NDArray[np.int64]
-    """Where each sequence starts in ``tokens``: ``[sequences]``."""
+    """Start of each sequence in ``tokens``: ``[sequences]``."""
     documents: NDArray[np.int64]
     """First sequence of each document, and the number of sequences: ``[documents + 1]``."""
 

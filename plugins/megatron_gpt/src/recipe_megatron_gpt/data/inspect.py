@@ -27,7 +27,7 @@ class TokenData:
     """Megatron's token files, as :class:`recipe_core.data.prepare.DataFiles` describes."""
 
     def detect(self, path: Path) -> bool:
-        """Whether ``path`` is one of two token files, their name without the ending, or a folder with one pair."""
+        """True if ``path`` is one of two token files, their name without the ending, or a folder with one pair."""
         try:
             prefix = prefix_of(path)
         except ValueError:
@@ -147,7 +147,7 @@ def _id_problems(file: IndexedFile, limit: int | None) -> Iterator[str]:
 
 
 def _count_problems(file: IndexedFile, manifest: dict[str, Any]) -> Iterator[str]:
-    """What the manifest says about numbers."""
+    """Counts that differ from the manifest."""
     found = {
         "documents": file.documents.size - 1,
         "sequences": file.sizes.size,

@@ -1,8 +1,8 @@
-"""Which sample of a token file comes when.
+"""The order of the samples of a token file.
 
-A *stretch* is a run of whole epochs over one part of a file, cut into samples that overlap by one token, and a
-permutation of those samples. The order ``fast`` lays stretches of one epoch end to end, each shuffled anew: it knows
-no end and depends on the seed alone, not on the length of the run. The order ``megatron`` repeats one stretch, which
+A *window* is a run of whole epochs over one part of a file, cut into samples that overlap by one token, and a
+permutation of those samples. The order ``fast`` lays windows of one epoch end to end, each shuffled anew: it knows
+no end and depends on the seed alone, not on the length of the run. The order ``megatron`` repeats one window, which
 is as long as the run asks for and shuffled across its epochs, as megatron-core does.
 """
 
@@ -49,7 +49,7 @@ class Part:
     """Token ids must be below this."""
     cache: Path
     weight: float | None = None
-    """Its share in a blend; None where the sizes decide."""
+    """Its weight in a blend; None where the sizes decide."""
 
     @cached_property
     def tokens(self) -> int:
@@ -57,7 +57,7 @@ class Part:
         return int(self.file.sizes[self.range.start : self.range.stop].sum(dtype=np.int64))
 
     def samples(self, epochs: int = 1) -> int:
-        """Samples in so many epochs; the last token is a label only."""
+        """Number of samples in ``epochs``; the last token is a label only."""
         return max(0, (epochs * self.tokens - 1) // self.sequence)
 
     def epochs(self, samples: int) -> int:
@@ -75,16 +75,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Window:
     """Some epochs over a part, cut and shuffled."""
 
     part: Part
     order: NDArray[np.int32]
     """Sequences one behind the other: ``[epochs * sequences]``."""
     cuts: NDArray[np.int32] | NDArray[np.int64]
-    """Where each sample starts, as a place in ``order`` and an offset into that sequence: ``[samples + 1, 2]``."""
+    """Start of each sample, as a place in ``order`` and an offset into that sequence: ``[samples + 1, 2]``."""
     shuffle: NDArray[np.uint32] | NDArray[np.int64]
-    """Which of the cut samples comes when: ``[samples]``."""
+    """Order of the samples: ``[samples]``."""
 
     def gather(self, which: Indices) -> Indices:
         """As :meth:`Order.gather`, for places below the number of samples."""
@@ -97,7 +97,7 @@ class Stretch:
             raise self._explained(chosen, error) from error
 
     def _explained(self, chosen: Indices, error: ValueError) -> DataError:
-        """What is wrong with the chosen samples, in the words of whoever prepared the file."""
+        """The error for the chosen samples, in terms of documents."""
         file, limit = self.part.file, self.part.limit
         path = bin_path(file.prefix)
         for first, last in ((self.cuts[c, 0], self.cuts[c + 1, 0]) for c in chosen):
@@ -113,36 +113,36 @@ class Stretch:
         return DataError(f"{path}: its index in {self.part.cache} does not fit it ({error}); remove that folder")
 
 
-class Stretches:
-    """Stretches of equal length, end to end."""
+class Windows:
+    """Windows of equal length, end to end."""
 
-    def __init__(self, samples: int, stretch: Callable[[int], Stretch]) -> None:
+    def __init__(self, samples: int, window: Callable[[int], Window]) -> None:
         self.samples = samples
         # Reading goes forward: around a border two are in use, and the arrays of the older ones can go.
-        self._stretch = lru_cache(maxsize=2)(stretch)
-        self._stretch(0)  # so that what is wrong with the data shows before the run starts
+        self._window = lru_cache(maxsize=2)(window)
+        self._window(0)  # so that what is wrong with the data shows before the run starts
 
     def gather(self, which: Indices) -> Indices:
         """As :meth:`Order.gather`."""
         numbers, places = np.divmod(which, self.samples)
-        if numbers[0] == numbers[-1]:  # places rise, so all are in one stretch: no second copy of the ids
-            return self._stretch(int(numbers[0])).gather(places)
-        return np.concatenate([self._stretch(int(n)).gather(places[numbers == n]) for n in np.unique(numbers)])
+        if numbers[0] == numbers[-1]:  # places rise, so all are in one window: no second copy of the ids
+            return self._window(int(numbers[0])).gather(places)
+        return np.concatenate([self._window(int(n)).gather(places[numbers == n]) for n in np.unique(numbers)])
 
 
-def fast(part: Part) -> Stretches:
+def fast(part: Part) -> Windows:
     """Epoch after epoch, each in a new order; of a part that is shorter than a sample, as many at once as fill one."""
     epochs = part.epochs(1)
     samples = part.samples(epochs)
 
-    def stretch(number: int) -> Stretch:
+    def window(number: int) -> Window:
         mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
-        return _stretch(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
+        return _window(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
 
-    return Stretches(samples, stretch)
+    return Windows(samples, window)
 
 
-def megatron(part: Part, requested: int | None) -> Stretches:
+def megatron(part: Part, requested: int | None) -> Windows:
     """The order of megatron-core 0.16's ``GPTDataset(num_samples=requested)``, which starts again after its end.
 
     There, all epochs are shuffled together, except for the last one where less than 80 % of it is needed.
@@ -164,11 +164,11 @@ def megatron(part: Part, requested: int | None) -> Stretches:
         before = part.samples(epochs - 1)
         if requested - before < int(0.80 * part.samples()):
             separate = before
-    whole = _stretch(part, epochs, samples, separate, part.seed, megatron=True)
-    return Stretches(samples, lambda number: whole)
+    whole = _window(part, epochs, samples, separate, part.seed, megatron=True)
+    return Windows(samples, lambda number: whole)
 
 
-def _stretch(part: Part, epochs: int, samples: int, separate: int, seed: int, *, megatron: bool) -> Stretch:
+def _window(part: Part, epochs: int, samples: int, separate: int, seed: int, *, megatron: bool) -> Window:
     """Build or map the three arrays; the first ``separate`` samples are shuffled apart from the rest."""
     made_from = [part.file.digest, part.range.start, part.range.stop, epochs, separate < samples, seed, megatron]
 
@@ -190,7 +190,7 @@ def _stretch(part: Part, epochs: int, samples: int, separate: int, seed: int, *,
         return recipe_index.shuffle_index(separate, samples, seed, megatron, drawn)
 
     order = array("order", epochs * len(part.range), documents)
-    return Stretch(
+    return Window(
         part,
         order,
         array("cuts", 2 * samples, cuts, part.sequence, samples),

@@ -1,4 +1,4 @@
-"""Which token files a run reads, in which proportions, and which part of each belongs to which split. No torch here."""
+"""Token files of a run, their proportions, and the sequences of each split. No torch here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _parse_one(text: str) -> Source:
 
 
 def prefix_of(path: Path) -> Path:
-    """What ``path`` means as a pair of token files: itself, one of the two, or a folder that holds one such pair.
+    """The pair of token files that ``path`` names: itself, one of the two, or a folder that holds one such pair.
 
     Of a folder with half a pair it is that one, so that whoever opens it can name the half that is missing.
 
@@ -68,7 +68,7 @@ def prefix_of(path: Path) -> Path:
 
 
 def split_ranges(sequences: int, shares: Sequence[float]) -> dict[str, range]:
-    """Which of ``sequences`` belong to ``"train"``, ``"valid"`` and ``"test"``.
+    """The range of ``sequences`` that belongs to ``"train"``, ``"valid"`` and ``"test"``.
 
     The cuts fall where megatron-core 0.16 puts them (``BlendedMegatronDatasetConfig.split_matrix``): running sums of
     the normalised shares, times the count, rounded half to even. The unit is the sequence, as there; files that hold

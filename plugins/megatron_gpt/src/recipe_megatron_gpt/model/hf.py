@@ -1,6 +1,6 @@
 """A GPT as Hugging Face's GPT2LMHeadModel: names, shapes and config.json.
 
-GPT-2's matrices are stored the other way round (``Conv1D``: ``[in, out]``), and the columns of ``c_attn`` are all
+GPT-2's matrices are stored transposed (``Conv1D``: ``[in, out]``), and the columns of ``c_attn`` are all
 queries, then all keys, then all values, where ours are in that order within each head.
 """
 
@@ -31,7 +31,7 @@ _FIXED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-"""What this model does not let choose, with what it is where config.json is silent."""
+"""Settings of config.json that this model fixes, with the value that counts where config.json has none."""
 _SIZES = {
     "layers": "n_layer",
     "hidden": "n_embd",

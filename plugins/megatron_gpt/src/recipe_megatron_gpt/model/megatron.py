@@ -106,8 +106,8 @@ class Megatron(Naming):
         }
 
     def recorded(self, files: Mapping[str, str], config: Gpt) -> dict[str, Any] | None:
-        """What :meth:`settings` says, for a comparison with ``config``: any vocabulary fits that is padded to the rows
-        in the file.
+        """The result of :meth:`settings`, for a comparison with ``config``: any vocabulary fits that is padded to the
+        rows in the file.
 
         Raises:
             CheckpointError: it is a model with something that this one does not have.
@@ -123,7 +123,7 @@ class Megatron(Naming):
 
 
 def _other(args: Mapping[str, Any]) -> list[str]:
-    """What ``args`` say that this model cannot be. Newer versions say None where a setting is not chosen."""
+    """Settings in ``args`` that this model does not support. Newer versions have None where a setting is not chosen."""
     fixed = {**_FIXED, **_OLDER_AND_RARE}
     found = [f"{name} is {args[name]!r}" for name, value in fixed.items() if args.get(name) not in (None, value)]
     products = {"ffn_hidden_size": (4, "hidden_size"), "hidden_size": (args.get("kv_channels"), "num_attention_heads")}

@@ -1,4 +1,4 @@
-"""How tensor parallelism cuts a GPT. No torch here."""
+"""The tensor-parallel plan of GPT. No torch here."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NOTE_EVERY = 2.0
 
 @dataclass(frozen=True)
 class State:
-    """How far the files are: an entry of the journal."""
+    """Progress of the files: an entry of the journal."""
 
     read: int = 0
     without_text: int = 0

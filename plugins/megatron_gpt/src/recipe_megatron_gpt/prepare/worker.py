@@ -1,4 +1,4 @@
-"""What the worker processes of ``recipe prepare gpt_indexed`` do. They import no more than they need."""
+"""The worker processes of ``recipe prepare gpt_indexed``, which import no more than they need."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Tokenise:
-    """What a worker does with its documents."""
+    """The function of a worker process: documents to token ids."""
 
     way: Way
     tokenizer: str

@@ -1,4 +1,4 @@
-"""What was found out about a tokenizer, kept in the cache: reading one with two libraries takes half a second.
+"""Cached facts about a tokenizer: reading one with two libraries takes half a second.
 
 An entry is named by a hash of all that it depends on, so none is ever out of date.
 """
@@ -24,7 +24,7 @@ _LIBRARIES = ("tokenizers", "gigatoken")
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept under a key."""
+    """The entry of a key."""
 
     facts: dict[str, Any]
     data: bytes
@@ -64,7 +64,7 @@ def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
 
 
 def _paths(key: str) -> tuple[Path, Path]:
-    """Where the facts of an entry are, and its data."""
+    """Paths of the facts and of the data of an entry."""
     folder = home() / "tokenizers"
     return folder / f"{key}.json", folder / f"{key}.data"
 

@@ -21,7 +21,7 @@ Ids = Callable[[list[str]], list[list[int]]]
 """Token ids of texts."""
 
 _NEIGHBOURS = b"zZ!9"
-"""What a character is tried beside: what a splitter may join it with."""
+"""Neighbours that a character is tried beside: a splitter may join it with them."""
 _BLOCK = 256
 """Characters that are tried when a text has one of them."""
 _TOGETHER = 64

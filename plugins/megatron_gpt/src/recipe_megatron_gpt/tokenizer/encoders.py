@@ -34,11 +34,11 @@ _TRICKY = (
     "\n",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa https://example.org/a?b=c&d=%20 __init__(self) x+=1;",
 )
-"""Where tokenizers are most likely to differ."""
+"""Texts on which tokenizers are most likely to differ."""
 
 
 def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
-    """What encodes texts by ``tokenizer``, the content of a tokenizer.json.
+    """Make an encoder for ``tokenizer``, the content of a tokenizer.json.
 
     Args:
         typecode: of the ids in the bytes, as NumPy names it: ``H`` for uint16, ``i`` for int32.
@@ -96,7 +96,7 @@ def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[st
 
 
 def _differing(way: Way, tokenizer: str, texts: list[str]) -> str:
-    """How many texts have other ids by ``way`` than by tokenizers, if any has."""
+    """Message with the number of texts whose ids differ between ``way`` and tokenizers; empty if none do."""
     added = _added(load_tokenizer(tokenizer))[:50]
     samples = [*_TRICKY, *(f"end{token}{token} {token}  {token} begin" for token in added), *texts]
     found, expected = (encoder(one, tokenizer, "i", False)(samples) for one in (way, "plain"))
@@ -270,11 +270,11 @@ _PATTERNS = frozenset(
         rf"{_LETTERS[0]}{_SHORT}?|{_LETTERS[1]}{_SHORT}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}",
     ]
 )
-"""How Llama 3, Qwen and GPT-4o (and those that follow them) split a text into words."""
+"""Patterns by which Llama 3, Qwen and GPT-4o (and those that follow them) split a text into words."""
 
 
 def splits_at_words(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer is known never to make a token across the cuts of :class:`recipe_index.text.Pieces`."""
+    """True if a tokenizer is known never to make a token across the cuts of :class:`recipe_index.text.Pieces`."""
     from recipe_index.text import PIECES
 
     normalizer, splitter = _parameters(tokenizer.normalizer), _parameters(tokenizer.pre_tokenizer)

@@ -1,4 +1,4 @@
-"""What ``recipe prepare gpt_indexed`` has to know about a tokenizer, whether it encodes by itself or another does."""
+"""Facts that ``recipe prepare gpt_indexed`` needs about a tokenizer, whichever library encodes."""
 
 from __future__ import annotations
 

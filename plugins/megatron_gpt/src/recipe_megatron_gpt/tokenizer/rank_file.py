@@ -19,7 +19,7 @@ from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
 
 @dataclass(frozen=True)
 class Ranks:
-    """What a rank file and its reader have to agree on with a tokenizer.json."""
+    """Features of a tokenizer.json that a rank file and its reader must share."""
 
     regular: dict[int, bytes]
     """Tokens by id, without those that are looked for in a text before it is split."""
@@ -56,7 +56,7 @@ def _read(path: Path, added: dict[str, int]) -> Any:
 
 
 def _compared(ranks: Ranks, lines: bytes) -> Any:
-    """What gigatoken reads from the rank file ``lines``, if that is what ``ranks`` say."""
+    """gigatoken's tokenizer for the rank file ``lines``, if it agrees with ``ranks``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "ranks")
         path.write_bytes(lines)

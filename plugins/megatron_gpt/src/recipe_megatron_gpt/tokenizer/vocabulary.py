@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<|im_end|>")
-"""What ends a document in vocabularies that are in use."""
+"""Tokens that end a document in vocabularies that are in use."""
 _PAIR = ("vocab.json", "merges.txt")
 """The files of GPT-2's tokenizer."""
 _IN_FOLDER = ("tokenizer.json", "vocab.json", "vocab.txt")

@@ -35,7 +35,7 @@ _OPAQUE = re.compile(
     r"syntaxhighlight|templatedata|timeline)(?=[\s/>])(?:[^<>\"]|\"[^\"<]*\")*>",
     re.IGNORECASE,
 )
-"""Where something starts whose inside is no wikitext, or is dropped whatever it is."""
+"""Starts of elements whose content is no wikitext, or is dropped in any case."""
 _PATIENCE = 20_000_000
 """Things left open times the length of the page: some seconds of parsing."""
 _SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
@@ -66,9 +66,9 @@ def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> str:
 
 
 def _too_costly(text: str) -> bool:
-    """Whether so much is opened and not closed, as vandals do, that the parser could take hours for the page.
+    """True if so much is opened and not closed, as vandals do, that the parser could take hours for the page.
 
-    Whatever is opened it follows to the end of the page before it gives up.
+    The parser follows everything that is opened to the end of the page before it gives up.
     """
     single = text.count("<br") + text.count("<li") + text.count("<hr")
     left_open = max(
@@ -147,7 +147,7 @@ class _Frame:
     def __init__(self, token: Any) -> None:
         self.token = token
         self.parts: list[list[str]] = [[]]
-        """What stands between its separators. First comes the name, the target or the address."""
+        """The text between its separators. The first is the name, the target or the address."""
         self.keys: dict[int, str] = {}
         """Of templates: number of a part -> name of this argument."""
         self.contents = 0
@@ -165,7 +165,7 @@ class _Walk:
         self._stack: list[_Frame] = []
 
     def text(self, tokens: Iterable[Any]) -> str:
-        """What ``tokens`` show, with the marks of :mod:`recipe_core.data.text.wikitext.tidy` in it."""
+        """The text that ``tokens`` show, with the marks of :mod:`recipe_core.data.text.wikitext.tidy` in it."""
         root = _Frame(None)
         self._stack = [root]
         write = root.parts[-1].append
@@ -249,7 +249,7 @@ class _Walk:
         return ": " if markup == ":" and self._last()[-1] not in f"\n{ITEM}" else ITEM
 
     def _last(self) -> str:
-        """What was shown last inside of what is open."""
+        """The last text inside the innermost open element."""
         return next((text for text in reversed(self._stack[-1].parts[-1]) if text), "\n")
 
     def _template(self, frame: _Frame) -> str:

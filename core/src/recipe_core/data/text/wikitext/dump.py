@@ -87,7 +87,7 @@ def _article(page: Any, counts: Counts) -> str | None:
 
 
 class _Guarded:
-    """What the XML parser reads from: it refuses a page that would fill the memory."""
+    """The input of the XML parser, which refuses a page that would fill the memory."""
 
     def __init__(self, stream: TextStream, limit: int) -> None:
         self._stream, self._limit = stream, limit

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001, RUF002 - signs of measures that look like letters are what this file writes
-"""What the templates of Wikipedia for measures, numbers and places show: as they are written, never converted.
+"""Templates of Wikipedia for measures, numbers and places as text: as written, never converted.
 
 Called by :mod:`recipe_core.data.text.wikitext.templates` with the unnamed arguments, in order, and the named ones.
 """

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - quotes, dashes and stops that look alike are what this file tells apart
-"""What the simple templates of Wikipedia show, by name; those that are not listed here are dropped.
+"""Simple templates of Wikipedia as text, by name; all others are dropped.
 
 A template is a small program that only its wiki can run. Those below stand in the middle of sentences and show little
 more than what they are given, so leaving them out would leave broken sentences: "about {{convert|5|km}} from". The
@@ -17,7 +17,7 @@ Show = Callable[[list[str], Mapping[str, str]], str]
 """From the unnamed arguments, in order, and the named ones to the text that is shown."""
 
 _LANGUAGES = ("lang-", "script/")
-"""How the names of templates start that show their first argument, in a language or script of its own."""
+"""Prefixes of the names of templates that show their first argument, in a language or script of its own."""
 _FIRST = """
     abbr angbr as_written bdi big code crossreference em flag flagcountry flagu format_price formatprice gaps grapheme
     hebrew ill interlanguage_link ipa italic_correction kbd keypress large larger lc lcfirst math midsize mono monospace
@@ -46,10 +46,10 @@ _BEFORE = {
     "us$": "US$", "usd": "US$", "a$": "A$", "aud": "A$", "c$": "C$", "cad": "C$", "£": "£", "gbp": "£", "€": "€",
     "euro": "€", "eur": "€", "¥": "¥", "jpy": "¥", "₹": "₹", "inr": "₹",
 }  # fmt: skip
-"""What templates put before their argument, or before two years with a dash between them."""
+"""Texts that templates put before their argument, or before two years with a dash between them."""
 _ACCIDENTALS = {"flat": "♭", "sharp": "♯", "natural": "♮", "doubleflat": "𝄫", "doublesharp": "𝄪"}
 _NUMBERS = {"us patent": "U.S. Patent", "oclc": "OCLC", "issn": "ISSN", "isbn": "ISBN", "doi": "doi:"}
-"""What templates put before the number that they are given."""
+"""Texts that templates put before their number."""
 _SHIPS = ("hms", "uss", "hmas", "hmcs", "rms", "sms", "ss", "mv", "css", "usns", "uscgc")
 _RAISED = re.compile(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]")
 _SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
@@ -58,7 +58,7 @@ _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "Augu
 
 
 def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
-    """What the template ``name`` (lower case, with spaces) shows in plain text; None for one that is dropped."""
+    """The plain text of the template ``name`` (lower case, with spaces); None for one that is dropped."""
     function = _SHOWS.get(name)
     if function is None:
         if name.startswith(_LANGUAGES):  # {{lang-fr|texte}}: French: texte
@@ -71,7 +71,7 @@ def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
 
 
 def known(name: str) -> bool:
-    """Whether ``show`` may give something: arguments of others need no work."""
+    """True if ``show`` may give text: arguments of other templates need no work."""
     return name in _SHOWS or name.startswith(_LANGUAGES) or ":" in name
 
 

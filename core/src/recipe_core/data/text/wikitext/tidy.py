@@ -18,7 +18,7 @@ BREAK = "\x04"
 _TEXT = "text"
 _BETWEEN = {(_TEXT, _TEXT): " ", (BREAK, _TEXT): " ", (ITEM, ITEM): "\n", (_TEXT, BREAK): "\n", (BREAK, BREAK): "\n",
             (ITEM, BREAK): "\n", (BREAK, ITEM): "\n"}  # fmt: skip
-"""What stands between two lines that follow each other; a blank line where they are of other kinds."""
+"""Separators of two lines that follow each other; a blank line where they are of other kinds."""
 _QUOTES = re.compile(r"'{2,}")
 _MAGIC = re.compile(r"__[A-Z]{3,}__")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});")
@@ -49,7 +49,7 @@ _TOKENS = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 _HOLES = re.compile(rf"{HOLE}[\s{HOLE}]*{HOLE}")
 _QUOTED_HOLE = re.compile(rf"[\"“‘«] ?{HOLE} ?[\"”’»]")
 _BARE_LABEL = re.compile(r" \((?:e\.g\.|i\.e\.|cf\.|see|see also),?\)")
-"""What is left of a parenthesis that held a reference."""
+"""Left-overs of a parenthesis that held a reference."""
 _PRICE_OF_HOLE = re.compile(rf"[$£€¥] ?{HOLE}")
 _TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
 _HOLE_AND_PARENTHESIS = re.compile(rf"^ ?{HOLE} ?\([^()]*\)$")
@@ -64,7 +64,7 @@ _LABEL = re.compile(
     r"i\.e\.|cf\.|years (?:ago|old)|aged?|\W*)",
     re.IGNORECASE,
 )
-"""What is left of a part of a parenthesis where only a label of what was dropped remains."""
+"""A part of a parenthesis where only the label of something dropped remains."""
 
 
 def unparsed(text: str) -> str:
@@ -102,7 +102,7 @@ def lines(text: str) -> str:
     pending: list[tuple[int, str]] = []
     """Headings whose sections have had no text yet."""
     before = ""
-    """What the line before was: its mark, or nothing where it was empty."""
+    """Mark of the line before; empty if that line was empty."""
     for line in text.split("\n"):
         mark, level, line = _marked(line)
         line = _tidy(_without_tokens(line) if broken else line)
