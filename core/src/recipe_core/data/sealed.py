@@ -33,12 +33,12 @@ def unsealed(text: str) -> dict[str, Any]:
     plain = json.loads(text)
     if not isinstance(plain, dict):
         raise TypeError(f"expected an object, found {type(plain).__name__}")
-    version, said = plain.get(_VERSION), plain.pop(_DIGEST, None)
-    if version is None and said is None:
+    version, digest = plain.get(_VERSION), plain.pop(_DIGEST, None)
+    if version is None and digest is None:
         return plain
-    if said is None:
+    if digest is None:
         raise ValueError(f"a manifest of version {version} has a digest of itself ({_DIGEST!r}), and this has none")
-    if said != _digest(plain):
+    if digest != _digest(plain):
         raise ValueError("its own digest differs: it was changed after it was written")
     if version != VERSION:
         raise ValueError(f"it is of version {version}, and version {VERSION} is the newest that is known here")

@@ -50,8 +50,8 @@ class NeuronBertFormat(OneFile):
         """The file itself, or the one of the highest step in a folder."""
         if path.is_file():
             return path
-        found = {int(m[1]): p for p in path.glob("ckpt_*.pt") if (m := FILE.fullmatch(p.name))}
-        return found[max(found)] if found else None
+        by_step = {int(m[1]): p for p in path.glob("ckpt_*.pt") if (m := FILE.fullmatch(p.name))}
+        return by_step[max(by_step)] if by_step else None
 
     def detect(self, path: Path) -> bool:
         """True if its name is one that the scripts write."""

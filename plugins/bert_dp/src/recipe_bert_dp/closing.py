@@ -29,11 +29,11 @@ def closing(module: Any, job: Job, run: Run) -> dict[str, Any]:
     if run.rank != 0 or not isinstance(config, BertHdf5):
         return {}
     try:
-        found = unigram_entropy(corpus.filled(config, run.cache))
+        entropy = unigram_entropy(corpus.filled(config, run.cache))
     except RecipeError:
         return {}
-    said = f"{found:.4f} nats: the masked-word loss of one who only knows how frequent each word is"
-    return {"unigram_entropy": found, "notes": {"unigram entropy": said}}
+    said = f"{entropy:.4f} nats: the masked-word loss of one who only knows how frequent each word is"
+    return {"unigram_entropy": entropy, "notes": {"unigram entropy": said}}
 
 
 def unigram_entropy(config: BertHdf5) -> float:
@@ -42,10 +42,10 @@ def unigram_entropy(config: BertHdf5) -> float:
     Raises:
         DataError: a shard cannot be read.
     """
-    found = check(config, "training")
-    each = max(1, MOST_ROWS // len(found))
+    paths = check(config, "training")
+    each = max(1, MOST_ROWS // len(paths))
     words: list[NDArray[np.int32]] = []
-    for path in found:
+    for path in paths:
         with shards.opened(path) as file, shards.naming(path):
             words.append(file["masked_lm_ids"][:each][file["masked_lm_positions"][:each] != 0])
     # Sorted rather than used as places: rows that the run has not come to may hold any number.

@@ -39,9 +39,9 @@ def _epoch(row: Mapping[str, Any], job: Job) -> int:
 
 def _tasks(row: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Loss and accuracy of masked words (MLM) and next sentence (NSP)."""
-    found = []
+    fields = []
     for task in ("mlm", "nsp"):
         loss, accuracy = row.get(f"{prefix}{task}_loss"), row.get(f"{prefix}{task}_accuracy")
         if loss is not None:
-            found.append(f"{task} loss {loss:.4f}" + (f", accuracy {accuracy:.4f}" if accuracy is not None else ""))
-    return found
+            fields.append(f"{task} loss {loss:.4f}" + (f", accuracy {accuracy:.4f}" if accuracy is not None else ""))
+    return fields

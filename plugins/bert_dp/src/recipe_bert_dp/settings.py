@@ -249,9 +249,9 @@ def _missing(settings: object, *names: str) -> list[str]:
 
 
 def _out_of_range(settings: object, **ranges: tuple[float, float]) -> list[str]:
-    found = {name: getattr(settings, name) for name in ranges}
+    values = {name: getattr(settings, name) for name in ranges}
     return [
-        f"{name}: expected from {low} to {high}, got {found[name]}"
+        f"{name}: expected from {low} to {high}, got {values[name]}"
         for name, (low, high) in ranges.items()
-        if not low <= found[name] <= high
+        if not low <= values[name] <= high
     ]

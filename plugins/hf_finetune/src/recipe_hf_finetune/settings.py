@@ -147,11 +147,11 @@ class FineTune(Train):
         """Batch and steps on ``world_size`` processes, with so many training samples."""
         each = self.micro_batch * world_size
         batch = self.global_batch if self.batch_per_process is None else self.batch_per_process * world_size
-        found = replace(self, global_batch=batch, eval_samples=-(-self.eval_samples // each) * each)
+        resolved = replace(self, global_batch=batch, eval_samples=-(-self.eval_samples // each) * each)
         if self.epochs is None or not train_samples or batch % each:  # what does not divide is told elsewhere
-            return found
+            return resolved
         steps = -int(-self.epochs * steps_per_epoch(train_samples, self.micro_batch, world_size, batch) // 1)
-        return replace(found, steps=max(1, steps))
+        return replace(resolved, steps=max(1, steps))
 
 
 def settings(train: Train) -> FineTune:

@@ -37,14 +37,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / NAME
     try:
-        found = unsealed(path.read_text(encoding="utf-8"))
-        if not isinstance(found.get("files", {}), dict):
+        content = unsealed(path.read_text(encoding="utf-8"))
+        if not isinstance(content.get("files", {}), dict):
             raise TypeError("it does not hold what `recipe prepare` writes")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: is damaged ({error}); prepare the data set again") from error
-    return found
+    return content
 
 
 def file_problems(folder: Path, manifest: Mapping[str, Any], beside: Sequence[str] = ()) -> list[str]:

@@ -62,10 +62,10 @@ def _at_once(line: bytes, key: str) -> str | None:
     import orjson
 
     try:
-        found = orjson.loads(line)
+        row = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    text = found.get(key) if isinstance(found, dict) else None
+    text = row.get(key) if isinstance(row, dict) else None
     return text if isinstance(text, str) else None
 
 
@@ -100,18 +100,18 @@ def _looked_at(
 def _value(line: str, key: str) -> tuple[str, str]:
     """The text in a JSON line, or what is wrong with the line."""
     try:
-        found: Any = json.loads(line)
+        row: Any = json.loads(line)
     except RecursionError:
         return "", "the line is nested too deeply to be read; mend it"
     except ValueError as error:
         what = "is cut off" if not line.endswith("\n") else "is not valid JSON"
         return "", f'the line {what} ({error}); every line must be one whole object, such as {{"{key}": "..."}}'
-    if not isinstance(found, dict):
-        return "", f"expected an object with the key {key!r}, got {_kind(found)}; mend the line"
-    if key not in found:
-        has = ", ".join(repr(name) for name in list(found)[:8]) or "no key at all"
+    if not isinstance(row, dict):
+        return "", f"expected an object with the key {key!r}, got {_kind(row)}; mend the line"
+    if key not in row:
+        has = ", ".join(repr(name) for name in list(row)[:8]) or "no key at all"
         return "", f"the key {key!r} is missing (the line has {has}); name the key of the text by json_key=..."
-    value = found[key]
+    value = row[key]
     if not isinstance(value, str):
         return "", f"expected a text under {key!r}, got {_kind(value)}; name another key by json_key=..."
     return value, ""

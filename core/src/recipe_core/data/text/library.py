@@ -37,15 +37,15 @@ def documents(library: Path) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the parser thinks of the library's source is not for our users
         candidates = {text for path in _modules(library) for text in _texts(path)}
-    kept = _without_repetitions(candidates)
-    characters = sum(map(len, kept))
+    paragraphs = _without_repetitions(candidates)
+    characters = sum(map(len, paragraphs))
     if characters < _LEAST_CHARACTERS:
         raise DataError(
             f"{library}: its .py files hold {characters:,} characters of English text, expected at least "
             f"{_LEAST_CHARACTERS:,}; install Python's library in source, or name token files of your own in data.files"
         )
-    random.Random(_SEED).shuffle(kept)
-    return kept
+    random.Random(_SEED).shuffle(paragraphs)
+    return paragraphs
 
 
 def _modules(library: Path) -> Iterator[Path]:
@@ -61,11 +61,11 @@ def _texts(path: Path) -> Iterator[str]:
     except (SyntaxError, ValueError, OSError):  # templates and the like; nobody needs every one of them
         return
     if path.parts[-2:] == ("pydoc_data", "topics.py"):
-        found = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     else:
-        found = [ast.get_docstring(tree) or ""]
-        found += ["\n\n".join(_docstrings(node)) for node in tree.body]
-    for text in map(_cleaned, found):
+        texts = [ast.get_docstring(tree) or ""]
+        texts += ["\n\n".join(_docstrings(node)) for node in tree.body]
+    for text in map(_cleaned, texts):
         if len(text.split()) >= _SHINGLE:
             yield text
 
@@ -92,15 +92,15 @@ def _cleaned(text: str) -> str:
 def _without_repetitions(texts: Iterable[str]) -> list[str]:
     """Drop every text half of whose runs of eight words were seen in longer ones."""
     seen: set[int] = set()
-    kept = []
+    unique = []
     # The text itself breaks ties: a set has no order of its own.
     for text in sorted(texts, key=lambda t: (-len(t), t)):
         words = re.findall(r"\w+", text.lower())
         runs = {_number(words[at : at + _SHINGLE]) for at in range(max(1, len(words) - _SHINGLE + 1))}
         if 2 * len(runs & seen) < len(runs):
-            kept.append(text)
+            unique.append(text)
             seen |= runs
-    return kept
+    return unique
 
 
 def _number(words: list[str]) -> int:

@@ -46,8 +46,8 @@ def _why_nothing(counts: Counts) -> str:
         "a redirect": counts.redirects,
         "no article but a page of another namespace": counts.other_namespaces,
     }
-    found = [f"{count:,} {what}" for what, count in reasons.items() if count]
-    return f"there is no document in them ({', '.join(found) or 'they are empty'}); name other inputs"
+    counted = [f"{count:,} {what}" for what, count in reasons.items() if count]
+    return f"there is no document in them ({', '.join(counted) or 'they are empty'}); name other inputs"
 
 
 def _text(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:

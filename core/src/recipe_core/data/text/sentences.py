@@ -55,7 +55,7 @@ def sentences(text: str) -> list[str]:
     Raises:
         DataError: the package regex is missing.
     """
-    found: list[str] = []
+    ended: list[str] = []
     ends = _pattern().finditer
     for line in text.splitlines():
         start = 0
@@ -64,11 +64,11 @@ def sentences(text: str) -> list[str]:
             if line[at] == "." and not _ends(line, start, at, after):
                 continue
             if sentence := line[start:after].strip():
-                found.append(sentence)
+                ended.append(sentence)
             start = after
         if rest := line[start:].strip():
-            found.append(rest)
-    return found
+            ended.append(rest)
+    return ended
 
 
 @lru_cache(maxsize=1)

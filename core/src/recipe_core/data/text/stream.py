@@ -151,7 +151,7 @@ class Unpacked(io.BufferedIOBase):
     def _unpack(self, piece: bytes) -> bytes:
         if self._unpacker is None or self.packing is None:
             return piece
-        found = []
+        unpacked = []
         try:
             while piece:
                 if self._unpacker.eof:
@@ -160,14 +160,14 @@ class Unpacked(io.BufferedIOBase):
                     if not piece:
                         break
                     self._unpacker = _UNPACKERS[self.packing]()
-                found.append(self._unpacker.decompress(piece))
+                unpacked.append(self._unpacker.decompress(piece))
                 piece = self._unpacker.unused_data if self._unpacker.eof else b""
         except Exception as error:
             # zstandard's own exception cannot be named where the package may be missing
             if not isinstance(error, (zlib.error, OSError)) and type(error).__name__ != "ZstdError":
                 raise
             raise self._damaged(error) from error
-        return b"".join(found)
+        return b"".join(unpacked)
 
     def _damaged(self, error: Exception) -> DataError:
         return DataError(
@@ -273,7 +273,7 @@ def first_bytes(path: Path, size: int) -> tuple[str | None, bytes]:
     with path.open("rb") as file:
         packing = packing_of(file.read(4))
     with Unpacked(path, packing) as unpacked:
-        found = b""
-        while len(found) < size and (data := unpacked.read1()):
-            found += data
-    return packing, found[:size]
+        start = b""
+        while len(start) < size and (data := unpacked.read1()):
+            start += data
+    return packing, start[:size]

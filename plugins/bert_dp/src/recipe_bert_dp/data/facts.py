@@ -35,7 +35,7 @@ def check(config: BertHdf5, kind: str) -> dict[Path, Shape]:
     Raises:
         DataError: a shard is missing, damaged, or does not fit the settings or the other shards.
     """
-    found: dict[Path, Shape] = {}
+    shapes: dict[Path, Shape] = {}
     problems = []
     for path in shards.find(config.files):
         if shards.kind_of(path) != kind:
@@ -46,18 +46,18 @@ def check(config: BertHdf5, kind: str) -> dict[Path, Shape]:
         except DataError as error:
             problems.append(str(error))
             continue
-        first = next(iter(found.values()), shape)
+        first = next(iter(shapes.values()), shape)
         if problem := _misfit(config, shape, first):
             problems.append(f"{path}: {problem}")
         elif shape.rows:
-            found[path] = shape
-    if kind == "training" and not found and not problems:
+            shapes[path] = shape
+    if kind == "training" and not shapes and not problems:
         problems.append(f"data.files: no training sample in {', '.join(config.files)}; name other shards")
     if len(problems) > MOST_PROBLEMS:
         problems[MOST_PROBLEMS:] = [f"data.files: and {len(problems) - MOST_PROBLEMS:,} more shards with a problem"]
     if problems:
         raise DataError("\n".join(problems))
-    return found
+    return shapes
 
 
 def _vocabulary(found: dict[Path, Shape]) -> int | None:

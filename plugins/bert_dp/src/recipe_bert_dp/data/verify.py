@@ -16,13 +16,13 @@ Wrong = Any
 
 def problems_of(block: Arrays, shape: Shape, pieces: Pieces | None, where: str, first: int) -> list[str]:
     """A message for each rule that rows of ``block`` break, with the first such row; rows count from ``first``."""
-    found = []
+    problems = []
     for rule, wrong in _rules(block, shape, pieces):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             more = int(wrong.sum()) - 1
-            found.append(f"{where} {first + row}: {rule}" + (f" (and {more:,} more rows)" if more else ""))
-    return found
+            problems.append(f"{where} {first + row}: {rule}" + (f" (and {more:,} more rows)" if more else ""))
+    return problems
 
 
 def _rules(block: Arrays, shape: Shape, pieces: Pieces | None) -> Iterator[tuple[str, Wrong]]:

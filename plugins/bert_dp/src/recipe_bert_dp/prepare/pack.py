@@ -153,8 +153,8 @@ def _groups(kind: str, shapes: dict[Path, Shape], size: int) -> list[Group]:
 
 def _run(stage: str, work: Any, groups: list[Group], workers: int, output: Output) -> dict[str, Any]:
     """Do ``work`` for each group that an earlier run has not done; returns what it gave, by the name of the group."""
-    found = {entry["name"]: entry["facts"] for entry in output.done if entry["stage"] == stage}
-    todo = [group for group in groups if group.name not in found]
+    finished = {entry["name"]: entry["facts"] for entry in output.done if entry["stage"] == stage}
+    todo = [group for group in groups if group.name not in finished]
     size = {group.name: sum(part.stop - part.start for part in group.slices) for group in todo}
     total = sum(size.values()) * work.row_bytes
     results = ordered_map(work, todo, fitting(workers, total // 8, len(todo)), str)
@@ -163,10 +163,10 @@ def _run(stage: str, work: Any, groups: list[Group], workers: int, output: Outpu
         for group, facts in zip(todo, results, strict=True):
             with output.writing():
                 output.note({"stage": stage, "name": group.name, "facts": facts})
-            found[group.name] = facts
+            finished[group.name] = facts
             done += size[group.name] * work.row_bytes
             progress.update(done)
-    return dict(sorted(found.items()))
+    return dict(sorted(finished.items()))
 
 
 @dataclass(frozen=True)
@@ -257,12 +257,12 @@ class Write:
         self, samples: Arrays, lengths: NDArray[np.int32], order: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> Iterator[Arrays]:
         for start in range(0, rows.size - 1, shards.ROWS_AT_ONCE):
-            found = bert.pack_rows(
+            arrays = bert.pack_rows(
                 samples["input_ids"], samples["segment_ids"], lengths, samples["masked_lm_positions"],
                 samples["masked_lm_ids"], samples["next_sentence_labels"], order,
                 rows[start : start + shards.ROWS_AT_ONCE + 1], self.capacity, self.predictions, self.slots,
             )  # fmt: skip
-            packed: Arrays = dict(zip(shards.PACKED, found, strict=True))
+            packed: Arrays = dict(zip(shards.PACKED, arrays, strict=True))
             yield packed
 
 

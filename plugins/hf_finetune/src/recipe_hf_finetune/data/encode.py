@@ -24,8 +24,8 @@ class Encoded(Dataset[dict[str, Any]]):
         return len(self.columns["input_ids"])
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        found = {name: values[number] for name, values in self.columns.items()}
-        return found if self.labels is None else {**found, "labels": self.labels[number]}
+        sample = {name: values[number] for name, values in self.columns.items()}
+        return sample if self.labels is None else {**sample, "labels": self.labels[number]}
 
     def first(self, count: int) -> Encoded:
         """The first ``count`` samples."""
@@ -34,15 +34,15 @@ class Encoded(Dataset[dict[str, Any]]):
 
     def tensors(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         """Some samples as tensors of shape ``[samples, tokens]``, the labels ``[samples]``; they are equally long."""
-        found = {name: torch.tensor([values[n] for n in numbers]) for name, values in self.columns.items()}
-        return found if self.labels is None else {**found, "labels": torch.tensor([self.labels[n] for n in numbers])}
+        batch = {name: torch.tensor([values[n] for n in numbers]) for name, values in self.columns.items()}
+        return batch if self.labels is None else {**batch, "labels": torch.tensor([self.labels[n] for n in numbers])}
 
 
 def encode(examples: Examples, tokenizer: Any, max_length: int, *, pad: bool) -> Encoded:
     """Tokenize ``examples``, cut and (with ``pad``) padded to ``max_length`` tokens."""
     padding = "max_length" if pad else False
-    found = tokenizer(*examples.texts, padding=padding, max_length=max_length, truncation=True)
-    return Encoded(dict(found), examples.labels)
+    columns = tokenizer(*examples.texts, padding=padding, max_length=max_length, truncation=True)
+    return Encoded(dict(columns), examples.labels)
 
 
 def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
@@ -54,20 +54,21 @@ def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(str(place), revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), revision=revision)
     except Exception as error:  # OSError, ValueError and others: what is missing, in transformers' words
         text = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"model.tokenizer: {place}: no tokenizer can be had ({text}); name a folder with vocab.txt or "
             "tokenizer.json: model.tokenizer=FOLDER"
         ) from error
-    if found.pad_token is None:
-        if found.eos_token is None:
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
             raise ConfigError(
                 f"model.tokenizer: {place}: has no token for padding, nor one for the end of a text; name another"
             )
-        found.pad_token = found.eos_token  # as is usual for GPT-2, whose model reads the last token before padding
-    return found
+        # As is usual for GPT-2, whose model reads the last token before padding.
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def require_vocabulary(tokenizer: Any, size: int, place: object) -> None:

@@ -30,10 +30,10 @@ def glue(task: str) -> Iterator[tuple[str, list[tuple[int, Row]]]]:
             f"'recipe-hf-finetune[hub]', or {advice}"
         ) from error
     try:
-        found = load_dataset(REPOSITORY, task)
+        splits = load_dataset(REPOSITORY, task)
     except Exception as error:  # of a dozen kinds, from four packages; each means that it is not to be had
         text = " ".join(str(error).split())[:200]
         raise DataError(f"data.task: {task} cannot be had from the hub ({REPOSITORY}: {text}); {advice}") from error
-    for name, rows in found.items():
+    for name, rows in splits.items():
         if name == "train" or name in _SPLITS:
             yield _SPLITS.get(name, name), list(enumerate(rows, 1))

@@ -40,10 +40,10 @@ def pairs(count: int, cache: Path | None) -> dict[str, Examples]:
         DiskError: ``cache`` cannot be written.
     """
     path = (cache or home()) / f"sentence-pairs-{_fingerprint(count)}.jsonl"
-    found = load_or_build(path, _read, lambda part: _write(part, count))
+    splits = load_or_build(path, _read, lambda part: _write(part, count))
     return {
         split: Examples(([p[0] for p in those], [p[1] for p in those]), [p[2] for p in those])
-        for split, those in found.items()
+        for split, those in splits.items()
     }
 
 
@@ -53,31 +53,31 @@ def _fingerprint(count: int) -> str:
 
 
 def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
-    found: dict[str, list[tuple[str, str, int]]] = {}
+    splits: dict[str, list[tuple[str, str, int]]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         split, first, second, label = json.loads(line)
-        found.setdefault(split, []).append((first, second, label))
-    if set(found) != {"train", "validation"}:
+        splits.setdefault(split, []).append((first, second, label))
+    if set(splits) != {"train", "validation"}:
         raise DataError(f"{path}: is not whole; remove it to have it made again")
-    return found
+    return splits
 
 
 def _write(path: Path, count: int) -> None:
     counts = {"train": count, "validation": count // 4}
     documents = [found for text in library.documents(Path(sysconfig.get_paths()["stdlib"])) if (found := _plain(text))]
-    held = documents[: len(documents) // 5]
-    known = {sentence for document in held for sentence in document}
-    rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(held) :]]
-    parts = {"validation": held, "train": rest}
+    validation = documents[: len(documents) // 5]
+    known = {sentence for document in validation for sentence in document}
+    rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(validation) :]]
+    parts = {"validation": validation, "train": rest}
     with path.open("w", encoding="utf-8") as file:
         for split, wanted in counts.items():
-            made = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
-            if len(made) < wanted:
+            chosen = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
+            if len(chosen) < wanted:
                 raise DataError(
-                    f"data.pairs: this Python's text gives {len(made):,} pairs for {split}, and {wanted:,} are wanted; "
-                    f"take a smaller data.pairs, or files of your own"
+                    f"data.pairs: this Python's text gives {len(chosen):,} pairs for {split}, and {wanted:,} are "
+                    f"wanted; take a smaller data.pairs, or files of your own"
                 )
-            file.writelines(json.dumps([split, *pair]) + "\n" for pair in made)
+            file.writelines(json.dumps([split, *pair]) + "\n" for pair in chosen)
 
 
 def _plain(text: str) -> list[str]:
@@ -103,11 +103,11 @@ def _pairs(documents: Sequence[list[str]], draw: random.Random) -> Iterator[tupl
 
 def _topics(places: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
     """Sentences of each topic word: one that is neither everywhere, nor in a single sentence."""
-    found: dict[str, list[int]] = {}
+    places_of: dict[str, list[int]] = {}
     for place, (_, sentence) in enumerate(places):
         for word in dict.fromkeys(_TOPIC.findall(sentence.lower())):
-            found.setdefault(word, []).append(place)
-    return {word: there for word, there in found.items() if len(there) in _SHARED}
+            places_of.setdefault(word, []).append(place)
+    return {word: there for word, there in places_of.items() if len(there) in _SHARED}
 
 
 def _other(

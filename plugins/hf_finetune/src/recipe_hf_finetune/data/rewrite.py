@@ -57,10 +57,10 @@ def _other_words(sentence: str, draw: random.Random) -> str:
 
 def _swap(sentence: str, draw: random.Random) -> str:
     """Move the first clause to the end, or the last one to the start."""
-    if found := _FIRST.fullmatch(sentence):
-        return f"{_large(found[3])} {_small(found[1])} {found[2]}."
-    if found := _LAST.fullmatch(sentence):
-        return f"{_large(found[2])} {found[3]}, {_small(found[1])}."
+    if match := _FIRST.fullmatch(sentence):
+        return f"{_large(match[3])} {_small(match[1])} {match[2]}."
+    if match := _LAST.fullmatch(sentence):
+        return f"{_large(match[2])} {match[3]}, {_small(match[1])}."
     return sentence
 
 

@@ -47,8 +47,8 @@ class ClassificationSamples:
 
         Training samples come in another order each epoch, those for validation as they stand in their file.
         """
-        found = self._splits[split]
-        return found.tensors([self._place(split, start + i, len(found)) for i in range(count)])
+        encoded = self._splits[split]
+        return encoded.tensors([self._place(split, start + i, len(encoded)) for i in range(count)])
 
     def _place(self, split: str, number: int, size: int) -> int:
         epoch, place = divmod(number, size)

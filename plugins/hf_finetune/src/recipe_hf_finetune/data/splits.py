@@ -67,18 +67,18 @@ def _files(config: TextClassification) -> dict[str, Path]:
     folder = Path(config.folder)
     if not folder.is_dir():
         raise DataError(f"data.folder: {folder}: there is no such folder")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for split, names in _NAMES.items():
         there = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
         for path in [path for path in there if path.is_file()][:1]:
-            found[split] = path
-    if missing := [split for split in ("train", "validation") if split not in found]:
+            files[split] = path
+    if missing := [split for split in ("train", "validation") if split not in files]:
         wanted = " and no ".join("file " + " or ".join(f"{name}.*" for name in _NAMES[split]) for split in missing)
         raise DataError(
             f"data.folder: {folder}: holds no {wanted} (.* is one of {', '.join(ENDINGS)}); name the files by "
             "data.train and data.validation"
         )
-    return found
+    return files
 
 
 def _read(config: TextClassification, files: Mapping[str, Path]) -> Corpus:
@@ -136,17 +136,17 @@ def _missing(where: str, names: Sequence[str], row: Row) -> DataError:
 
 def _labels(where: str, values: Iterable[Any]) -> tuple[str, ...]:
     """All labels that stand in a file: numbers by their size, names by the alphabet."""
-    found = {_plain(value) for value in values}
-    if len(found) < 2:
-        only = ", ".join(repr(value) for value in found)
+    labels = {_plain(value) for value in values}
+    if len(labels) < 2:
+        only = ", ".join(repr(value) for value in labels)
         raise DataError(f"{where}: all samples have the label {only}; expected two or more different labels")
-    if len(found) > 1000:
+    if len(labels) > 1000:
         raise DataError(
-            f"{where}: has {len(found):,} different labels, which are values rather than labels; for a regression set "
+            f"{where}: has {len(labels):,} different labels, which are values rather than labels; for a regression set "
             "data.task=stsb and name the columns (data.columns, data.label)"
         )
     return tuple(
-        sorted(found, key=lambda value: (not value.isdecimal(), int(value) if value.isdecimal() else 0, value))
+        sorted(labels, key=lambda value: (not value.isdecimal(), int(value) if value.isdecimal() else 0, value))
     )
 
 

@@ -77,7 +77,7 @@ def load_config(place: str | Path, config: SequenceClassifier) -> Any:
     from transformers import AutoConfig
 
     try:
-        found = AutoConfig.from_pretrained(str(place), revision=config.revision)
+        loaded = AutoConfig.from_pretrained(str(place), revision=config.revision)
     except Exception as error:  # OSError, ValueError, KeyError: what is missing, in transformers' words
         text = " ".join(str(error).split())[:300]
         raise ConfigError(
@@ -85,9 +85,9 @@ def load_config(place: str | Path, config: SequenceClassifier) -> Any:
             "run folder or a checkpoint; on a machine without network, copy the model's files there first"
         ) from error
     for name in _DROPOUTS if config.dropout is not None else ():
-        if getattr(found, name, None) is not None:
-            setattr(found, name, config.dropout)
-    return found
+        if getattr(loaded, name, None) is not None:
+            setattr(loaded, name, config.dropout)
+    return loaded
 
 
 def require_same(path: Path, config: Any) -> None:
@@ -129,8 +129,8 @@ def random_model(config: Any, seed: int | None) -> nn.Module:
 
     if seed is not None:
         set_seed(seed)
-    found: nn.Module = AutoModelForSequenceClassification.from_config(config)
-    return found
+    module: nn.Module = AutoModelForSequenceClassification.from_config(config)
+    return module
 
 
 def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = "main") -> nn.Module:
@@ -143,7 +143,7 @@ def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = 
 
     set_seed(seed)
     try:
-        found: nn.Module = AutoModelForSequenceClassification.from_pretrained(
+        module: nn.Module = AutoModelForSequenceClassification.from_pretrained(
             str(place), config=config, revision=revision, torch_dtype=torch.float32
         )
     except Exception as error:
@@ -151,4 +151,4 @@ def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = 
         raise CheckpointError(
             f"model.source: {place}: its weights cannot be loaded ({text}); copy the files again, or name another model"
         ) from error
-    return found
+    return module

@@ -69,22 +69,22 @@ def facts(config: SequenceClassifier, sequence: int) -> ModelFacts | None:
 def _of_recipe(model: Part[Model], sequence: int) -> ModelFacts | None:
     if not model.spec.facts:
         return None
-    found: ModelFacts = load(model.spec.facts, f"model {model.spec.name!r}")(model.config, sequence)
-    return replace(found, logits_values=_LABELS)
+    facts: ModelFacts = load(model.spec.facts, f"model {model.spec.name!r}")(model.config, sequence)
+    return replace(facts, logits_values=_LABELS)
 
 
 def _read(place: str | None) -> Sizes | None:
     """The sizes in the config.json of a folder, if it is a BERT's."""
     if place is None:
         return None
-    found: Mapping[str, Any] = json.loads((Path(place) / "config.json").read_text(encoding="utf-8"))
-    if found.get("model_type") != "bert":
+    content: Mapping[str, Any] = json.loads((Path(place) / "config.json").read_text(encoding="utf-8"))
+    if content.get("model_type") != "bert":
         return None
     return Sizes(
-        **{ours: int(found[theirs]) for ours, theirs in _NAMES.items()},
-        positions=int(found.get("max_position_embeddings", 512)),
-        segments=int(found.get("type_vocab_size", 2)),
-        dropout=bool(found.get("hidden_dropout_prob", 0.1)),
+        **{ours: int(content[theirs]) for ours, theirs in _NAMES.items()},
+        positions=int(content.get("max_position_embeddings", 512)),
+        segments=int(content.get("type_vocab_size", 2)),
+        dropout=bool(content.get("hidden_dropout_prob", 0.1)),
     )
 
 

@@ -45,11 +45,11 @@ def close(bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outco
 
 def _spreads(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Mean and standard deviation of each metric over the seeds, from the trained and from the random start."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, random in (("over_seeds", False), ("random_start", True)):
         those = [outcome["metrics"] for outcome in outcomes if outcome["random_start"] == random]
         if those:
-            found[name] = {
+            results[name] = {
                 key: {
                     "mean": statistics.fmean(values),
                     "std": statistics.stdev(values) if len(values) > 1 else None,
@@ -58,7 +58,7 @@ def _spreads(outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 for key in those[0]
                 for values in [[one[key] for one in those]]
             }
-    return found
+    return results
 
 
 def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> dict[str, str]:

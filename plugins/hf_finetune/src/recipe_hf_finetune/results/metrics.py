@@ -24,11 +24,11 @@ def measure(task: Task, logits: NDArray[np.floating], labels: NDArray[np.generic
     scores = np.asarray(logits, np.float64)
     if task.regression:
         predicted, wanted = scores.reshape(-1), np.asarray(labels, np.float64)
-        found = {"loss": float(np.mean((predicted - wanted) ** 2))}
-        return found | {name: CORRELATIONS[name](predicted, wanted) for name in task.metrics}
+        values = {"loss": float(np.mean((predicted - wanted) ** 2))}
+        return values | {name: CORRELATIONS[name](predicted, wanted) for name in task.metrics}
     classes = np.asarray(labels, np.int64)
-    found = {"loss": cross_entropy(scores, classes)}
-    return found | {name: METRICS[name](scores.argmax(-1), classes, scores.shape[-1]) for name in task.metrics}
+    values = {"loss": cross_entropy(scores, classes)}
+    return values | {name: METRICS[name](scores.argmax(-1), classes, scores.shape[-1]) for name in task.metrics}
 
 
 def cross_entropy(logits: Numbers, labels: Labels) -> float:
@@ -40,9 +40,9 @@ def cross_entropy(logits: Numbers, labels: Labels) -> float:
 
 def confusion(predicted: Labels, labels: Labels, count: int) -> Labels:
     """``[count, count]``: how many samples of each label (row) were given each label (column)."""
-    found = np.zeros((count, count), np.int64)
-    np.add.at(found, (labels, predicted), 1)
-    return found
+    matrix = np.zeros((count, count), np.int64)
+    np.add.at(matrix, (labels, predicted), 1)
+    return matrix
 
 
 def accuracy(predicted: Labels, labels: Labels, count: int) -> float:

@@ -26,8 +26,8 @@ def write(folder: Path, corpus: Corpus, logits: Mapping[str, NDArray[np.floating
         text = "\n".join("\t".join(fields) for fields in _lines(corpus, corpus.splits[split], values)) + "\n"
         write_text(folder / f"predictions-{split}.tsv", text)
     if corpus.labels and (labels := corpus.splits["validation"].labels) is not None:
-        found = logits["validation"].argmax(-1)
-        table = confusion(found, np.asarray(labels[: len(found)], np.int64), len(corpus.labels))
+        predicted = logits["validation"].argmax(-1)
+        table = confusion(predicted, np.asarray(labels[: len(predicted)], np.int64), len(corpus.labels))
         pictures.draw_confusion(table, corpus.labels, folder / "confusion.png")
 
 
@@ -39,11 +39,11 @@ def _lines(corpus: Corpus, examples: Examples, logits: NDArray[np.floating[Any]]
         if corpus.labels:
             shares = np.exp(scores - scores.max())
             best = int(scores.argmax())
-            said = [corpus.labels[best], f"{shares[best] / shares.sum():.6f}"]
+            fields = [corpus.labels[best], f"{shares[best] / shares.sum():.6f}"]
         else:
-            said = [f"{float(scores.reshape(-1)[0]):.6f}"]
+            fields = [f"{float(scores.reshape(-1)[0]):.6f}"]
         texts = [" ".join(column[number].split()) for column in examples.texts]
-        yield [str(number), *said, _label(corpus, examples, number), *texts]
+        yield [str(number), *fields, _label(corpus, examples, number), *texts]
 
 
 def _label(corpus: Corpus, examples: Examples, number: int) -> str:

@@ -47,9 +47,9 @@ class Blend:
         sources, samples = chosen["source"], chosen["sample"]
         if rounds.any():
             samples = samples + rounds * self.counts[sources]
-        found = {source: self._orders[source].gather(samples[sources == source]) for source in np.unique(sources)}
-        ids = np.empty((which.size, next(iter(found.values())).shape[1]), dtype=np.int64)
-        for source, rows in found.items():
+        gathered = {source: self._orders[source].gather(samples[sources == source]) for source in np.unique(sources)}
+        ids = np.empty((which.size, next(iter(gathered.values())).shape[1]), dtype=np.int64)
+        for source, rows in gathered.items():
             ids[sources == source] = rows
         return ids
 
@@ -64,12 +64,12 @@ def blend(parts: Sequence[Part], order: str, requested: int, cache: Path) -> Ord
     Raises:
         DataError: a file has nothing for this split, or too small a weight ever to be drawn.
     """
-    given = [part.weight for part in parts if part.weight is not None]
-    if len(parts) == 1 and (order == "fast" or not given):
+    set_weights = [part.weight for part in parts if part.weight is not None]
+    if len(parts) == 1 and (order == "fast" or not set_weights):
         return fast(parts[0]) if order == "fast" else megatron(parts[0], requested)
     if order == "fast":
-        return Blend([fast(part) for part in parts], given or [part.tokens for part in parts], PERIOD, cache)
-    return _megatron_blend(parts, given, requested, cache)
+        return Blend([fast(part) for part in parts], set_weights or [part.tokens for part in parts], PERIOD, cache)
+    return _megatron_blend(parts, set_weights, requested, cache)
 
 
 def _megatron_blend(parts: Sequence[Part], weights: Sequence[float], requested: int, cache: Path) -> Blend:

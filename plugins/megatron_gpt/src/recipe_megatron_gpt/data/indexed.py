@@ -147,19 +147,19 @@ class IndexedWriter:
         self._boundaries.extend(range(first, first + lengths.size))
 
     def _checked(self, ids: ArrayLike) -> NDArray[np.uint16] | NDArray[np.int32]:
-        given = np.asarray(ids)
-        if given.dtype == self.dtype and given.ndim == 1:
-            return np.ascontiguousarray(given)
+        array = np.asarray(ids)
+        if array.dtype == self.dtype and array.ndim == 1:
+            return np.ascontiguousarray(array)
         limits = np.iinfo(self.dtype)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise ValueError(f"ids: expected one dimension of integers, got {given.ndim} of {given.dtype.name}")
-        for extreme in (given.min(initial=0), given.max(initial=0)):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ValueError(f"ids: expected one dimension of integers, got {array.ndim} of {array.dtype.name}")
+        for extreme in (array.min(initial=0), array.max(initial=0)):
             if not limits.min <= extreme <= limits.max:
                 raise DataError(
                     f"{bin_path(self.prefix)}: document {len(self._boundaries) - 1} has the token id {extreme}, which "
                     f"{self.dtype.name} cannot hold ({limits.min} to {limits.max}); write int32"
                 )
-        return given.astype(self.dtype)
+        return array.astype(self.dtype)
 
     def _write_idx(self) -> None:
         sizes = np.frombuffer(self._sizes, dtype=np.int32)

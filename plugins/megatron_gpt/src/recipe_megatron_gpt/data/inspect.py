@@ -148,12 +148,12 @@ def _id_problems(file: IndexedFile, limit: int | None) -> Iterator[str]:
 
 def _count_problems(file: IndexedFile, manifest: dict[str, Any]) -> Iterator[str]:
     """Counts that differ from the manifest."""
-    found = {
+    counts = {
         "documents": file.documents.size - 1,
         "sequences": file.sizes.size,
         "tokens": int(file.sizes.sum(dtype=np.int64)),
     }
-    for name, count in found.items():
-        said = manifest.get("counts", {}).get(name, count)
-        if said != count:
-            yield f"{file.prefix.parent / 'manifest.json'}: says {said:,} {name}; there are {count:,}"
+    for name, count in counts.items():
+        recorded = manifest.get("counts", {}).get(name, count)
+        if recorded != count:
+            yield f"{file.prefix.parent / 'manifest.json'}: says {recorded:,} {name}; there are {count:,}"

@@ -58,11 +58,11 @@ def prefix_of(path: Path) -> Path:
         ValueError: it is a folder with several pairs.
     """
     if path.is_dir():
-        found = sorted(path.glob("*.idx")) or sorted(path.glob("*.bin"))
-        if len(found) > 1:
-            names = ", ".join(one.stem for one in found[:5])
-            raise ValueError(f"files: {path} holds {len(found)} pairs of token files ({names}); name them one by one")
-        return found[0].with_suffix("") if found else path
+        pairs = sorted(path.glob("*.idx")) or sorted(path.glob("*.bin"))
+        if len(pairs) > 1:
+            names = ", ".join(one.stem for one in pairs[:5])
+            raise ValueError(f"files: {path} holds {len(pairs)} pairs of token files ({names}); name them one by one")
+        return pairs[0].with_suffix("") if pairs else path
     # Whoever completes the name in a shell ends up with one of the two files.
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 

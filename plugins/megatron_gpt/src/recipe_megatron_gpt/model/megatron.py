@@ -112,27 +112,27 @@ class Megatron(Naming):
         Raises:
             CheckpointError: it is a model with something that this one does not have.
         """
-        found = self.settings(files, {})
-        if found is None:
+        stored = self.settings(files, {})
+        if stored is None:
             return None
         args = json.loads(files[ARGS])
         padded = args[_SIZES["vocabulary"]]
         unit = (args.get("make_vocab_size_divisible_by") or 128) * (args.get("tensor_model_parallel_size") or 1)
         least = args.get("orig_vocab_size") or padded - unit + 1
-        return {**found, "vocabulary": config.vocabulary} if least <= config.vocabulary <= padded else found
+        return {**stored, "vocabulary": config.vocabulary} if least <= config.vocabulary <= padded else stored
 
 
 def _other(args: Mapping[str, Any]) -> list[str]:
     """Settings in ``args`` that this model does not support. Newer versions have None where a setting is not chosen."""
     fixed = {**_FIXED, **_OLDER_AND_RARE}
-    found = [f"{name} is {args[name]!r}" for name, value in fixed.items() if args.get(name) not in (None, value)]
+    differing = [f"{name} is {args[name]!r}" for name, value in fixed.items() if args.get(name) not in (None, value)]
     products = {"ffn_hidden_size": (4, "hidden_size"), "hidden_size": (args.get("kv_channels"), "num_attention_heads")}
     for name, (factor, other) in products.items():
         if args.get(name) is not None and factor is not None and args[name] != factor * args[other]:
-            found.append(f"{name} is {args[name]} and not {factor} x {args[other]}")
+            differing.append(f"{name} is {args[name]} and not {factor} x {args[other]}")
     if args.get("bias_gelu_fusion") is False and not args.get("openai_gelu"):  # both compute the tanh form
-        found.append("bias_gelu_fusion is False, which computes GELU by erf and not by tanh")
-    return found
+        differing.append("bias_gelu_fusion is False, which computes GELU by erf and not by tanh")
+    return differing
 
 
 def _links(config: Gpt) -> Iterator[Link]:

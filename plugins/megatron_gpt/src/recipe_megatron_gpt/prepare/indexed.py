@@ -105,13 +105,13 @@ def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: 
 
 def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progress: Progress) -> Iterator[str]:
     """Documents with ``train_characters`` characters in all, spread over the whole input."""
-    taken = 0
+    characters = 0
 
     def wanted() -> Iterator[list[Record]]:
-        nonlocal taken
+        nonlocal characters
         for record in records(settings):
-            if taken <= settings.train_characters * record.consumed / total:
-                taken += len(record.text)
+            if characters <= settings.train_characters * record.consumed / total:
+                characters += len(record.text)
                 yield [record]
             progress.update(record.consumed)
 

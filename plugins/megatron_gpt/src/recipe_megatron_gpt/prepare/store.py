@@ -53,8 +53,8 @@ class TokenStore:
         self._output = output
         self._paths = [bin_path(self.prefix), self.prefix.with_suffix(".sizes"), self.prefix.with_suffix(".documents")]
         self._files: list[BinaryIO] = []
-        found = [entry["state"] for entry in output.done if "state" in entry]
-        self.state = State(**found[-1]) if found else State()
+        states = [entry["state"] for entry in output.done if "state" in entry]
+        self.state = State(**states[-1]) if states else State()
         self._noted = time.monotonic()
 
     def __enter__(self) -> TokenStore:

@@ -61,12 +61,12 @@ class Tokenise:
             text = clean(record)
             if text is None:
                 continue
-            found = [ids for ids in encode(list(sentences(text)) if self.split_sentences else [text]) if ids]
-            if found:
-                found[-1] += self.eod
-            tokens += found
-            sizes += [len(ids) // width for ids in found]
-            sequences.append(len(found))
+            encoded = [ids for ids in encode(list(sentences(text)) if self.split_sentences else [text]) if ids]
+            if encoded:
+                encoded[-1] += self.eod
+            tokens += encoded
+            sizes += [len(ids) // width for ids in encoded]
+            sequences.append(len(encoded))
         return Encoded(
             tokens=b"".join(tokens),
             sizes=np.array(sizes, dtype=np.int32),

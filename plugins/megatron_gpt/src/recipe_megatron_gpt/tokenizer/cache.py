@@ -34,24 +34,24 @@ class Entry:
 
 def key_of(*parts: str | bytes) -> str:
     """The name of an entry that depends on ``parts`` and on the versions of the libraries that tokenise."""
-    found = blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for part in (str(_VERSION), *map(_version, _LIBRARIES), *parts):
         data = part.encode(errors="surrogatepass") if isinstance(part, str) else part
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.hexdigest()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
 
 
 def recall(key: str) -> Entry | None:
     """The entry, if there is one that is as it was written."""
     facts, path = _paths(key)
     try:
-        found = json.loads(facts.read_bytes())
+        content = json.loads(facts.read_bytes())
         data = path.read_bytes()
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or found.pop("blake2b", "") != _digest(found, data):
+    if not isinstance(content, dict) or content.pop("blake2b", "") != _digest(content, data):
         return None
-    return Entry(found, data, path)
+    return Entry(content, data, path)
 
 
 def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
@@ -70,9 +70,9 @@ def _paths(key: str) -> tuple[Path, Path]:
 
 
 def _digest(facts: dict[str, Any], data: bytes) -> str:
-    found = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
-    found.update(data)
-    return found.hexdigest()
+    digest = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+    digest.update(data)
+    return digest.hexdigest()
 
 
 @cache

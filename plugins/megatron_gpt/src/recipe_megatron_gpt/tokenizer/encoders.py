@@ -61,10 +61,10 @@ def _bounded(encode: Encode, cuts: Callable[[], bool]) -> Encode:
         return b"".join(encode([part])[0] for part in parts(text))
 
     def bounded(texts: list[str]) -> list[bytes]:
-        found: list[bytes] = []
+        encoded: list[bytes] = []
         for some in together(texts):
-            found += [one(some[0])] if is_long(some[0]) and cuts() else encode(some)
-        return found
+            encoded += [one(some[0])] if is_long(some[0]) and cuts() else encode(some)
+        return encoded
 
     return bounded
 
@@ -138,8 +138,8 @@ def _gigatoken(tokenizer: str, typecode: str) -> Encode:
     def one(text: str) -> bytes:
         if unlike.in_text(text):
             return library()([text])[0]
-        found: bytes = giga.encode(text).astype(typecode).tobytes()
-        return found
+        ids: bytes = giga.encode(text).astype(typecode).tobytes()
+        return ids
 
     return lambda texts: list(map(one, texts))
 
@@ -204,8 +204,8 @@ def _plain(tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
 
 def _ids_of(tokenizer: Tokenizer, add_special_tokens: bool) -> Ids:
     def ids_of(texts: list[str]) -> list[list[int]]:
-        found = tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-        return [encoding.ids for encoding in found]
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
 
     return ids_of
 

@@ -61,6 +61,6 @@ def given(path: Path, eod: str | None) -> KnownTokenizer:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
     if entry := recall(key):
         return KnownTokenizer(entry.data.decode(), **entry.facts)
-    found = known(content_of(read_vocabulary(path)), eod)
-    remember(key, {"size": found.size, "entries": found.entries, "end": found.end}, found.content.encode())
-    return found
+    facts = known(content_of(read_vocabulary(path)), eod)
+    remember(key, {"size": facts.size, "entries": facts.entries, "end": facts.end}, facts.content.encode())
+    return facts

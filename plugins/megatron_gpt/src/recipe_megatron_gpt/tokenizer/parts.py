@@ -58,13 +58,13 @@ def parts(text: str) -> Iterator[str]:
 
 def together(texts: Iterable[str]) -> Iterator[list[str]]:
     """The texts in lists of about :data:`LONG` characters; a longer one is a list of its own."""
-    found: list[str] = []
+    parts: list[str] = []
     length = 0
     for text in texts:
-        if found and length + len(text) > LONG:
-            yield found
-            found, length = [], 0
-        found.append(text)
+        if parts and length + len(text) > LONG:
+            yield parts
+            parts, length = [], 0
+        parts.append(text)
         length += len(text)
-    if found:
-        yield found
+    if parts:
+        yield parts

@@ -38,17 +38,17 @@ class Ranks:
 def by_ranks(content: str) -> Any:
     """gigatoken's tokenizer by a rank file; None where that would not be what ``content``, a tokenizer.json, says."""
     key = key_of("ranks", content)
-    kept = recall(key)
-    if kept is not None:
-        return _read(kept.path, kept.facts["added"]) if kept.data else None
+    cached = recall(key)
+    if cached is not None:
+        return _read(cached.path, cached.facts["added"]) if cached.data else None
     ranks = _ranks(json.loads(content))
     lines = ranks.lines() if ranks else b""
-    found = _compared(ranks, lines) if ranks else None
-    if ranks is None or found is None:
+    tokenizer = _compared(ranks, lines) if ranks else None
+    if ranks is None or tokenizer is None:
         remember(key, {})
         return None
     remember(key, {"added": ranks.added}, lines)
-    return found
+    return tokenizer
 
 
 def _read(path: Path, added: dict[str, int]) -> Any:
@@ -61,10 +61,10 @@ def _compared(ranks: Ranks, lines: bytes) -> Any:
         path = Path(folder, "ranks")
         path.write_bytes(lines)
         try:
-            found = _read(path, ranks.added)
+            tokenizer = _read(path, ranks.added)
         except (RuntimeError, ValueError):
             return None
-    return found if found.merges == ranks.merges and found.vocab == ranks.vocabulary() else None
+    return tokenizer if tokenizer.merges == ranks.merges and tokenizer.vocab == ranks.vocabulary() else None
 
 
 def _ranks(tokenizer: dict[str, Any]) -> Ranks | None:

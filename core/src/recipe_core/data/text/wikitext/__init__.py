@@ -111,14 +111,14 @@ def _without_opaque(text: str) -> str:
     The parser would be twice as slow with them, and takes a pipe in a formula for one of a table. Each is searched
     from left to right once, so that many that are never closed cost no more than one.
     """
-    kept: list[str] = []
+    shown: list[str] = []
     at = 0
     unclosed: set[str] = set()
     for opening in _OPAQUE.finditer(text):
         if opening.start() < at:
             continue  # inside the one before
         tag = (opening[1] or "!--").lower()
-        kept.append(text[at : opening.start()])
+        shown.append(text[at : opening.start()])
         at = opening.end()
         if opening[0].endswith("/>"):
             continue
@@ -126,17 +126,17 @@ def _without_opaque(text: str) -> str:
         if closing is None:
             unclosed.add(tag)
             if tag == "!--":
-                return "".join(kept)  # as MediaWiki does: it comments out the rest
+                return "".join(shown)  # as MediaWiki does: it comments out the rest
             continue
         if tag == "nowiki":
-            kept.append(_protected(text[at : closing.start()]))
+            shown.append(_protected(text[at : closing.start()]))
         elif tag == "math" and (formula := formulas.plain(text[at : closing.start()])):
-            kept.append(_protected(formula))
-        elif tag not in ("!--", "ref") or kept[-1].endswith("("):  # "(<ref>...</ref>)"
-            kept.append(HOLE)
+            shown.append(_protected(formula))
+        elif tag not in ("!--", "ref") or shown[-1].endswith("("):  # "(<ref>...</ref>)"
+            shown.append(HOLE)
         at = closing.end()
-    kept.append(text[at:])
-    return "".join(kept)
+    shown.append(text[at:])
+    return "".join(shown)
 
 
 class _Frame:

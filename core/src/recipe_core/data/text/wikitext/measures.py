@@ -55,10 +55,10 @@ def _grouped(number: str) -> str:
 
 
 def _unit(name: str) -> str:
-    found = _LARGE_UNIT.fullmatch(name)
-    large = _LARGE.get(found[1]) if found else None
-    if found and large:
-        return f" {large}{_unit(found[2])}"
+    match = _LARGE_UNIT.fullmatch(name)
+    large = _LARGE.get(match[1]) if match else None
+    if match and large:
+        return f" {large}{_unit(match[2])}"
     if name.endswith("/d"):
         return f"{_unit(name[:-2])} per day"
     shown = _UNITS.get(name.lower()) or _POWER.sub(lambda power: "²" if power[1] == "2" else "³", name)

@@ -176,13 +176,13 @@ def _parenthesis(match: re.Match[str]) -> str:
     if HOLE not in inside:
         return match[0]
     pieces = re.split(r"([,;])", inside)
-    kept = ""
+    content = ""
     for number in range(0, len(pieces), 2):
         piece = pieces[number]
         rest = piece.replace(HOLE, "").strip()
         if not rest or (HOLE in piece and _LABEL.fullmatch(rest)) or _PRICE_OF_HOLE.search(piece):
             continue
-        begins = "" if kept else " :,–-" * (HOLE in piece)  # "({{IPA}}: Paris)"
-        kept += (pieces[number - 1] + " " if kept else "") + piece.strip(f" {HOLE}").lstrip(begins or None)
+        begins = "" if content else " :,–-" * (HOLE in piece)  # "({{IPA}}: Paris)"
+        content += (pieces[number - 1] + " " if content else "") + piece.strip(f" {HOLE}").lstrip(begins or None)
     before = " " if match[0].startswith(" ") else ""
-    return f"{before}{match[1]}{kept}{match[3]}" if kept else f"{before}{HOLE}"
+    return f"{before}{match[1]}{content}{match[3]}" if content else f"{before}{HOLE}"
