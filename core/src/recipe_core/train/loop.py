@@ -22,7 +22,7 @@ from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
-from recipe_core.hooks.train import Train
+from recipe_core.hooks.train import Train, due
 from recipe_core.launch.stop import StopFlag
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, without_counts
 from recipe_core.settings.schedule import learning_rate
@@ -79,7 +79,7 @@ class Trainer:
             self.step(last=progress.step + 1 == end)
             stopped = self._asked_to_stop()
             final = stopped or progress.step == end
-            log, save = (final or _due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
+            log, save = (final or due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
             evaluate = _evaluation_due(cfg, progress.step)
             if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
                 save = self.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
@@ -91,7 +91,7 @@ class Trainer:
                     row |= values or {}
                 self._record(row)
             save = save or stopped
-            if _due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save):
+            if due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save):
                 self._check_replicas()
             if save:
                 self._save(row.get("val_loss"))
@@ -191,10 +191,6 @@ class Trainer:
 
 def _evaluation_due(train: Train, step: int) -> bool:
     return train.eval_every > 0 and (step % train.eval_every == 0 or step == train.steps)
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
 
 
 def _not_finite(row: Row) -> DivergedError | None:
