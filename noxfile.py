@@ -219,7 +219,7 @@ def neuronx(session: nox.Session) -> None:
             "RECIPE_NEURONX_SOURCE name the folder src of its source"
         )
     install_xla(session, *NEURONX)
-    files = [str(ROOT / "tests" / f"test_neuron_{name}.py") for name in ("gradients", "teams")]
+    files = [str(ROOT / "tests" / "neuron")]
     environment = {"OMP_NUM_THREADS": "1", "RECIPE_NEURONX_SOURCE": str(Path(source).resolve())}
     session.run("pytest", "-m", "peer", *files, *session.posargs, env=environment)
 
