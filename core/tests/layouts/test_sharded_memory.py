@@ -27,7 +27,7 @@ def kept_after_freeing(layout: str) -> int:
     """Bytes that a process still has of large tensors that were freed, between small ones that stay."""
     job = resolve(load(), "megatron_gpt:tiny", [f"layout={layout}", "train.device=cpu"], 2)
     with engines.start(job.train) as engine:
-        _model(job, _context(job, engine, None))
+        _model(job, _context(job, engine, None), engine)
         before = resident()
         large, small = [], []
         for _ in range(BLOCKS):
