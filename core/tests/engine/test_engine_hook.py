@@ -15,10 +15,10 @@ from recipe_core.cli.check import checked_job
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.precompile import precompile, trial_words
 from recipe_core.engine.environment import Variable, variables
-from recipe_core.engine.finding import Finding
 from recipe_core.engine.native import NativeEngine
 from recipe_core.engine.select import one_process
 from recipe_core.errors import ConfigError
+from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.specs import Part
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.parallel import Parallel, Run

@@ -36,7 +36,7 @@ class Graphs:
     found: int
     """Different graphs that the program has."""
     compiled: int
-    """What had to be compiled for them (a graph of ``torch.compile`` makes two: forward and backward)."""
+    """Compilations that they needed (a graph of ``torch.compile`` makes two: forward and backward)."""
 
     def __str__(self) -> str:
         return f"{self.found} graph{'' if self.found == 1 else 's'}, {self.compiled} compilations"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from recipe_core.engine import stack
 from recipe_core.engine.environment import is_on
-from recipe_core.engine.finding import Finding, State
 from recipe_core.engine.stack import Package, package
+from recipe_core.hooks.finding import Finding, State
 
 _TOPIC, _DEVICES, _VARIABLES = "Packages", "Devices", "Environment variables"
 _GUIDE = "https://awsdocs-neuron.readthedocs-hosted.com"
@@ -52,7 +52,7 @@ def _placeholders() -> Iterator[Finding]:
 
 
 def _fitting(torch: Package | None) -> Iterator[Finding]:
-    """Whether the Neuron stack fits torch, Python and the instance."""
+    """How the Neuron stack fits torch, Python and the instance."""
     kind, found = stack.neuron(), package("torch-neuronx")
     if kind is None or found is None:
         if found is None and stack.instance().startswith(("trn", "inf")):

@@ -34,7 +34,7 @@ class Variable:
 
 
 def is_on(environment: Mapping[str, str], name: str) -> bool:
-    """Whether a variable is set to anything that does not mean no."""
+    """True if a variable is set to anything but a word for no."""
     return environment.get(name, "").lower() not in _OFF
 
 

@@ -1,4 +1,4 @@
-"""What is different about Trainium as a device of PyTorch itself (TorchNeuron): AWS Neuron's native stack.
+"""Trainium as a device of PyTorch itself (TorchNeuron), AWS Neuron's native stack: its differences from others.
 
 From https://awsdocs-neuron.readthedocs-hosted.com, TorchNeuron of release 2.33 (public beta). Not run on hardware here;
 the tests put a stand-in in its place.
@@ -17,7 +17,7 @@ NAME = "neuron"
 
 
 def is_here() -> bool:
-    """Whether PyTorch knows the device. The device itself is not touched, which must wait for the process group."""
+    """True if PyTorch knows the device. The device itself is not touched: that must wait for the process group."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == NAME
 
@@ -45,7 +45,7 @@ def take() -> None:
 
 
 def compile_options(device: torch.device) -> dict[str, Any]:
-    """What ``torch.compile`` is told on ``device``.
+    """Arguments of ``torch.compile`` on ``device``.
 
     Neuron's backend takes whole graphs of fixed shapes: it refuses ``dynamic=True``, and a break in the graph would
     cost an execution for each part. It ignores ``mode``.
@@ -54,5 +54,5 @@ def compile_options(device: torch.device) -> dict[str, Any]:
 
 
 def is_narrow(device: torch.device) -> bool:
-    """Whether ``device`` keeps int64 in 32 bits and has no float64: sums that grow must be taken on the host."""
+    """True if ``device`` keeps int64 in 32 bits and has no float64: growing sums must be taken on the host."""
     return device.type == NAME

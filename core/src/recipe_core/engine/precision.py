@@ -29,7 +29,7 @@ def autocast(device: str, precision: Precision) -> AbstractContextManager[object
 
 @cache
 def multiplies_bf16(device: str) -> bool:
-    """Whether ``device`` (a device type) has instructions for products in bf16; of others than CPUs it is assumed."""
+    """True if ``device`` (a device type) has instructions for products in bf16; assumed of all but CPUs."""
     return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

@@ -33,7 +33,7 @@ _PATIENCE = 180.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a library said; ``problem`` where it said nothing."""
+    """The answer of a library, or a ``problem``."""
 
     found: dict[str, Any] = field(default_factory=dict)
     problem: str = ""

@@ -58,7 +58,7 @@ class Engine(Protocol):
 
     @property
     def devices(self) -> int:
-        """What the layout's axes count: the ranks, or all devices where one process drives them."""
+        """The number that the layout's axes multiply to: ranks, or all devices where one process drives them."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Engine(Protocol):
         ...
 
     def counters(self) -> dict[str, float]:
-        """What the device's compiler did so far, for metrics.jsonl; empty where there is none."""
+        """Counts of the device's compiler so far, for metrics.jsonl; empty where there is none."""
         ...
 
     def device_loader(self, request: Request, train: Train) -> DeviceLoader:

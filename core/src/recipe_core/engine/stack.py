@@ -25,7 +25,7 @@ NXD_WAY_OUT = (
     "install it from AWS's own index, as https://awsdocs-neuron.readthedocs-hosted.com says, or take layout=ddp, or "
     "train.engine=native"
 )
-"""What to do where neuronx-distributed is needed and cannot be had."""
+"""The way out where neuronx-distributed is needed and missing."""
 
 WORKERS: dict[str, tuple[int, ...]] = {
     "trn1.2xlarge": (1, 2),
@@ -126,7 +126,7 @@ def logical_core_size() -> int:
 
 
 def worker_problems(stack: Neuron | None, processes: int) -> Iterator[str]:
-    """Whether this machine takes so many processes at once under ``stack``."""
+    """Problems with so many processes at once on this machine under ``stack``."""
     kind = instance()
     fitting = WORKERS.get(kind)
     if stack is None or fitting is None or processes in fitting:
@@ -140,7 +140,7 @@ def worker_problems(stack: Neuron | None, processes: int) -> Iterator[str]:
 
 
 def _is_empty(found: metadata.Distribution) -> bool:
-    """Whether a distribution holds no code to speak of; an editable one has its code elsewhere."""
+    """True if a distribution holds no code to speak of; an editable one has its code elsewhere."""
     if '"editable"' in (found.read_text("direct_url.json") or ""):
         return False
     size = 0

@@ -4,6 +4,7 @@
 ``train.py``: the section ``train`` that every recipe has.
 ``hooks.py``: the functions that a plugin implements to return them, each with a complete example.
 ``registry.py``: finds plugins, collects their contributions, keeps broken plugins apart.
+``finding.py``: a line of ``recipe doctor``, which engines return.
 
 Nothing in this folder imports torch.
 """

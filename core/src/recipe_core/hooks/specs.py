@@ -311,7 +311,7 @@ class EngineSpec(Spec):
     its own and returns the tool's exit code; None: a dry run in our own processes compiles it."""
     findings: str = ""
     """``package.module:function(environment) -> Iterable[Finding]``: what ``recipe doctor`` says about its packages,
-    devices and environment variables, see :class:`recipe_core.engine.finding.Finding`."""
+    devices and environment variables, see :class:`recipe_core.hooks.finding.Finding`."""
     traced: bool = False
     """Operations are gathered into graphs that a compiler translates: each new shape costs a compilation."""
 

@@ -15,7 +15,7 @@ from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
 
 def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
-    """What ``config`` says, on the axes of ``run.mesh``; ``module`` may be without values (on the meta device).
+    """Divide ``module`` as ``config`` says, on the axes of ``run.mesh``; it may be without values (on the meta device).
 
     Raises:
         ConfigError: the model cannot be divided so.

@@ -61,7 +61,7 @@ def _placed(module: nn.Module, name: str, tensor: Tensor, device: torch.device) 
 
 
 def _share(whole: Tensor, tensor: Tensor) -> Tensor:
-    """What this process holds of ``whole`` in ``tensor``."""
+    """The shard of ``whole`` that this process holds in ``tensor``."""
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh
         for axis, placement in enumerate(tensor.placements):

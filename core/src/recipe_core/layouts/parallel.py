@@ -1,4 +1,4 @@
-"""What a part may know about its run, what a dataset gives, and a model after its layout was applied."""
+"""The context of a run, the protocol of datasets, and a model after its layout was applied."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def accumulate(total: dict[str, Tensor], values: Mapping[str, Tensor], micro_bat
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a contribution may know about the run that it is built for."""
+    """The context of the run that a contribution is built for."""
 
     device: torch.device
     mesh: DeviceMesh | None
@@ -81,7 +81,7 @@ class Run:
 
 
 class Samples(Protocol):
-    """What a dataset builds: an endless global order of samples, a function of the seed alone."""
+    """An endless global order of samples, a function of the seed alone; datasets build it."""
 
     def read(self, split: str, start: int, count: int) -> Batch:
         """Samples ``start`` to ``start + count - 1`` of ``split`` (``"train"`` or ``"valid"``).
@@ -149,7 +149,7 @@ class Parallel:
         yield {}
 
     def loss(self, loss: Loss) -> Loss:
-        """What this process takes for the loss of its output: ``loss``, unless others compute it."""
+        """The loss function that this process applies to its output: ``loss``, unless others compute it."""
         return loss
 
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
@@ -171,11 +171,11 @@ class Parallel:
         return nullcontext() if last or self.replica is None else self.replica.no_sync()
 
     def _complete(self) -> None:
-        """What is left to do about gradients after the last micro batch."""
+        """Finish the gradients after the last micro batch."""
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
-        """What ``micro`` gives for ``batch`` without dropout and gradients."""
+        """The values of ``micro`` for ``batch`` without dropout and gradients."""
         was_training = self.module.training
         self.module.eval()
         try:

@@ -199,7 +199,7 @@ class Pipeline(Sharded):
             yield _Whole(self)
 
     def output(self, batch: Batch) -> Tensor:
-        """What the model returns for ``batch``, on all ranks."""
+        """The output of the model for ``batch``, on all ranks."""
 
         def micro(module: Callable[[Batch], Tensor], batch: Batch, number: int) -> Mapping[str, Tensor]:
             return {"loss": module(batch)}
@@ -242,7 +242,7 @@ class _Passing(nn.Module):
         self._batches, self._micro, self.total = batches, micro, {}
 
     def forward(self, hidden: Tensor | None = None, *, number: Tensor) -> Tensor:
-        """What goes to the next stage; of the last one, this micro batch's share of the loss."""
+        """The output for the next stage; of the last one, this micro batch's share of the loss."""
         pipeline, count, this = self._pipeline, len(self._batches), int(number)
         values = self._micro(cast("nn.Module", pipeline._called(hidden)), self._batches[this], this)
         output = values["loss"]
@@ -265,7 +265,7 @@ class _Whole(nn.Module):
         self.training = self.stage.training
 
     def forward(self, batch: Batch) -> Tensor:
-        """What the model returns."""
+        """The output of the model."""
         return self._pipeline.output(batch)
 
     def __getattr__(self, name: str) -> Any:

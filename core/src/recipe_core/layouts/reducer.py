@@ -16,7 +16,7 @@ BUCKET = 25 << 20
 
 
 class Reducer:
-    """What DistributedDataParallel does with gradients, for parameters that may be DTensors of another mesh axis.
+    """DistributedDataParallel's reduction, for parameters that may be DTensors of another mesh axis.
 
     Parameters are put into buckets from the last to the first, about the order in which backward finishes them. All
     ranks exchange the buckets in this order.

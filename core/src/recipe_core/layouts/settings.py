@@ -55,7 +55,7 @@ class Divided(LayoutSettings):
         return {**pipeline, "dp": world_size // each, **({"tp": self.tp} if self.tp > 1 else {})}
 
     def division(self, world_size: int) -> Division:
-        """What one process holds of the whole."""
+        """The share of the whole model that one process holds."""
         ranks = self.axes(world_size)["dp"]
         return Division(
             pipeline=self.pp,

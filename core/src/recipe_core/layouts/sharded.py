@@ -49,7 +49,7 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
 
 
 def _shares(module: nn.Module, block: nn.Module) -> bool:
-    """Whether something in ``module`` outside ``block`` uses a parameter of ``block``."""
+    """True if something in ``module`` outside ``block`` uses a parameter of ``block``."""
     inside, own = set(block.modules()), set(block.parameters())
     return any(
         parameter in own

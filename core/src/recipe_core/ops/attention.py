@@ -37,7 +37,7 @@ def causal_attention(qkv: Tensor, dropout: float) -> Tensor:
 
 
 def _better_in_blocks(qkv: Tensor, dropout: float) -> bool:
-    """Whether the function below is faster than PyTorch's.
+    """True where the function below is faster than PyTorch's.
 
     On CPUs PyTorch has no kernel with dropout (it falls back to whole score matrices in fp32, with a slow generator),
     and its kernel for 16-bit numbers takes twice the time of plain products.

@@ -140,7 +140,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _add_gradients(
     grad_hidden: Tensor, grad_weight: Tensor, rows: slice, chunk: Tensor, hidden: Tensor, weight: Tensor
 ) -> None:
-    """What the gradient ``chunk`` ``[rows, vocabulary]`` of the logits means for ``hidden`` and ``weight``."""
+    """Gradients of ``hidden`` and ``weight`` that follow from ``chunk`` ``[rows, vocabulary]``, that of the logits."""
     grad_hidden[rows] = chunk @ weight
     grad_weight.addmm_(chunk.T, hidden[rows])
 

@@ -40,7 +40,7 @@ def keep_mask(shape: tuple[int, ...], p: float, dtype: torch.dtype, generator: t
 
 
 def keep_scale(p: float) -> float:
-    """What the elements that :func:`keep_mask` keeps are multiplied by, so that the expectation stays."""
+    """The factor of the elements that :func:`keep_mask` keeps, which preserves the expectation."""
     return _LEVELS / (_LEVELS - _dropped_levels(p))
 
 

@@ -99,7 +99,7 @@ class ParallelCrossEntropy(torch.autograd.Function):
 
 
 def _places(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Whether this rank has each label's row, and the row (another's: any), ``[tokens, 1]``."""
+    """A mask of the labels whose row this rank has, and the rows (of others: any), ``[tokens, 1]``."""
     places = labels - first
     own = (places >= 0) & (places < count)
     return own, places.masked_fill(~own, 0)[:, None]

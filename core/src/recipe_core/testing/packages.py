@@ -33,7 +33,7 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
 
 
 def install(site: Path, name: str, version: str, size: int = 1_000_000) -> None:
-    """What pip leaves of the package ``name`` in ``site``, with so many bytes of code."""
+    """Install an imitation of the package ``name`` in ``site``, with so many bytes of code."""
     module = name.replace("-", "_")
     info = site / f"{module}-{version}.dist-info"
     info.mkdir(parents=True)

@@ -18,7 +18,7 @@ LOCK = ".lock"
 TRIAL = "trial"
 """Folder in a run folder where `recipe precompile` works."""
 _BEFORE_A_RUN = {"logs", LOCK, TRIAL}
-"""What a folder may hold whose run has not begun."""
+"""Entries of a folder whose run has not begun."""
 _SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
 
 
@@ -37,8 +37,8 @@ def require_run_folder(out: Path) -> None:
 
 
 def begun(out: Path) -> bool:
-    """Whether the run of ``out`` has anything to keep. One that failed before its first step has not: whoever corrects
-    the setting that it failed by gives the same folder again."""
+    """True if the run of ``out`` has anything to keep. One that failed before its first step has not: after a fix, the
+    same folder can be used again."""
     folder = out / "checkpoints"
     if folder.is_dir() and any(folder.iterdir()):
         return True
@@ -47,7 +47,7 @@ def begun(out: Path) -> bool:
 
 
 def _is_our_job(path: Path) -> bool:
-    """Whether a run wrote the file: all sections are in it, and no comment. Others call their files job.yaml too."""
+    """True if a run wrote the file: it has all sections and no comment. Other programs have a job.yaml too."""
     import yaml
 
     try:

@@ -19,7 +19,7 @@ from recipe_core.settings.job import Job
 from recipe_core.train.destination import LOCK, begun, require_run_folder
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
-"""What must stay as it was when a run continues: it decides what the weights mean and which samples come next."""
+"""Settings that a run must keep when it continues: they decide what the weights mean and which samples come next."""
 
 
 @contextmanager

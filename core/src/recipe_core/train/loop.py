@@ -156,7 +156,7 @@ class Trainer:
         return values is None
 
     def _asked_to_stop(self) -> bool:
-        """Whether any rank got a signal; a collective, so that all ranks stop at the same step."""
+        """True if any rank got a signal; a collective, so that all ranks stop at the same step."""
         return self.engine.any(self.stop.signal is not None)
 
     def _row(self) -> Row:

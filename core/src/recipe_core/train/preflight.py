@@ -32,7 +32,7 @@ def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
 
 
 def division_problems(job: Job, world_size: int) -> list[str]:
-    """What is wrong with the tensor plan or the stages of the model; nothing is said of a model that holds values."""
+    """Problems with the tensor plan or the stages of the model; none for a model that holds values."""
     if not job.model.spec.deferred:
         return []
     return [str(error) for error in _tried(job, job.axes(world_size))]

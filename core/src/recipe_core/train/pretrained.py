@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recipe_core.settings.job import Job
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", STORE, FILE)
-"""What tells a process that it is a rank; ``SLURM_STEP_ID`` does so under srun."""
+"""Variables that make a process a rank; under srun, ``SLURM_STEP_ID``."""
 
 
 class TrainingFailedError(RecipeError):

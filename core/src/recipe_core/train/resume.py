@@ -1,4 +1,4 @@
-"""What a run begins with: a checkpoint that it goes on from, the weights of another run, or nothing."""
+"""The start of a run: from a checkpoint, with the weights of another run, or from nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def begin(
 
 
 def start_problems(job: Job) -> list[str]:
-    """What :func:`begin` would find wrong with the checkpoint that a new run is to begin with, in one process.
+    """The problems that :func:`begin` would find with the checkpoint of a new run, in one process.
 
     Names, shapes and recorded settings are compared; no values are read.
     """
@@ -131,7 +131,7 @@ def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str,
 
 
 def _texts(source: StoredCheckpoint) -> Mapping[str, str]:
-    """What stands beside the tensors, where the format has a naming of others."""
+    """The texts of a checkpoint whose format has a foreign naming."""
     found: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
     return found
 

@@ -172,7 +172,7 @@ def _close(
     signal: str | None,
     compiled: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the recipe adds at its end, results.json, and the closing words."""
+    """Add the recipe's own results, write results.json, and print the closing words."""
     extra: Mapping[str, Any] = {}
     if job.recipe.closing and progress.step == job.train.steps:
         with model.inference() as module:

@@ -69,7 +69,7 @@ class XlaTransfer:
 
 
 class _BySample:
-    """What torch_xla asks about each tensor it is to place: it is shared out along its first dimension."""
+    """The sharding that torch_xla asks for with each tensor: along its first dimension."""
 
     minibatch = False
     """It is all there: no other process has more of it."""

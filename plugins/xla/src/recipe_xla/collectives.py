@@ -1,4 +1,4 @@
-"""What ranks say to each other about tensors on an XLA device: the only way there is.
+"""Communication of tensors on an XLA device between ranks: the only way there is.
 
 Neuron and TPU exchange them on the device. On XLA's CPU each process is a world of its own: ``xm.all_reduce`` gives
 back what it got, ``xm.rendezvous`` waits for nobody, and gloo changes a copy of an XLA tensor and says nothing. There

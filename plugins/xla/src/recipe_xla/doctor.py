@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from recipe_core.engine import probe, stack
 from recipe_core.engine.environment import is_on
-from recipe_core.engine.finding import Finding, State
 from recipe_core.engine.stack import Package, package
+from recipe_core.hooks.finding import Finding, State
 from recipe_xla.variables import REFUSED
 
 _TOPIC, _VARIABLES = "Packages", "Environment variables"

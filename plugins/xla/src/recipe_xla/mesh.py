@@ -64,7 +64,7 @@ class Grid:
 
     @property
     def of_one_process(self) -> bool:
-        """Whether this process drives all its devices; else each has a process."""
+        """This process drives all its devices; else each has a process."""
         return self.mesh is not None
 
     @classmethod

@@ -207,7 +207,7 @@ def _column_forward(layer: Any, forward: Any, x: Tensor) -> Tensor:
 
 
 def _computing_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
-    """What ``layer`` multiplies in: autocast's type, else that of its weights."""
+    """The type that ``layer`` multiplies in: autocast's, else that of its weights."""
     device = x.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -241,7 +241,7 @@ def _as_wide(layer: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _found(layer: nn.Module, forward: Any, padding: int | None, ids: Tensor) -> Tensor:
-    """What an embedding of the package gives, in the width of its weights; it has a padding of its own for 0."""
+    """The output of the package's embedding, in the width of its weights; it has a padding of its own for 0."""
     output: Tensor = forward(ids).to(layer.weight.dtype)
     if padding is None:
         return output

@@ -1,4 +1,4 @@
-"""What only shows when the parts of a job are seen together, with the files, the processes and the disk."""
+"""Checks of the parts of a job together, with the files, the processes and the disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checked_job(
 def problems(
     parts: Mapping[PartKind, Part[Any]], train: Train | None, facts: Facts, world_size: int, out: Path | None
 ) -> Iterator[str]:
-    """What can be said with those parts that have been resolved; ``out`` is the run folder, where there is one."""
+    """Problems of the parts that have been resolved; ``out`` is the run folder, where there is one."""
     if "layout" in parts:
         yield from layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
     yield from fact_problems(facts)

@@ -1,4 +1,4 @@
-"""What a run will need, before anything runs: memory, operations, checkpoints. In bytes and floating-point operations.
+"""Estimates before a run: memory, operations, checkpoints. In bytes and floating-point operations.
 
 The memory is that of one process under the layout, the one that holds most, without what the allocator, the kernels and
 the communication add.
@@ -117,7 +117,7 @@ class Holdings:
     weights: int
     """Its part, kept all the time."""
     gathered: int
-    """What it computes with beside that, weights of others among it; 0 where it computes with its part."""
+    """Memory for computing beside that, gathered weights included; 0 where it computes with its shard."""
     gradients: int
     """At the end of a backward pass."""
     optimizer: int
@@ -126,7 +126,7 @@ class Holdings:
     """Under ``bf16_mixed`` an fp32 value counts as two."""
     logits: int
     passed: int
-    """What a stage of a pipeline receives: one place for each micro batch of a step."""
+    """Memory for the inputs of a pipeline stage: one place for each micro batch of a step."""
 
 
 def holdings(model: ModelFacts, train: Train, division: Division, data_ranks: int) -> Holdings:
@@ -163,7 +163,7 @@ def _stage_parameters(model: ModelFacts, division: Division) -> int:
 
 
 def _cut(count: int, model: ModelFacts, division: Division) -> int:
-    """What tensor parallelism leaves of ``count`` parameters, if it cuts as large a part of them as of all."""
+    """The share of ``count`` parameters under tensor parallelism, if it shards as large a part of them as of all."""
     part = model.divided_parameters / model.parameters
     return round(count * (1 - part + part / division.tensor))
 

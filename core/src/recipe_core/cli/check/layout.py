@@ -1,4 +1,4 @@
-"""Whether a layout fits the number of processes, the batch, the model and the samples."""
+"""Checks of a layout against the number of processes, the batch, the model and the samples."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def layout_problems(
 
 
 def saving_problems(layout: Part[Layout], form: Part[CheckpointFormat], world_size: int) -> Iterator[str]:
-    """Whether the format can save what the processes hold under the layout."""
+    """A problem if the format cannot save what the processes hold under the layout."""
     try:
         stages = layout.config.axes(world_size).get("pp", 1)
     except (RecipeError, ValueError):  # which layout_problems tells
@@ -71,7 +71,7 @@ def _batch_problems(train: Train, axes: dict[str, int]) -> Iterator[str]:
 
 
 def _division_problems(layout: Part[Layout], model: Part[Model], facts: Facts, axes: dict[str, int]) -> Iterator[str]:
-    """Whether the model can be divided so."""
+    """Problems of dividing the model this way."""
     spec, tp, pp = model.spec, axes.get("tp", 1), axes.get("pp", 1)
     if tp > 1 and not spec.plan:
         yield f"layout.tp: model {spec.name!r} has no tensor plan; choose layout=ddp, zero1 or fsdp"

@@ -1,4 +1,4 @@
-"""What this machine has, as far as it can be told without torch."""
+"""Memory, devices and cores of this machine, as far as they are known without torch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _gpus() -> list[int]:
 
 
 def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Memory | None:
-    """What the kernel says of the machine, or of the container where that is less."""
+    """The memory that the kernel reports for the machine, or for the container if that is less."""
     try:
         found = re.search(r"^MemTotal:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""Whether settings that are right one by one also fit each other, the files, the processes and the disk."""
+"""Checks that settings fit each other, the files, the processes and the disk."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fact_problems(facts: Facts) -> Iterator[str]:
 
 
 def batch_problems(model: Part[Model], data: Part[Dataset]) -> Iterator[str]:
-    """Whether the dataset gives what the model takes, as far as both say."""
+    """A problem if the dataset does not give what the model takes, as far as both say."""
     taken, given = model.spec.takes, data.spec.gives
     lacking = [name for name in taken if name not in given]
     if given and lacking:
@@ -57,7 +57,7 @@ def batch_problems(model: Part[Model], data: Part[Dataset]) -> Iterator[str]:
 
 
 def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterator[str]:
-    """Whether a run can save in this format, and this model in it."""
+    """Problems of a run that saves in this format, and of this model in it."""
     spec = form.spec
     if lacking := [part for part in ("model", "optimizer", "progress") if part not in spec.holds]:
         yield (
@@ -74,7 +74,7 @@ def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterato
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:
-    """Whether the checkpoint that a run is to begin with is there; a run that continues in ``out`` needs none."""
+    """A problem if the checkpoint of the start is missing; a run that continues in ``out`` needs none."""
     if out is not None and steps(out):
         return
     if train.resume not in ("auto", "none"):
@@ -97,7 +97,7 @@ def _start_problems(setting: str, path: str) -> Iterator[str]:
 
 
 def golden_problems(train: Train) -> Iterator[str]:
-    """Whether the stored curve that the run is held to can be read, and has steps of this run."""
+    """A problem if the stored curve cannot be read, or has no steps of this run."""
     try:
         load_golden(train)
     except RecipeError as error:
@@ -105,7 +105,7 @@ def golden_problems(train: Train) -> Iterator[str]:
 
 
 def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:
-    """Whether the checkpoints that exist at once fit on the disk of the run folder ``out``."""
+    """A problem if the checkpoints that exist at once do not fit on the disk of the run folder ``out``."""
     try:
         model, data = facts.model, facts.data
     except RecipeError:  # which fact_problems tells

@@ -21,7 +21,7 @@ from recipe_core.train.metrics.golden import away, within
 
 SPEEDS = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
 WHERE = ("device", "world_size", "torch")
-"""What results.json says of where a run ran; listed with the settings."""
+"""Entries of results.json about the machine of a run; listed with the settings."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def write_golden(curve: Curve, path: Path) -> int:
 
 
 def _is_golden(path: Path) -> bool:
-    """Whether :func:`write_golden` wrote the file: every line is a step and its loss, and nothing else."""
+    """True if :func:`write_golden` wrote the file: every line is a step and its loss, and nothing else."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
@@ -194,7 +194,7 @@ def _is_golden(path: Path) -> bool:
 
 
 def _settings(curve: Curve) -> dict[str, Any]:
-    """What the run was asked for and where it ran, by path of the setting; empty where that is not known."""
+    """The settings of a run and its machine, by path of the setting; empty if unknown."""
     import yaml
 
     found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ _MARKS = {"png": "Software", "svg": "Creator", "svgz": "Creator", "pdf": "Creato
 
 
 def available() -> bool:
-    """Whether matplotlib is installed; it is not loaded."""
+    """True if matplotlib is installed; it is not loaded."""
     import importlib.util
 
     return importlib.util.find_spec("matplotlib") is not None
@@ -52,7 +52,7 @@ def draw(found: Comparison, path: Path) -> None:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether ``path`` exists, and is no picture that says that :func:`draw` made it."""
+    """True if ``path`` exists, and is no picture that says that :func:`draw` made it."""
     return path.exists() and not (path.is_file() and _MAKER.encode() in path.read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""What is installed on this machine, whether it works, and the way out where it does not. Imports no torch itself."""
+"""Installed packages, devices and plugins: do they work, and the way out if not. Imports no torch itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recipe_core.cli.doctor.machine import machine_findings
 from recipe_core.cli.doctor.packages import package_findings
 from recipe_core.cli.doctor.plugins import engine_findings, plugin_findings
 from recipe_core.cli.doctor.variables import variable_findings
-from recipe_core.engine.finding import Finding, State
+from recipe_core.hooks.finding import Finding, State
 from recipe_core.hooks.registry import load
 
 __all__ = ["Finding", "State", "examine", "is_broken"]
@@ -30,5 +30,5 @@ def examine(runs: Path) -> Iterator[Finding]:
 
 
 def is_broken(findings: Sequence[Finding]) -> bool:
-    """Whether anything does not work."""
+    """True if anything does not work."""
     return any(finding.state == "broken" for finding in findings)

@@ -6,8 +6,8 @@ import platform
 from collections.abc import Iterator
 
 from recipe_core.engine import probe
-from recipe_core.engine.finding import Finding, State
 from recipe_core.engine.stack import Package, package
+from recipe_core.hooks.finding import Finding, State
 
 _TOPIC = "Packages"
 _OLDEST_TORCH = (2, 9)

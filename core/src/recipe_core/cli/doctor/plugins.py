@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from recipe_core.engine.finding import Finding
 from recipe_core.hooks import specs
+from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.registry import Registry, load
 
 _TOPIC = "Plugins"

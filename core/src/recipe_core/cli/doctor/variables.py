@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from recipe_core.engine.finding import Finding
 from recipe_core.errors import LaunchError
+from recipe_core.hooks.finding import Finding
 from recipe_core.launch.worker import worker
 
 _TOPIC = "Environment variables"
 
 
 def variable_findings(environment: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """What is set and matters, in ``environment`` (this process' own)."""
+    """Variables in ``environment`` (this process' own) that change a run."""
     env = os.environ if environment is None else environment
     found = [*_ranks(env), *_devices(env)]
     yield from found or [Finding(_TOPIC, "ok", "none is set that would change a run unasked")]

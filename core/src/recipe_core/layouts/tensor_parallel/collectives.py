@@ -1,4 +1,4 @@
-"""What the ranks of one layer say to each other, forward and backward.
+"""Communication between the ranks of one layer, forward and backward.
 
 Shoeybi and others, "Megatron-LM" (2019), and for split sequences Korthikanti and others, "Reducing Activation
 Recomputation in Large Transformer Models" (2022).

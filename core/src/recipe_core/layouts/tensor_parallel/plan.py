@@ -38,14 +38,14 @@ class Cut(NamedTuple):
     dim: int | None
     """Along which dimension; None: it is whole on every rank."""
     even: bool
-    """Whether the parts must be of one size."""
+    """The shards must have the same size."""
     partial: bool
-    """Whether it is whole on every rank, and each has only its part of the gradient."""
+    """It is replicated, and each rank has only its part of the gradient."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a plan says of a model's submodules and parameters."""
+    """A plan applied to a model's submodules and parameters."""
 
     roles: dict[str, str]
     """Submodule -> role, of those that have one of their own."""
@@ -145,7 +145,7 @@ def _inherited(name: str, roles: Mapping[str, str]) -> str | None:
 
 
 def _is_partial(role: str | None, inherited: str | None, dim: int | None, sequence: bool) -> bool:
-    """Whether each rank sees only its part of the gradient of a parameter that is whole on all of them."""
+    """True if each rank sees only its part of the gradient of a replicated parameter."""
     if dim is not None:
         return False
     if role == "row":  # the bias, which is added to the stream

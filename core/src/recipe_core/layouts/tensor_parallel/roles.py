@@ -1,4 +1,4 @@
-"""What a submodule computes in each role of a tensor plan.
+"""The computation of a submodule in each role of a tensor plan.
 
 The residual stream between the blocks is whole on every rank, or, with sequence parallelism, split along the sequence
 (the dimension before the last). Each role says how its module takes part in that::
@@ -47,9 +47,9 @@ class TpGroup:
     size: int
     device: torch.device
     sequence: bool
-    """Whether the residual stream is split along the sequence. Switched off where a sequence does not divide."""
+    """The residual stream is split along the sequence. Switched off where a sequence does not divide."""
     seed: int = 0
-    """What random numbers of replicated modules follow from, where others differ between ranks."""
+    """Seed of the random numbers of replicated modules, where others differ between ranks."""
     partial: list[tuple[nn.Module, str]] = field(default_factory=list)
     """Parameters (owner and name) that are whole on every rank, while each rank has only its part of their gradient."""
 

@@ -63,7 +63,7 @@ def damage(path: Path, numbers: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run measured, or a stored curve."""
+    """The measurements of a run, or a stored curve."""
 
     path: Path
     """As the user named it."""
@@ -132,7 +132,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _unfinished(line: bytes) -> bool:
-    """Whether the last line of a file is the beginning of a row, as a killed run leaves it."""
+    """True if the last line of a file is the beginning of a row, as a killed run leaves it."""
     text = line.startswith(b"{") and line.isascii() and b"\0" not in line
     return text and not line.endswith(b"\n") and _decoded(line) is None
 

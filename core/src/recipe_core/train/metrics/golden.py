@@ -23,7 +23,7 @@ class Golden:
     """As a part of the expected loss."""
 
     def departure(self, last: int, losses: Sequence[float]) -> GoldenError | None:
-        """What is wrong with the first of ``losses``, those of the steps up to ``last``, that is too far off."""
+        """A message about the first of ``losses``, those of the steps up to ``last``, that is too far off."""
         for step, loss in enumerate(losses, last - len(losses) + 1):
             expected = self.losses.get(step)
             if expected is not None and not within(loss, expected, self.tolerance):
@@ -43,7 +43,7 @@ class Golden:
 
 
 def within(loss: float, expected: float, tolerance: float) -> bool:
-    """Whether ``loss`` is no farther from ``expected`` than ``tolerance`` times it; what is not finite never is."""
+    """True if ``loss`` is within ``tolerance`` times ``expected`` of it; never if it is not finite."""
     return away(loss, expected) <= tolerance
 
 

@@ -97,7 +97,7 @@ class RecordFile:
         return self._file
 
     def _in_place(self, file: FileIO) -> bool:
-        """Whether ``file`` is still what its name stands for: a removed one would take every write, and lose it."""
+        """True if ``file`` is still the one of its name: a removed file would take every write, and lose it."""
         try:
             return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         except FileNotFoundError:

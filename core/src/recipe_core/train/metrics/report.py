@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere, a summary at the end."""
+"""The output of a run: a progress bar on a terminal, plain lines elsewhere, a summary at the end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def warn(text: str) -> None:
 
 
 def _attempt(write: Callable[[], object]) -> bool:
-    """Whether ``write`` could write; where it could not, further output goes nowhere."""
+    """True if ``write`` succeeded; after a failure, further output is dropped."""
     try:
         write()
     except (OSError, SystemExit):  # rich ends the program when a pipe is broken

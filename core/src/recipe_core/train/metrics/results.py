@@ -1,4 +1,4 @@
-"""What a run ends with: results.json, and the closing words."""
+"""The end of a run: results.json, and the closing words."""
 
 from __future__ import annotations
 

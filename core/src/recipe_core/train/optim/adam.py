@@ -90,7 +90,7 @@ def numbers(values: list[float], like: Tensor) -> Tensor:
 
 @cache
 def fused(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether ``device`` has PyTorch's fused AdamW for ``dtype``; found out with one number."""
+    """True if ``device`` has PyTorch's fused AdamW for ``dtype``; tried with one number."""
     one = [torch.zeros(1, dtype=dtype, device=device)]
     steps = [torch.ones((), dtype=torch.float32, device=device)]
     try:

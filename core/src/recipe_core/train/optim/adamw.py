@@ -93,7 +93,7 @@ class AdamW(torch.optim.Optimizer):
         return list(batches.values())
 
     def _in_place(self, batch: ParameterBatch) -> bool:
-        """Whether one call updates everything where it lies; else it is worked through in chunks, with copies."""
+        """True if one call updates everything in place; else the update runs in chunks, with copies."""
         weight = batch.weights[0]
         same = {t.dtype for t in (weight, batch.gradients[0], batch.firsts[0])} == {weight.dtype} and not batch.masters
         return same and not self._rounding and not self._traced and fused(weight.device, weight.dtype)

@@ -49,7 +49,7 @@ class Rounding:
         self._rows = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint64)
 
     def keys(self, step: int, what: int, device: torch.device) -> Keys:
-        """What the random numbers of a step come from, for the tensors that are ``what``: weights, moments."""
+        """The key of a step's random numbers, for the tensors that are ``what``: weights, moments."""
         drawn = mix_array(mix(mix(self._seed, what), step), self._rows).view(np.int32).reshape(-1, 2)
         both = torch.from_numpy(np.ascontiguousarray(drawn.T))
         if pins_memory(device):

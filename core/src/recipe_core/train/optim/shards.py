@@ -1,4 +1,4 @@
-"""What a process holds of a parameter."""
+"""Local shards of parameters."""
 
 from __future__ import annotations
 

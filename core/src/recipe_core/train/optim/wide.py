@@ -17,7 +17,7 @@ WEIGHTS, FIRSTS, SECONDS = range(3)
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in for tensors of ``dtype``."""
+    """The type of the computation for tensors of ``dtype``."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 

@@ -43,7 +43,7 @@ _SPELLINGS = (
     (re.compile(r"\.mlp\.linear_fc1\.layer_norm_(weight|bias)$"), r".pre_mlp_layernorm.\1"),
 )
 IGNORED = ("*._extra_state", "*.rotary_pos_emb.*")
-"""What holds nothing to keep, such as the state of fp8 recipes."""
+"""Names of entries with nothing to keep, such as the state of fp8 recipes."""
 
 
 def modern(name: str) -> str:

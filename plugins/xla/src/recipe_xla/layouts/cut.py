@@ -23,7 +23,7 @@ from recipe_xla import neuronx
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank holds of a parameter that its team divides."""
+    """The shard of a parameter that a rank holds."""
 
     dim: int
     shape: torch.Size

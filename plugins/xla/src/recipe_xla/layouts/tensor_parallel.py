@@ -141,7 +141,7 @@ class NeuronTeam(Traced):
 
 
 Change = Callable[[str, Any], Any]
-"""What becomes of a value that belongs to the parameter of a name."""
+"""The conversion of a value that belongs to the parameter of a name."""
 
 
 def _by_name(state: Mapping[str, Any], change: Change) -> dict[str, Any]:

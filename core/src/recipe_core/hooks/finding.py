@@ -1,4 +1,4 @@
-"""What the doctor says of one thing that it looked at."""
+"""A line of ``recipe doctor`` about one thing that it examined."""
 
 from __future__ import annotations
 
