@@ -42,7 +42,7 @@ NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
 """What neuronx-distributed imports besides; of transformers it takes names that release 5 has no more."""
 HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 """What the light half does without."""
-LIGHT_TESTS = ("cli", "config", "destination", "direct", "estimate", "hooks", "job", "registry", "stop", "variants")
+LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
 
 
