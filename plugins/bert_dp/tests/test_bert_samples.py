@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from recipe_bert_dp.data import samples as data
+from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch
-from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
 from recipe_core.train.run import run
 
@@ -34,7 +34,7 @@ def recorded(out: str, world_size: int, *words: str) -> Seen:
         "data.sequence=8", "data.max_predictions=1", "model.vocabulary=3000", f"train.steps={STEPS}",
         f"train.global_batch={BATCH}", "train.micro_batch=2", "train.eval_every=0",
     )  # fmt: skip
-    run(resolve(load(), "bert_dp:tiny", (*settings, *words), world_size, Path(out)), Path(out))
+    run(checked_job(load(), "bert_dp:tiny", (*settings, *words), world_size, Path(out)), Path(out))
     return seen
 
 

@@ -17,7 +17,7 @@ from recipe_core.errors import LaunchError
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
 from recipe_xla import machine
-from recipe_xla.variables import refused
+from recipe_xla.machine import refused
 
 LEGACY = {
     "NEURON_CC_FLAGS": "--model-type=transformer --retry_failed_compilation", "NEURON_FUSE_SOFTMAX": "1",

@@ -40,3 +40,8 @@ def described(device: str, precision: Precision) -> str:
     if precision == "bf16_mixed":
         return "bf16_mixed (in fp32: this processor has no bf16 instructions)"
     return f"{precision} (slow: this processor has no bf16 instructions; fp32 is many times faster)"
+
+
+def mixes_widths(device: str) -> bool:
+    """True if a norm on ``device`` (a device type) takes bf16 weights for fp32 values; PyTorch's on CPUs does not."""
+    return device != "cpu"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from recipe_core.engine.memory import pins_memory, return_gathered_memory
-from recipe_core.engine.precision import multiplies_bf16
+from recipe_core.engine.precision import mixes_widths
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
 from recipe_core.layouts.patterns import matching
@@ -37,7 +37,7 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
     assert run.mesh is not None  # there are several data-parallel ranks
     return_gathered_memory(run.device)
     offload = CPUOffloadPolicy(pin_memory=pins_memory(run.device)) if config.cpu_offload else OffloadPolicy()
-    narrow = run.train.precision == "bf16_mixed" and multiplies_bf16(run.device.type)
+    narrow = run.train.precision == "bf16_mixed" and mixes_widths(run.device.type)
     gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     blocks = matching(module, run.structure.blocks).values()
     for unit in [*(block for block in blocks if not _shares(module, block)), module]:

@@ -9,7 +9,7 @@ from recipe_core.engine import probe, stack
 from recipe_core.engine.environment import is_on
 from recipe_core.engine.stack import Package, package
 from recipe_core.hooks.finding import Finding, State
-from recipe_xla.variables import REFUSED
+from recipe_xla.machine import REFUSED
 
 _TOPIC, _VARIABLES = "Packages", "Environment variables"
 _PROGRAM = """

@@ -7,9 +7,23 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from recipe_core.engine import stack
+from recipe_core.engine.environment import is_on
 from recipe_core.engine.select import processes_here
 from recipe_core.hooks.specs import Layout, Part
 from recipe_core.hooks.train import Train
+
+REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
+"""They make bf16 of every fp32 tensor on XLA, silently: losses, counters and optimizer states included."""
+
+
+def refused(environment: Mapping[str, str]) -> Iterator[str]:
+    """A problem for each variable that no run on XLA takes."""
+    for name in REFUSED:
+        if is_on(environment, name):
+            yield (
+                f"the environment says {name}={environment[name]}, which makes bf16 of every fp32 tensor on XLA, "
+                f"unseen; unset {name}, and take train.precision=bf16 (or bf16_mixed)"
+            )
 
 
 def claims(device: str) -> bool:
@@ -37,8 +51,6 @@ def one_process(layout: Part[Layout]) -> bool:
 
 def problems(config: object, train: Train, layout: Part[Layout] | None, processes: int | None) -> Iterator[str]:
     """Everything that the engine cannot do of what the settings ask for."""
-    from recipe_xla.variables import refused
-
     if train.device not in ("auto", "xla"):
         yield (
             f"train.device: {train.device}, and train.engine is xla, whose device PJRT_DEVICE names "

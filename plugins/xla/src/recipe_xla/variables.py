@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from recipe_core.engine import stack
-from recipe_core.engine.environment import Variable, is_on, network
+from recipe_core.engine.environment import Variable, network
 from recipe_core.engine.select import divides
 from recipe_core.settings.job import Job
 from recipe_xla.machine import one_process
-
-REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-"""They make bf16 of every fp32 tensor on XLA, silently: losses, counters and optimizer states included."""
-
-
-def refused(environment: Mapping[str, str]) -> Iterator[str]:
-    """A problem for each variable that no run on XLA takes."""
-    for name in REFUSED:
-        if is_on(environment, name):
-            yield (
-                f"the environment says {name}={environment[name]}, which makes bf16 of every fp32 tensor on XLA, "
-                f"unseen; unset {name}, and take train.precision=bf16 (or bf16_mixed)"
-            )
 
 
 def variables(job: Job, processes: int, several_machines: bool) -> Iterator[Variable]:
