@@ -16,7 +16,6 @@ from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home
 from recipe_core.hooks.specs import load
-from recipe_core.launch.worker import worker
 
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
@@ -84,6 +83,8 @@ def network() -> Iterator[Variable]:
 
 def prepare(job: Job, processes: int) -> None:
     """Set the variables of the run that this process is, or is about to start; those that are set stay as they are."""
+    from recipe_core.launch.worker import worker  # whose imports cost time that `recipe show` saves
+
     me = worker()
     several = me is not None and me.world_size > me.local_world_size
     added = add(os.environ, variables(job, me.world_size if me else processes, several))

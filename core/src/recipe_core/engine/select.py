@@ -10,7 +10,6 @@ from typing import Any
 from recipe_core.engine import stack
 from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
 from recipe_core.hooks.train import Train
-from recipe_core.launch.worker import worker
 
 _MISSING = (
     "the plugin recipe-xla, which runs on it, is not installed; pip install 'recipe-xla[runtime]', or take "
@@ -69,6 +68,8 @@ def unused_accelerator(device: str) -> str:
 
 def processes_here(processes: int) -> int:
     """Of a run's processes, those on this machine: torchrun and srun say how many."""
+    from recipe_core.launch.worker import worker  # whose imports cost time that `recipe show` saves
+
     me = worker()
     return me.local_world_size if me else processes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from recipe_core.data.text.settings import TextInput
+from recipe_core.data.text_settings import TextInput
 from recipe_core.hooks.train import too_small
 
 SPECIAL_TOKENS = 3

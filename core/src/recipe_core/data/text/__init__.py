@@ -11,7 +11,7 @@ from __future__ import annotations
 from recipe_core.data.text.inputs import find, total_bytes
 from recipe_core.data.text.readers import records
 from recipe_core.data.text.sentences import sentences
-from recipe_core.data.text.settings import Counts, Record, Source, TextInput
+from recipe_core.data.text_settings import Counts, Record, Source, TextInput
 
 __all__ = ["Counts", "Record", "Source", "TextInput", "clean", "find", "records", "sentences", "total_bytes"]
 

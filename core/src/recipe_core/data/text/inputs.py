@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipe_core.data.text.settings import Format, Source, TextInput
 from recipe_core.data.text.stream import first_bytes
+from recipe_core.data.text_settings import Format, Source, TextInput
 from recipe_core.errors import DataError
 
 _PACKED = {"gz": "gzip", "gzip": "gzip", "bz2": "bzip2", "zst": "zstd", "zstd": "zstd"}

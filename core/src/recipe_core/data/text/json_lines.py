@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from recipe_core.data.text.lines import numbered_lines, refuse, too_long
-from recipe_core.data.text.settings import Counts, Record, TextInput
 from recipe_core.data.text.stream import TextStream
+from recipe_core.data.text_settings import Counts, Record, TextInput
 from recipe_core.errors import DataError
 
 _WIDEST = 4

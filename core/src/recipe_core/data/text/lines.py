@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recipe_core.data.text.settings import Counts, TextInput
 from recipe_core.data.text.stream import TextStream
+from recipe_core.data.text_settings import Counts, TextInput
 from recipe_core.errors import DataError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from recipe_core.data.text.inputs import find
 from recipe_core.data.text.json_lines import json_lines
 from recipe_core.data.text.lines import numbered_lines, refuse, too_long
-from recipe_core.data.text.settings import Counts, Record, TextInput
 from recipe_core.data.text.stream import TextStream, counting
+from recipe_core.data.text_settings import Counts, Record, TextInput
 from recipe_core.errors import DataError
 
 

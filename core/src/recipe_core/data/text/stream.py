@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from recipe_core.data.text.settings import Counts, Source
+from recipe_core.data.text_settings import Counts, Source
 from recipe_core.errors import DataError
 
 MAGIC = {

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
-from recipe_core.data.text.settings import Counts, Record, TextInput
 from recipe_core.data.text.stream import TextStream
+from recipe_core.data.text_settings import Counts, Record, TextInput
 from recipe_core.errors import DataError
 
 _ARTICLES = 0
