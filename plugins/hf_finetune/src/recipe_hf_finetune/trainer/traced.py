@@ -94,7 +94,7 @@ class TracedFineTuner(FineTuner):
 
     def _trained(self) -> dict[str, Any]:
         """See :class:`FineTuner`; on the host."""
-        found: dict[str, Any] = copied(super()._trained())
+        found: dict[str, Any] = self._copied(super()._trained())
         return found
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
