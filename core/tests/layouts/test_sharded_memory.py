@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from recipe_core.engine import protocol as engines
-from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
-from recipe_core.testing import spawn
+from recipe_core.testing import spawn, toy
 from recipe_core.train.run import _context, _model
 
 BLOCKS, BYTES = 32, 8 << 20
@@ -25,7 +24,7 @@ def resident() -> int:
 
 def kept_after_freeing(layout: str) -> int:
     """Bytes that a process still has of large tensors that were freed, between small ones that stay."""
-    job = resolve(load(), "megatron_gpt:tiny", [f"layout={layout}", "train.device=cpu"], 2)
+    job = resolve(toy.registry(), "toy:tiny", [f"layout={layout}", "train.device=cpu"], 2)
     with engines.start(job.train) as engine:
         _model(job, _context(job, engine, None), engine)
         before = resident()
