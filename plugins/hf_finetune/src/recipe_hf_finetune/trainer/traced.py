@@ -35,6 +35,7 @@ class TracedFineTuner(FineTuner):
     def __init__(self, *, ties: Ties, group: Any, model: nn.Module, **kwargs: Any) -> None:
         _tell_of_tracing(ties.engine.device.type)
         materialise(model, ties.engine.device)  # a plain move would untie what is tied
+        self._held: dict[str, Any] = {}  # on the host, while a checkpoint is written
         super().__init__(ties=ties, model=model, **kwargs)
         # Without DistributedDataParallel, which would hand gradients on the device to gloo.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
@@ -92,19 +93,36 @@ class TracedFineTuner(FineTuner):
         """See :class:`FineTuner`."""
         self.model.save_pretrained(folder, state_dict=self._copied(self.model.state_dict()))
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """See :class:`FineTuner`. What is checked and what is written are one copy on the host."""
+        self._held = {name: self._copied(part) for name, part in super()._state().items()}
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+        finally:
+            self._held = {}
+
+    def _state(self) -> dict[str, Any]:
+        return self._held or super()._state()
+
     def _trained(self) -> dict[str, Any]:
         """See :class:`FineTuner`; on the host."""
-        found: dict[str, Any] = self._copied(super()._trained())
-        return found
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        saved = self._held["optimizer"]
+        states = {
+            names[parameter]: saved["state"][number]
+            for group, numbers in zip(self.optimizer.param_groups, saved["param_groups"], strict=True)
+            for parameter, number in zip(group["params"], numbers["params"], strict=True)
+            if number in saved["state"]
+        }
+        return {"model": {name: self._held["model"][name] for name in states}, "optimizer": {"state": states}}
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        super()._save(
-            output_dir, state_dict=self._copied(self.model.state_dict() if state_dict is None else state_dict)
-        )
+        held = self._held.get("model")
+        super()._save(output_dir, state_dict=held or self._copied(state_dict or self.model.state_dict()))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
-            torch.save(self._copied(self.optimizer.state_dict()), Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self._held["optimizer"], Path(output_dir) / OPTIMIZER_NAME)
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
