@@ -1,35 +1,173 @@
-"""Compose models, datasets, layouts and checkpoint formats into training recipes."""
+"""Compose models, datasets, layouts and checkpoint formats into training recipes.
 
+Everything that a plugin needs is a name of this module, of :mod:`recipe_core.data.prepare` and
+:mod:`recipe_core.data.text` (files for ``recipe prepare``) or of :mod:`recipe_core.testing`. These names are promised:
+within one version of the interface, :data:`API`, names, arguments and fields are added, and none is taken away or
+changes its meaning. Modules below, imported by their own names, may change with every release.
+
+Names that need PyTorch are imported when they are first asked for, so that a ``plugin.py`` may import from here.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from recipe_core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DiskError,
+    DivergedError,
+    LaunchError,
+    PluginError,
+    RecipeError,
+    did_you_mean,
+)
+from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.hooks import hookimpl
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     DataFacts,
     Dataset,
+    Division,
     EngineSpec,
     Layout,
     LayoutSettings,
     Model,
     ModelFacts,
     NoSettings,
+    Part,
     Recipe,
     Stages,
+    Structure,
     Use,
 )
-from recipe_core.hooks.train import Train
+from recipe_core.hooks.train import Train, too_small
+from recipe_core.hooks.version import API
+
+if TYPE_CHECKING:
+    from recipe_core.checkpoint.adapter import Adapter, Link, Naming
+    from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
+    from recipe_core.checkpoint.formats.hf_config import hf_settings, read_hf_config, require_hf_values
+    from recipe_core.checkpoint.formats.single import OneFile
+    from recipe_core.checkpoint.lazy import Lazy, lazy
+    from recipe_core.engine.environment import Variable
+    from recipe_core.engine.protocol import Engine
+    from recipe_core.files import atomic_file, atomic_folder, load_or_build, write_text
+    from recipe_core.layouts.materialise import Deferred, materialise
+    from recipe_core.layouts.parallel import Batch, Loss, Micro, Parallel, Run, Samples
+    from recipe_core.ops.attention import causal_attention
+    from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
+    from recipe_core.ops.dropout import dropout
+    from recipe_core.ops.group_attention import Groups, group_attention, groups_of
+    from recipe_core.ops.initial import normal_of
+    from recipe_core.ops.norm import add_norm
+    from recipe_core.ops.vocabulary import linear_logits
+    from recipe_core.settings.job import Job
+    from recipe_core.settings.variants import variants_of
+
+_LATER = {
+    "checkpoint.adapter": ("Adapter", "Link", "Naming"),
+    "checkpoint.formats.base": ("NO_RUN", "Format", "SaveContext"),
+    "checkpoint.formats.hf_config": ("hf_settings", "read_hf_config", "require_hf_values"),
+    "checkpoint.formats.single": ("OneFile",),
+    "checkpoint.lazy": ("Lazy", "lazy"),
+    "engine.environment": ("Variable",),
+    "engine.protocol": ("Engine",),
+    "files": ("atomic_file", "atomic_folder", "load_or_build", "write_text"),
+    "layouts.materialise": ("Deferred", "materialise"),
+    "layouts.parallel": ("Batch", "Loss", "Micro", "Parallel", "Run", "Samples"),
+    "ops.attention": ("causal_attention",),
+    "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
+    "ops.dropout": ("dropout",),
+    "ops.group_attention": ("Groups", "group_attention", "groups_of"),
+    "ops.initial": ("normal_of",),
+    "ops.norm": ("add_norm",),
+    "ops.vocabulary": ("linear_logits",),
+    "settings.job": ("Job",),
+    "settings.variants": ("variants_of",),
+}
+"""The names of the block above, by module: imported at the first use, since most of them need PyTorch."""
 
 __all__ = [
+    "API",
+    "NO_RUN",
+    "Adapter",
+    "Batch",
+    "CheckpointError",
     "CheckpointFormat",
+    "ConfigError",
+    "DataError",
     "DataFacts",
     "Dataset",
+    "Deferred",
+    "DiskError",
+    "DivergedError",
+    "Division",
+    "Engine",
     "EngineSpec",
+    "Finding",
+    "Format",
+    "Groups",
+    "Job",
+    "LaunchError",
     "Layout",
     "LayoutSettings",
+    "Lazy",
+    "Link",
+    "Loss",
+    "Micro",
     "Model",
     "ModelFacts",
+    "Naming",
     "NoSettings",
+    "OneFile",
+    "Parallel",
+    "Part",
+    "PluginError",
     "Recipe",
+    "RecipeError",
+    "Run",
+    "Samples",
+    "SaveContext",
     "Stages",
+    "Structure",
     "Train",
     "Use",
+    "Variable",
+    "add_norm",
+    "atomic_file",
+    "atomic_folder",
+    "causal_attention",
+    "did_you_mean",
+    "dropout",
+    "group_attention",
+    "groups_of",
+    "hf_settings",
     "hookimpl",
+    "lazy",
+    "linear_cross_entropy",
+    "linear_logits",
+    "load_or_build",
+    "losses_and_hits",
+    "materialise",
+    "normal_of",
+    "read_hf_config",
+    "require_hf_values",
+    "too_small",
+    "variants_of",
+    "write_text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PyTorch when it is asked for."""
+    home = next((module for module, names in _LATER.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} (API {API}) has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, overload
 
 import pluggy
@@ -16,6 +17,7 @@ import pluggy
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, LayoutSettings, Model, Recipe, Spec
+from recipe_core.hooks.version import load_point, require_api
 
 PartKind = Literal["model", "data", "layout", "checkpoint", "engine"]
 Kind = Literal["recipe"] | PartKind
@@ -159,7 +161,7 @@ def installed() -> Iterator[tuple[str, Loader]]:
     for number, point in enumerate(points):
         if wanted is None or point.name in wanted:
             twin = point.name in [other.name for other in points[:number]]
-            yield f"{point.name} ({point.value})" if twin else point.name, point.load
+            yield f"{point.name} ({point.value})" if twin else point.name, partial(load_point, point)
     for name in sorted((wanted or set()) - {point.name for point in points}):
         yield name, lambda: _missing([point.name for point in points])
 
@@ -184,6 +186,7 @@ def _contributions(name: str, loader: Loader) -> Iterator[tuple[Kind, Contributi
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
     plugin = loader()
+    require_api(getattr(plugin, "API", 1))
     manager.register(plugin, name)
     _refuse_unknown_hooks(manager)
     if not manager.get_hookcallers(plugin):

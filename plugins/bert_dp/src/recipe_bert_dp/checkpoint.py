@@ -17,13 +17,9 @@ from torch import Tensor
 from recipe_bert_dp.data.samples import BertSamples
 from recipe_bert_dp.model.hf import NAMES
 from recipe_bert_dp.settings import NeuronBert
+from recipe_core import CheckpointError, Lazy, OneFile, Samples, SaveContext, lazy
 from recipe_core.checkpoint.adapter import to_ours, to_theirs
-from recipe_core.checkpoint.formats.base import SaveContext
-from recipe_core.checkpoint.formats.single import OneFile
-from recipe_core.checkpoint.lazy import Lazy, lazy
 from recipe_core.checkpoint.ranks.optimizer import by_name, groups_of, indexed_state, scheduled
-from recipe_core.errors import CheckpointError
-from recipe_core.layouts.parallel import Samples
 
 FILE = re.compile(r"ckpt_(\d+)\.pt")
 OURS = "recipe"

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from recipe_bert_dp.data import corpus, shards
 from recipe_bert_dp.data.facts import check
 from recipe_bert_dp.settings import BertHdf5
-from recipe_core.errors import RecipeError
-from recipe_core.layouts.parallel import Run
-from recipe_core.settings.job import Job
+from recipe_core import Job, RecipeError, Run
 
 MOST_ROWS = 200_000
 """Rows whose masked words are counted, evenly from all shards: some millions of words, in a second."""

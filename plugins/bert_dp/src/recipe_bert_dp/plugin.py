@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from recipe_bert_dp.settings import BertHdf5, BertPretraining, NeuronBert, PrepareHdf5, PreparePacked
-from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Train, Use, hookimpl
-from recipe_core.settings.variants import variants_of
+from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Train, Use, hookimpl, variants_of
 
 _ARRAYS = (
     "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels",

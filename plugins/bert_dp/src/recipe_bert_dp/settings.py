@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from recipe_core import too_small
 from recipe_core.data.text_settings import TextInput
-from recipe_core.hooks.train import too_small
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP] in every sample."""

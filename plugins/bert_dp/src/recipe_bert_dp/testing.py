@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from recipe_core.layouts.parallel import Batch
+from recipe_core import Batch
 
 _BY_TOKEN = ("input_ids", "input_mask", "segment_ids")
 _BY_PREDICTION = ("masked_lm_positions", "masked_lm_ids")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recipe_core import Recipe, Train, Use, hookimpl
-from recipe_core.settings.variants import variants_of
+from recipe_core import Recipe, Train, Use, hookimpl, variants_of
 
 
 @hookimpl

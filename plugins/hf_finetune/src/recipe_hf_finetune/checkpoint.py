@@ -9,10 +9,8 @@ from typing import Any
 
 from torch.distributed import ProcessGroup
 
-from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
+from recipe_core import NO_RUN, CheckpointError, Format, NoSettings, SaveContext
 from recipe_core.checkpoint.formats.hf import Hf
-from recipe_core.errors import CheckpointError
-from recipe_core.hooks.specs import NoSettings
 
 STATE = "trainer_state.json"
 

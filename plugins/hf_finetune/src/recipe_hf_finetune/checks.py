@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from recipe_core import Job, PluginError, RecipeError
 from recipe_core.checkpoint.match.same_model import require_consistent, require_same
 from recipe_core.engine.select import spec_of
-from recipe_core.errors import PluginError, RecipeError
-from recipe_core.settings.job import Job
 from recipe_core.train.pretrained import checkpoint_at, job_of
 from recipe_hf_finetune.model.source import RECIPE, has_tokenizer, ready
 from recipe_hf_finetune.settings import SequenceClassifier

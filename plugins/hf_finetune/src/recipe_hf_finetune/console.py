@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from recipe_core.settings.job import Job
+from recipe_core import Job
 
 _FORMS = (("loss", ".4f"), ("lr", ".2e"), ("grad_norm", ".3f"), ("samples_per_second", ",.1f"))
 

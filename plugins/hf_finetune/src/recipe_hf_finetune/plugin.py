@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Use, hookimpl
-from recipe_core.settings.variants import variants_of
+from recipe_core import CheckpointFormat, Dataset, Model, Recipe, Use, hookimpl, variants_of
 from recipe_hf_finetune.settings import FineTune, SequenceClassifier, TextClassification
 
 

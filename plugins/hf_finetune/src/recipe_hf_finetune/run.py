@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recipe_core import ConfigError, Job, atomic_folder
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.agreement import on_rank_0
-from recipe_core.errors import ConfigError
-from recipe_core.files import atomic_folder, home
+from recipe_core.files import home
 from recipe_core.launch.stop import StopFlag
-from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
 from recipe_core.train.metrics.report import show
 from recipe_hf_finetune.data import vocabulary

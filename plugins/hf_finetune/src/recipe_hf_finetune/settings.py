@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from recipe_core.hooks.train import Schedule, Train, too_small
+from recipe_core import Train, too_small
+from recipe_core.hooks.train import Schedule
 
 TaskName = Literal["", "cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"]
 LEAST_VOCABULARY = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from recipe_core.settings.job import Job
+from recipe_core import Job
 
 
 def line(row: Mapping[str, Any], job: Job) -> str:

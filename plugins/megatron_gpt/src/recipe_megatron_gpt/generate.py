@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipe_core.errors import DataError
-from recipe_core.layouts.parallel import Run
-from recipe_core.settings.job import Job
+from recipe_core import DataError, Job, Run
 from recipe_megatron_gpt.model.gpt import GptModel
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer import text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recipe_core import too_small
 from recipe_core.data.text_settings import TextInput
-from recipe_core.hooks.train import too_small
 from recipe_megatron_gpt.data.sources import parse
 
 TRAIN = "train"

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from recipe_core import Train
 from recipe_core.engine.loader import Batch, Request, all_widened
-from recipe_core.hooks.train import Train
 
 
 class Transfer(Protocol):

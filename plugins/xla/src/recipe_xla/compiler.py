@@ -10,11 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from recipe_core import Job, LaunchError
 from recipe_core.engine import stack
 from recipe_core.engine.environment import is_on
-from recipe_core.errors import LaunchError
 from recipe_core.launch.worker import worker
-from recipe_core.settings.job import Job
 from recipe_xla.machine import pjrt_device
 
 _TOOL = "neuron_parallel_compile"

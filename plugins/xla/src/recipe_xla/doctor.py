@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from recipe_core import Finding
 from recipe_core.engine import probe, stack
 from recipe_core.engine.environment import is_on
 from recipe_core.engine.stack import Package, package
-from recipe_core.hooks.finding import Finding, State
+from recipe_core.hooks.finding import State
 from recipe_xla.machine import REFUSED
 
 _TOPIC, _VARIABLES = "Packages", "Environment variables"

@@ -12,16 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from recipe_core import ConfigError, Engine, LaunchError, Layout, Part, Train
 from recipe_core.checkpoint.lazy import hosted
 from recipe_core.engine.loader import DeviceLoader, Request
 from recipe_core.engine.memory import peak_resident
 from recipe_core.engine.native import NativeEngine, fork_rng
 from recipe_core.engine.peaks import trainium_instance_peak
-from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import divides
-from recipe_core.errors import ConfigError, LaunchError
-from recipe_core.hooks.specs import Layout, Part
-from recipe_core.hooks.train import Train
 from recipe_xla import neuronx
 from recipe_xla.batches import StreamLoader, XlaTransfer
 from recipe_xla.checkpoint.shards import on_host

@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
+from recipe_core import Layout, Part, Train
 from recipe_core.engine import stack
 from recipe_core.engine.environment import is_on
 from recipe_core.engine.select import processes_here
-from recipe_core.hooks.specs import Layout, Part
-from recipe_core.hooks.train import Train
 
 REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 """They make bf16 of every fp32 tensor on XLA, silently: losses, counters and optimizer states included."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from recipe_core.errors import LaunchError
+from recipe_core import LaunchError
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

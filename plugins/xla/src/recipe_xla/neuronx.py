@@ -19,8 +19,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recipe_core import ConfigError
 from recipe_core.engine.stack import NXD_WAY_OUT, logical_core_size
-from recipe_core.errors import ConfigError
 from recipe_xla.mesh import Grid
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from recipe_core.hooks.train import too_small
+from recipe_core import too_small
 
 
 @dataclass(frozen=True, kw_only=True)

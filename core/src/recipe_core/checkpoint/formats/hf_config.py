@@ -11,17 +11,17 @@ from recipe_core.errors import CheckpointError
 CONFIG = "config.json"
 
 
-def read_config(files: Mapping[str, str]) -> dict[str, Any] | None:
+def read_hf_config(files: Mapping[str, str]) -> dict[str, Any] | None:
     """The settings in config.json, which the format has found to be an object of JSON; None where there is none."""
     return json.loads(files[CONFIG]) if CONFIG in files else None
 
 
 def kind_of(files: Mapping[str, str]) -> str:
     """The type of model that config.json names; empty where there is none, or it names none."""
-    return str((read_config(files) or {}).get("model_type") or "")
+    return str((read_hf_config(files) or {}).get("model_type") or "")
 
 
-def require_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], kind: str, model: str) -> None:
+def require_hf_values(config: Mapping[str, Any], fixed: Mapping[str, Any], kind: str, model: str) -> None:
     """Refuse what a model of ours does not let choose.
 
     Args:
@@ -40,7 +40,7 @@ def require_fixed(config: Mapping[str, Any], fixed: Mapping[str, Any], kind: str
         raise CheckpointError(f"{CONFIG}: a {kind} that {model} cannot be: {'; '.join(other)}")
 
 
-def taken(config: Mapping[str, Any], names: Mapping[str, str], kind: str) -> dict[str, Any]:
+def hf_settings(config: Mapping[str, Any], names: Mapping[str, str], kind: str) -> dict[str, Any]:
     """Settings of ours from those of config.json: ``names`` is ``{ours: theirs}``.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from recipe_core.layouts.parallel import Batch, Run
+from recipe_core import Batch, Run
 from recipe_counting.plugin import Digits
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipe_core.layouts.parallel import Batch, Loss
+from recipe_core import Batch, Loss
 from recipe_counting.plugin import Reader
 
 

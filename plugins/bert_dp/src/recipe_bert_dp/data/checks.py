@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from recipe_bert_dp.data.shards import Arrays, Shape
-from recipe_core.errors import DataError
+from recipe_core import DataError
 
 
 def check(block: Arrays, shape: Shape, vocabulary: int | None, path: Path, first: int) -> None:

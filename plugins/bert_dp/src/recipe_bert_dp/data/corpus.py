@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from recipe_bert_dp.settings import BertHdf5, PrepareHdf5, PreparePacked
+from recipe_core import DataError, load_or_build
 from recipe_core.data.prepare import read_manifest
 from recipe_core.data.text import library
-from recipe_core.errors import DataError
-from recipe_core.files import load_or_build
 
 VERSION = 1
 """Raise it when a change here changes the shards: old caches are then left alone."""

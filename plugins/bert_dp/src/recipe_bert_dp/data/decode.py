@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_bert_dp.data.shards import Arrays, vocabulary_beside
-from recipe_core.errors import DataError
+from recipe_core import DataError
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 from recipe_bert_dp.data import shards
 from recipe_bert_dp.data.shards import Shape
 from recipe_bert_dp.settings import BertHdf5
-from recipe_core.errors import DataError
-from recipe_core.hooks.specs import DataFacts
+from recipe_core import DataError, DataFacts
 
 MOST_PROBLEMS = 20
 

@@ -14,8 +14,8 @@ from recipe_bert_dp.data import shards
 from recipe_bert_dp.data.decode import Pieces
 from recipe_bert_dp.data.shards import Arrays, Shape
 from recipe_bert_dp.data.verify import problems_of
+from recipe_core import DataError
 from recipe_core.data.prepare import Inspection, file_problems, read_manifest
-from recipe_core.errors import DataError
 
 MOST_ROWS = 200_000
 """Rows that ``inspect`` reads, evenly from all shards: enough for a histogram of any data set."""

@@ -11,8 +11,7 @@ from recipe_bert_dp.data import corpus
 from recipe_bert_dp.data.facts import check
 from recipe_bert_dp.data.stream import Stream
 from recipe_bert_dp.settings import BertHdf5
-from recipe_core.errors import DataError
-from recipe_core.layouts.parallel import Batch, Run
+from recipe_core import Batch, DataError, Run
 
 _SPLITS = {"train": "training", "valid": "test"}
 _AT_ONCE = 32

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_bert_dp.prepare.sink import Sink
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_core.files import sync
 
 Arrays = dict[str, NDArray[Any]]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from recipe_bert_dp.data import corpus, shards
 from recipe_bert_dp.settings import BertHdf5
+from recipe_core import DataError
 from recipe_core.data.prepare import read_manifest
-from recipe_core.errors import DataError
 from recipe_core.files import home
 
 

@@ -14,11 +14,7 @@ from transformers.models.bert.modeling_bert import BertForPreTraining
 
 from recipe_bert_dp.model.layer import Layer
 from recipe_bert_dp.settings import BertPretraining
-from recipe_core.layouts.parallel import Batch, Loss
-from recipe_core.ops.cross_entropy import losses_and_hits
-from recipe_core.ops.dropout import dropout
-from recipe_core.ops.group_attention import groups_of
-from recipe_core.ops.initial import normal_of
+from recipe_core import Batch, Loss, dropout, groups_of, losses_and_hits, normal_of
 
 
 class Output(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from recipe_bert_dp.settings import BertPretraining, Sizes
-from recipe_core.hooks.specs import ModelFacts
+from recipe_core import ModelFacts
 
 PREDICTED = 20 / 128
 """Places for predictions among the tokens of a row, as published: 20 of 128, 80 of 512."""

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from recipe_bert_dp.settings import BertPretraining
-from recipe_core.checkpoint.adapter import Adapter, Naming
-from recipe_core.checkpoint.formats.hf_config import read_config, require_fixed, taken
+from recipe_core import Adapter, Naming, hf_settings, read_hf_config, require_hf_values
 
 HEAD_WIDTH = 64
 """Of every BERT that was published (Devlin and others, 2019; Turc and others, 2019)."""
@@ -77,17 +76,17 @@ class HuggingFace(Naming):
         Raises:
             CheckpointError: it is a BERT with something that this one does not have.
         """
-        config = read_config(files)
+        config = read_hf_config(files)
         if config is not None:
             return _of_config(config) if config.get("model_type") == "bert" else None
         return _of_shapes({spelled(name): shape for name, shape in shapes.items()})
 
 
 def _of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    require_fixed(config, _FIXED, "BERT", "bert_pretraining")
+    require_hf_values(config, _FIXED, "BERT", "bert_pretraining")
     return {
         "size": "custom",
-        **taken(config, _SIZES, "BERT"),
+        **hf_settings(config, _SIZES, "BERT"),
         "dropout": config.get("hidden_dropout_prob", 0.1),
         "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
     }

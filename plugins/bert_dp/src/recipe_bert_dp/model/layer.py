@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer, BertSelfAttention
 
-from recipe_core.ops.group_attention import Groups, group_attention
-from recipe_core.ops.norm import add_norm
+from recipe_core import Groups, add_norm, group_attention
 
 
 class SelfAttention(BertSelfAttention):  # type: ignore[misc]

@@ -18,9 +18,9 @@ from recipe_bert_dp.data import shards
 from recipe_bert_dp.data.shards import Arrays, Shape
 from recipe_bert_dp.prepare.workers import fitting
 from recipe_bert_dp.settings import MOST_SEED, PreparePacked
+from recipe_core import ConfigError, DataError, write_text
 from recipe_core.data.prepare import Output, Progress, hashed, input_facts, ordered_map, sha256, writing
-from recipe_core.errors import ConfigError, DataError
-from recipe_core.files import sync, write_text
+from recipe_core.files import sync
 from recipe_index import bert
 
 WORK = "work"

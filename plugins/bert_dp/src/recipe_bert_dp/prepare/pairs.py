@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from recipe_bert_dp.prepare.store import Store
 from recipe_bert_dp.settings import PrepareHdf5
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_index import bert
 
 DOCUMENTS_AT_ONCE = 4096

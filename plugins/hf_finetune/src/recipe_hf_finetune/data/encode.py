@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from recipe_core.errors import ConfigError
+from recipe_core import ConfigError
 from recipe_hf_finetune.data.examples import Examples
 
 

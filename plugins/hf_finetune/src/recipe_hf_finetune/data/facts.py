@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from recipe_core.errors import RecipeError
+from recipe_core import DataFacts, RecipeError
 from recipe_core.files import home
-from recipe_core.hooks.specs import DataFacts
 from recipe_hf_finetune.data.splits import load
 from recipe_hf_finetune.data.tasks import GLUE
 from recipe_hf_finetune.settings import TextClassification

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 
 Row = Mapping[str, Any]
 ENDINGS = (".tsv", ".txt", ".csv", ".jsonl", ".json", ".parquet")

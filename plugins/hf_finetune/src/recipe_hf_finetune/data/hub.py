@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_hf_finetune.data.files import Row
 
 REPOSITORY = "nyu-mll/glue"

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+from recipe_core import DataError, load_or_build
 from recipe_core.data.text import library, sentences
-from recipe_core.errors import DataError
-from recipe_core.files import home, load_or_build
+from recipe_core.files import home
 from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.rewrite import rewritten
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from recipe_core.layouts.parallel import Batch, Run
+from recipe_core import Batch, Run
 from recipe_core.train.seeds import mix
 from recipe_hf_finetune.data import vocabulary
 from recipe_hf_finetune.data.encode import encode, load_tokenizer

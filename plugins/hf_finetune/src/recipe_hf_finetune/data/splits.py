@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.files import ENDINGS, Row, rows
 from recipe_hf_finetune.data.tasks import GLUE, OWN, PAIRS, Task

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recipe_core.errors import CheckpointError, ConfigError
-from recipe_core.layouts.parallel import Batch
+from recipe_core import Batch, CheckpointError, ConfigError
 from recipe_hf_finetune.data.splits import Corpus
 from recipe_hf_finetune.settings import SequenceClassifier
 

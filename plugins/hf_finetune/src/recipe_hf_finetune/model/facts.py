@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recipe_core.errors import RecipeError
-from recipe_core.hooks.specs import Model, ModelFacts, Part, load
+from recipe_core import Model, ModelFacts, Part, RecipeError
+from recipe_core.hooks.specs import load
 from recipe_core.train.pretrained import job_of
 from recipe_hf_finetune.model.source import RECIPE, ready
 from recipe_hf_finetune.settings import SequenceClassifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from recipe_core.errors import CheckpointError, ConfigError
+from recipe_core import CheckpointError, ConfigError
 from recipe_core.train.pretrained import to_hugging_face, trained
 from recipe_hf_finetune.settings import SequenceClassifier
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from recipe_core.files import atomic_file
+from recipe_core import atomic_file
 from recipe_core.train.metrics.curves import Row
 
 _MOST_LABELS = 30

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recipe_core.files import write_text
+from recipe_core import write_text
 from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.splits import Corpus
 from recipe_hf_finetune.results import pictures

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recipe_core import Engine, Job
 from recipe_core.engine.precision import multiplies_bf16
-from recipe_core.engine.protocol import Engine
-from recipe_core.settings.job import Job
 from recipe_core.settings.schedule import warmup_steps
 
 

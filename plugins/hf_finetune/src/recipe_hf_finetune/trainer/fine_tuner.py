@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from recipe_core import DivergedError, Engine, Parallel
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.engine.protocol import Engine
-from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
-from recipe_core.layouts.parallel import Parallel
 from recipe_core.train import replicas
 from recipe_core.train.metrics.curves import Row
 from recipe_hf_finetune.checkpoint import STATE

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
+from recipe_core import materialise
 from recipe_core.checkpoint.background import copied
-from recipe_core.layouts.materialise import materialise
 from recipe_core.train.seeds import mix
 from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties
 

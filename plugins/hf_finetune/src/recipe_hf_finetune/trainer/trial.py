@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from recipe_core import CheckpointError, Engine, Job, atomic_folder, write_text
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.precision import cast
-from recipe_core.engine.protocol import Engine, SideRanks
-from recipe_core.errors import CheckpointError
-from recipe_core.files import atomic_folder, remove, write_text
+from recipe_core.engine.protocol import SideRanks
+from recipe_core.files import remove
 from recipe_core.launch.stop import StopFlag
-from recipe_core.settings.job import Job
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import Report, log_line, warn
 from recipe_core.train.metrics.writer import Metrics

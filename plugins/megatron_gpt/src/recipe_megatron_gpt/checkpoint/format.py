@@ -17,15 +17,13 @@ from typing import Any
 
 from torch import Tensor
 
+from recipe_core import NO_RUN, CheckpointError, Format, Lazy, SaveContext
 from recipe_core.checkpoint.adapter import matches
-from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
-from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid, padded
 from recipe_core.checkpoint.ranks.optimizer import by_name, indexed_state, masters
-from recipe_core.errors import CheckpointError
 from recipe_megatron_gpt.checkpoint.names import (
     IGNORED,
     LAYER,

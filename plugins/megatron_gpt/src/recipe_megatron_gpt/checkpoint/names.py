@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core import Lazy
+from recipe_core.checkpoint.lazy import flat
 
 LAYER = re.compile(r"^(decoder\.layers\.)(\d+)(\..+)$")
 _IN_LAYER = {

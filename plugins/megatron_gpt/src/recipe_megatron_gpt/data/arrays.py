@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recipe_core.files import load_or_build, require_space
+from recipe_core import load_or_build
+from recipe_core.files import require_space
 
 VERSION = 1
 """Raise it when a change here or in recipe_index changes the order of samples: old files are then left alone."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import recipe_index
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_megatron_gpt.data.arrays import cached_array
 from recipe_megatron_gpt.data.order import Indices, Order, Part, fast, megatron
 

@@ -12,9 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recipe_core import DataError, load_or_build
 from recipe_core.data.text import library
-from recipe_core.errors import DataError
-from recipe_core.files import load_or_build
 from recipe_megatron_gpt.data.header import read_header
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from recipe_core.errors import DataError
-from recipe_core.hooks.specs import DataFacts
+from recipe_core import DataError, DataFacts
 from recipe_megatron_gpt.data.header import bin_path, read_header
 from recipe_megatron_gpt.data.sources import Source, parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import recipe_index
-from recipe_core.errors import DataError
-from recipe_core.files import atomic_file
+from recipe_core import DataError, atomic_file
 from recipe_megatron_gpt.data.header import DTYPES, LAYOUT, MAGIC, VERSION, bin_path, idx_path, read_header
 
 

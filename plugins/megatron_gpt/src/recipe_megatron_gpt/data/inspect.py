@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_core import DataError
 from recipe_core.data.prepare import Inspection, file_problems, read_manifest
-from recipe_core.errors import DataError
 from recipe_megatron_gpt.data.corpus import TOKENIZER
 from recipe_megatron_gpt.data.header import bin_path, idx_path
 from recipe_megatron_gpt.data.indexed import IndexedFile

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import recipe_index
-from recipe_core.errors import ConfigError, DataError
+from recipe_core import ConfigError, DataError
 from recipe_megatron_gpt.data.arrays import cached_array
 from recipe_megatron_gpt.data.header import bin_path
 from recipe_megatron_gpt.data.indexed import IndexedFile

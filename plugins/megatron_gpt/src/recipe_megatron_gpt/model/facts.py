@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipe_core.hooks.specs import ModelFacts
+from recipe_core import ModelFacts
 from recipe_megatron_gpt.settings import Gpt
 
 

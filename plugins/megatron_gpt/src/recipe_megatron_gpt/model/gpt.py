@@ -9,12 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipe_core.layouts.parallel import Batch, Loss
-from recipe_core.ops.attention import causal_attention
-from recipe_core.ops.cross_entropy import linear_cross_entropy
-from recipe_core.ops.dropout import dropout
-from recipe_core.ops.initial import normal_of
-from recipe_core.ops.vocabulary import linear_logits
+from recipe_core import Batch, Loss, causal_attention, dropout, linear_cross_entropy, linear_logits, normal_of
 from recipe_megatron_gpt.settings import Gpt
 
 

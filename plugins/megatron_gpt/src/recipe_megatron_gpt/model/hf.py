@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipe_core.checkpoint.adapter import Adapter, Link, Naming
-from recipe_core.checkpoint.formats.hf_config import read_config, require_fixed, taken
-from recipe_core.errors import CheckpointError
+from recipe_core import Adapter, CheckpointError, Link, Naming, hf_settings, read_hf_config, require_hf_values
 from recipe_megatron_gpt.settings import Gpt
 
 HEAD_WIDTH = 64
@@ -77,7 +75,7 @@ class HuggingFace(Naming):
         Raises:
             CheckpointError: it is a GPT-2 with something that this model does not have.
         """
-        config = read_config(files)
+        config = read_hf_config(files)
         if config is None:
             return _of_shapes({_BARE.sub("transformer.", name): shape for name, shape in shapes.items()})
         return _of_config(config) if config.get("model_type") == "gpt2" else None
@@ -134,8 +132,8 @@ def _config(config: Gpt) -> dict[str, Any]:
 
 
 def _of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    require_fixed(config, _FIXED, "GPT-2", "gpt")
-    sizes = taken(config, _SIZES, "GPT-2")
+    require_hf_values(config, _FIXED, "GPT-2", "gpt")
+    sizes = hf_settings(config, _SIZES, "GPT-2")
     if config.get("n_inner") not in (None, 4 * sizes["hidden"]):
         raise CheckpointError(
             f"config.json: a GPT-2 that gpt cannot be: n_inner is {config['n_inner']} and not 4 x {sizes['hidden']}"

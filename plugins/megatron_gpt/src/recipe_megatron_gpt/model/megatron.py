@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from recipe_core.checkpoint.adapter import Adapter, Link, Naming
-from recipe_core.errors import CheckpointError
+from recipe_core import Adapter, CheckpointError, Link, Naming
 from recipe_megatron_gpt.checkpoint.names import IGNORED
 from recipe_megatron_gpt.settings import Gpt
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from recipe_core import DataError, write_text
 from recipe_core.data.prepare import Output, Progress, file_facts, fitting, hashed, input_facts, ordered_map
 from recipe_core.data.text import Counts, Record, Source, clean, find, records
-from recipe_core.errors import DataError
-from recipe_core.files import require_space, write_text
+from recipe_core.files import require_space
 from recipe_core.settings.fill import plain
 from recipe_megatron_gpt.data.corpus import TOKENIZER, train_tokenizer
 from recipe_megatron_gpt.prepare.store import NAME, TokenStore

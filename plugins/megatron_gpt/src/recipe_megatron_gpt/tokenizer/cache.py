@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from recipe_core.errors import DiskError
-from recipe_core.files import atomic_file, home, write_text
+from recipe_core import DiskError, atomic_file, write_text
+from recipe_core.files import home
 
 _VERSION = 4
 """Raise it when a change in this package changes what would be found out."""

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from recipe_core.errors import ConfigError
+from recipe_core import ConfigError
 from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
 from recipe_megatron_gpt.tokenizer.characters import Differing, Ids, differing
 from recipe_megatron_gpt.tokenizer.parts import can_be_cut, ends_white_space, is_long, parts, together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_core.files import home
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.settings import GptIndexed

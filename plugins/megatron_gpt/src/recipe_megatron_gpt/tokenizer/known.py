@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_megatron_gpt.data.indexed import best_dtype
 from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
 from recipe_megatron_gpt.tokenizer.encoders import content_of, load_tokenizer

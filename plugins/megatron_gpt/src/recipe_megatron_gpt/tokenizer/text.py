@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recipe_core.errors import DataError
+from recipe_core import DataError
 from recipe_core.files import home
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.sources import parse

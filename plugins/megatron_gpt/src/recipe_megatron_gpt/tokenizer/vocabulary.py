@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recipe_core.errors import ConfigError, DataError
+from recipe_core import ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -7,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from recipe_core import CheckpointError, Lazy, Train
 from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
-from recipe_core.errors import CheckpointError
-from recipe_core.hooks.train import Train
 from recipe_xla.checkpoint import xser_file
 
 OURS = "recipe"

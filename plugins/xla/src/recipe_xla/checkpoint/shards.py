@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recipe_core import CheckpointError
 from recipe_core.checkpoint.lazy import Offsets, Pieces
-from recipe_core.errors import CheckpointError
 
 
 def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str = "a tensor") -> Pieces:

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
+from recipe_core import NO_RUN, CheckpointError, Format, SaveContext, Train
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
-from recipe_core.errors import CheckpointError
-from recipe_core.hooks.train import Train
 from recipe_xla.checkpoint import rank_files, xser_file
 from recipe_xla.settings import XserSettings
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from recipe_core import CheckpointError, Lazy, lazy
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
-from recipe_core.checkpoint.lazy import Lazy, lazy, mapped
-from recipe_core.errors import CheckpointError
+from recipe_core.checkpoint.lazy import mapped
 
 _MODULE, _CLASS = "torch_xla.utils.serialization", "TensorReference"
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from recipe_core.checkpoint.lazy import Lazy
+from recipe_core import CheckpointError, Lazy
 from recipe_core.checkpoint.ranks.assemble import concatenated
-from recipe_core.errors import CheckpointError
 
 
 def is_shared(tree: Mapping[str, Any]) -> bool:

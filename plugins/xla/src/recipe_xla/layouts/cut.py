@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipe_core.engine.protocol import Engine
-from recipe_core.layouts.materialise import Deferred
-from recipe_core.layouts.parallel import Run
+from recipe_core import Deferred, Engine, Run
 from recipe_core.layouts.tensor_parallel.heads import give, head_of
 from recipe_core.layouts.tensor_parallel.plan import Assignment
 from recipe_core.layouts.tensor_parallel.rng import drawn, seed_of

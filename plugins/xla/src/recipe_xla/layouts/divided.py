@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from recipe_core.layouts.parallel import Parallel, Run
+from recipe_core import Parallel, Run
 from recipe_core.layouts.settings import Divided
 from recipe_xla.mesh import Grid
 

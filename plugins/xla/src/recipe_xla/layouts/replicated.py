@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from recipe_core import Batch, Micro, Parallel, Run, materialise
 from recipe_core.checkpoint.lazy import Pieces
-from recipe_core.layouts.materialise import materialise
-from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
 from recipe_xla.checkpoint.shards import on_host
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from recipe_core.layouts.materialise import materialise
-from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, plain_name
+from recipe_core import Batch, Loss, Parallel, Run, materialise
+from recipe_core.layouts.parallel import plain_name
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_xla.layouts.replicated import Traced, replicated
 from recipe_xla.mesh import Grid

@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
+from recipe_core import Parallel, Run, materialise
 from recipe_core.checkpoint.lazy import hosted
 from recipe_core.layouts import gradients
-from recipe_core.layouts.materialise import materialise
-from recipe_core.layouts.parallel import Parallel, Run, plain_name
+from recipe_core.layouts.parallel import plain_name
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.layouts.ties import replace
 from recipe_xla import neuronx
