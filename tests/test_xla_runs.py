@@ -104,7 +104,7 @@ def test_twenty_steps(
     require_left_alone(xla, each, 1, at_save)
 
 
-def test_a_trial_tells_how_many_graphs_a_run_has(run: Runner) -> None:
+def test_a_dry_run_tells_how_many_graphs_a_run_has(run: Runner) -> None:
     done = command("precompile", "megatron_gpt:tiny", *LONG, "train.engine=xla", timeout=300, **CPU)
     assert done.returncode == 0, done.stdout
     whole = run("megatron_gpt", *LONG, "train.engine=xla")

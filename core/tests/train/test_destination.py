@@ -102,7 +102,7 @@ def test_a_job_yaml_of_something_else_makes_no_run_folder(tmp_path: Path, text: 
 
 def test_what_a_run_may_begin_in(tmp_path: Path) -> None:
     require_run_folder(tmp_path / "new")
-    for name in ("logs", "trial"):
+    for name in ("logs", "dry-run"):
         (tmp_path / name).mkdir()
     require_run_folder(tmp_path)
     (tmp_path / "thesis.tex").touch()

@@ -16,6 +16,7 @@ from recipe_core.engine.select import engine_problems
 from recipe_core.errors import LaunchError
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
+from recipe_core.testing.packages import install
 from recipe_xla import machine
 from recipe_xla.machine import refused
 
@@ -25,16 +26,6 @@ LEGACY = {
     "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB": "50", "MALLOC_ARENA_MAX": "64",
 }  # fmt: skip
 NETWORK = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
-
-
-def install(site: Path, name: str, version: str) -> None:
-    """What pip leaves of a package that is real."""
-    module = name.replace("-", "_")
-    info = site / f"{module}-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (site / f"{module}.so").write_bytes(b"")  # no module of Python: nothing here can be imported
-    (info / "RECORD").write_text(f"{module}.so,,\n")
 
 
 @pytest.fixture
@@ -128,19 +119,19 @@ def test_neurons_tool_runs_the_same_line(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", str(cached))
     words = ["toy", "train.lr=0.1"]
-    assert precompile.precompile(trial(), words, None, 8) == 0
+    assert precompile.precompile(dry_run_job(), words, None, 8) == 0
     called = (tmp_path / "called").read_text().split()
     assert called == [sys.executable, "-m", "recipe_core.cli", "precompile", *words, "--processes", "8"]
     assert f"2 graphs compiled, 0 s; kept in {cached}" in capsys.readouterr().out
     tool.write_text("#!/bin/sh\nexit 3\n")
-    assert precompile.precompile(trial(), words, None, 8) == 3
+    assert precompile.precompile(dry_run_job(), words, None, 8) == 3
 
 
 def test_without_neurons_tool_the_way_out_is_told(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="neuron_parallel_compile is not on the path; it comes with torch-neuronx"):
-        precompile.precompile(trial(), [], None, 2)
+        precompile.precompile(dry_run_job(), [], None, 2)
 
 
-def trial() -> Job:
-    return job_of(*precompile.trial_words([]))
+def dry_run_job() -> Job:
+    return job_of(*precompile.dry_run_words([]))

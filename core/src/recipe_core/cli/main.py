@@ -238,7 +238,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     "--out",
     type=LocalPath(path_type=Path),
     metavar="DIR",
-    help="Where a trial run keeps what it needs (default: a temporary folder); one that all machines see.",
+    help="Where a dry run keeps what it needs (default: a temporary folder); one that all machines see.",
 )
 @_debug
 def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
@@ -254,7 +254,7 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
 
     launch.die_with_parent()
     worker = launch.worker()
-    job = _job(cli_precompile.trial_words(words), worker.world_size if worker else processes or 0)
+    job = _job(cli_precompile.dry_run_words(words), worker.world_size if worker else processes or 0)
     count = processes or (_fitting(job) if worker is None else job.processes)
     environment.prepare(job, worker.world_size if worker else count)
     folder = out or (shared_folder(job.name, worker) if worker else None)

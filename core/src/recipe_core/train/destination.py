@@ -15,9 +15,9 @@ from recipe_core.train.metrics.curves import METRICS, read_lines
 
 RUNS = Path("runs")
 LOCK = ".lock"
-TRIAL = "trial"
+DRY_RUN = "dry-run"
 """Folder in a run folder where `recipe precompile` works."""
-_BEFORE_A_RUN = {"logs", LOCK, TRIAL}
+_BEFORE_A_RUN = {"logs", LOCK, DRY_RUN}
 """Entries of a folder whose run has not begun."""
 _SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
 

@@ -42,7 +42,7 @@ def run(job: Job, out: Path) -> dict[str, Any]:
 
 def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> dict[str, Any]:
     from recipe_hf_finetune.results.closing import close
-    from recipe_hf_finetune.trainer.trial import fine_tune
+    from recipe_hf_finetune.trainer.leg import fine_tune
 
     _quiet()
     with folders.claimed(out, job, engine):
@@ -59,7 +59,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: st
 
 def _legs(job: Job, out: Path) -> list[Any]:
     """The seeds from the trained model, then, if wanted, as many from random weights."""
-    from recipe_hf_finetune.trainer.trial import Leg
+    from recipe_hf_finetune.trainer.leg import Leg
 
     train = settings(job.train)
     seeds = range(train.seed, train.seed + train.seeds)
@@ -75,7 +75,7 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
     """Model, tokenizer and samples, the same on every rank."""
     from recipe_hf_finetune.data import encode
     from recipe_hf_finetune.model import classifier
-    from recipe_hf_finetune.trainer.trial import Bench
+    from recipe_hf_finetune.trainer.leg import Bench
 
     config, data, train = job.model.config, job.data.config, job.train
     corpus = load(data, home())

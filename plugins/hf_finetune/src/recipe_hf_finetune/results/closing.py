@@ -14,7 +14,7 @@ from recipe_core.train.metrics.report import warn
 from recipe_core.train.metrics.results import conclude, measured
 from recipe_hf_finetune.results.pictures import draw_curves
 from recipe_hf_finetune.settings import settings
-from recipe_hf_finetune.trainer.trial import MODEL, Bench, Leg
+from recipe_hf_finetune.trainer.leg import MODEL, Bench, Leg
 
 Outcome = Mapping[str, Any]
 CURVE = "learning-curve.png"
