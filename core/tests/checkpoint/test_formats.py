@@ -18,11 +18,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.io.restricted_pickle import read_pickle
-from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
+from recipe_core.settings.fill import flat
 from recipe_core.testing import spawn
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]

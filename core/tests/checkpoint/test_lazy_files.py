@@ -20,10 +20,11 @@ from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.io.archive import damage, has_check_sums
 from recipe_core.checkpoint.io.safetensors import read_tensors, write_tensors
 from recipe_core.checkpoint.io.torch_save import read_tree, write_tree
-from recipe_core.checkpoint.lazy import Lazy, fill, flat, lazy, mapped, same_bits
+from recipe_core.checkpoint.lazy import Lazy, fill, lazy, mapped, same_bits
 from recipe_core.engine import protocol as engines
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
+from recipe_core.settings.fill import flat
 from recipe_core.testing import spawn
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]

@@ -14,11 +14,11 @@ import torch
 from recipe_core.checkpoint.background import Saver, copied
 from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.inspect import CheckpointFiles
-from recipe_core.checkpoint.lazy import flat
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.state import not_finite
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.errors import CheckpointError, ConfigError, DiskError, DivergedError
+from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train import loop as training

@@ -15,19 +15,10 @@ from recipe_core.engine.environment import Variable, add, prepare, variables
 from recipe_core.engine.select import engine_problems
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
+from recipe_core.testing.packages import install
 
 PLUGIN = (Path(__file__).parents[1] / "fake_plugin.py").read_text(encoding="utf-8")
 NETWORK = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
-
-
-def install(site: Path, name: str, version: str) -> None:
-    """What pip leaves of a package that is real."""
-    module = name.replace("-", "_")
-    info = site / f"{module}-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (site / f"{module}.so").write_bytes(b"")  # no module of Python: nothing here can be imported
-    (info / "RECORD").write_text(f"{module}.so,,\n")
 
 
 @pytest.fixture

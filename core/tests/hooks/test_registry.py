@@ -117,6 +117,15 @@ def test_a_hook_that_wants_arguments_is_named() -> None:
     assert "'config'" in alone(models(lambda config: []))  # type: ignore[arg-type, misc]
 
 
+def test_a_layout_whose_settings_do_not_say_how_it_divides_is_refused() -> None:
+    @hookimpl
+    def register_layouts() -> list[Layout]:
+        return [Layout(name="x", build="a:b", config=NoSettings)]  # type: ignore[arg-type]
+
+    said = f"register_layouts: config of 'x' is no subclass of LayoutSettings: {NoSettings!r}"
+    assert alone(lambda: SimpleNamespace(register_layouts=register_layouts)) == said
+
+
 @pytest.mark.parametrize("thing", [None, SimpleNamespace(), SimpleNamespace(register_models=nothing)])
 def test_a_plugin_without_hooks_is_asked_for_hookimpl(thing: object) -> None:
     assert alone(lambda: thing) == "it implements no hook; is @hookimpl missing above register_...?"

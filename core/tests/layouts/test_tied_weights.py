@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Stages, Train, Use, hookimpl, plugin
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Loss, Run
+from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, read_rows

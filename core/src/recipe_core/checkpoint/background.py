@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from recipe_core.checkpoint.lazy import mapped
+from recipe_core.checkpoint.lazy import leaves, mapped
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.native import to_host
 from recipe_core.errors import RecipeError
@@ -74,12 +74,6 @@ class Saver:
 
 def copied(state: Any, to_host: Copy = to_host) -> Any:
     """A nested state with tensors of its own, brought to the host together: each time the host asks, it waits."""
-    held = [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor) and not leaf.is_meta]  # meta: on other ranks
-    copies = dict(zip(map(id, held), to_host(held), strict=True))
+    tensors = [leaf for leaf in leaves(state) if isinstance(leaf, Tensor) and not leaf.is_meta]  # meta: on other ranks
+    copies = dict(zip(map(id, tensors), to_host(tensors), strict=True))
     return mapped(state, lambda leaf: copies.get(id(leaf), leaf))
-
-
-def _leaves(state: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(state, found.append)
-    return found

@@ -10,13 +10,14 @@ from zipfile import is_zipfile
 
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.io import archive
-from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.locate import StoredCheckpoint, find, formats_at, steps
 from recipe_core.checkpoint.manifest import STEP, Manifest
 from recipe_core.checkpoint.match.mismatch import described
 from recipe_core.data.prepare import Inspection
 from recipe_core.errors import CheckpointError, PluginError
 from recipe_core.hooks.registry import Registry, load
+from recipe_core.settings.fill import flat
 
 Row = tuple[str, str]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,13 +86,11 @@ def hosted(shard: DTensor, *, blank: bool = False) -> DTensor:
     )
 
 
-def flat(state: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its place (``"optimizer.state.blocks.0.bias.exp_avg"``); an empty dict is a leaf."""
-    for key, value in state.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{parent}{key}.")
-        else:
-            yield f"{parent}{key}", value
+def leaves(tree: Any) -> list[Any]:
+    """All leaves of a nested dict or list."""
+    every: list[Any] = []
+    mapped(tree, every.append)
+    return every
 
 
 def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:

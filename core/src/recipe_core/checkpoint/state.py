@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.checkpoint.lazy import Lazy, flat, mapped, without_meta
+from recipe_core.checkpoint.lazy import Lazy, leaves, mapped, without_meta
 from recipe_core.hooks.specs import Model, Part
 from recipe_core.layouts.ties import ties as _ties
+from recipe_core.settings.fill import flat
 
 LEAF_OVERHEAD = 4096
 """Bytes that a checkpoint needs for a leaf beside its values, at most: headers in the file, its metadata."""
@@ -87,7 +88,7 @@ def state_size(state: Mapping[str, Any]) -> int:
     """Bytes of a checkpoint that holds ``state``, by all ranks together, rounded up generously."""
     return sum(
         LEAF_OVERHEAD + (math.prod(leaf.shape) * leaf.dtype.itemsize if isinstance(leaf, Tensor | Lazy) else 0)
-        for leaf in _leaves(state)
+        for leaf in leaves(state)
     )
 
 
@@ -111,17 +112,6 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
         ends = torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors.values()])  # NaN is passed on
         names |= {name for name, fine in zip(tensors, ends.isfinite().all(1).cpu().tolist(), strict=True) if not fine}
     return [name for name in leaves if name in names]
-
-
-def _leaves(state: object) -> Iterator[object]:
-    if isinstance(state, Mapping):
-        for value in state.values():
-            yield from _leaves(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _leaves(value)
-    else:
-        yield state
 
 
 def _bare(module: nn.Module) -> nn.Module:

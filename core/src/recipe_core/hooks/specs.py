@@ -202,9 +202,10 @@ class Model(Spec):
 
     free: tuple[str, ...] = ()
     """Settings that do not change the function that the model computes, such as dropout and how it is initialised. All
-    others must be those that a checkpoint records of its model where a run begins with it or goes on from it. The
-    settings class may have a method ``resolved() -> Mapping[str, Any]``, which gives the settings with those filled in
-    that follow from others; settings that are compared are then taken from it."""
+    others must be those that a checkpoint records of its model where a run begins with it or goes on from it."""
+    resolved: str = ""
+    """``package.module:function(config) -> Mapping[str, Any]``, without torch: the settings that are compared so, with
+    those filled in that follow from others. Empty: the settings as they are."""
     takes: tuple[str, ...] = ()
     """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
     before the run. Empty: not checked."""

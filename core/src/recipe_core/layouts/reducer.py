@@ -48,7 +48,7 @@ class Reducer:
             work.wait()
             offset = 0
             for parameter in bucket:
-                size = _local(parameter).numel()
+                size = local_shard(parameter).numel()
                 _take(parameter, flat[offset : offset + size])
                 offset += size
         self._started = []
@@ -62,7 +62,7 @@ class Reducer:
     def _start(self, end: int) -> None:
         """Begin to exchange the buckets before ``end`` that are not under way."""
         for bucket in self._buckets[len(self._started) : end]:
-            parts = [_local(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in bucket]
+            parts = [local_shard(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in bucket]
             flat = torch.cat(parts).div_(dist.get_world_size(self._group))
             work = dist.all_reduce(flat, group=self._group, async_op=True)
             assert work is not None  # since this rank is in the group
@@ -76,7 +76,7 @@ def add_up(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
     """
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):  # in the same order on all ranks
         some = [parameter for parameter in parameters if parameter.dtype == dtype]
-        parts = [_local(p if p.grad is None else p.grad).flatten() for p in some]
+        parts = [local_shard(p if p.grad is None else p.grad).flatten() for p in some]
         parts = [torch.zeros_like(part) if p.grad is None else part for p, part in zip(some, parts, strict=True)]
         counts = parts[0].new_tensor([p.grad is not None for p in some])
         flat = torch.cat([*parts, counts])
@@ -86,7 +86,7 @@ def add_up(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
             if parameter.grad is None and counts[number] > 0:
                 parameter.grad = torch.zeros_like(parameter)
             if parameter.grad is not None:
-                gradient = _local(parameter.grad)
+                gradient = local_shard(parameter.grad)
                 gradient.copy_(total.view_as(gradient))
 
 
@@ -95,7 +95,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        local = _local(parameter)
+        local = local_shard(parameter)
         if bucket and (size + local.nbytes > BUCKET or parameter.dtype != bucket[0].dtype):
             yield bucket
             bucket, size = [], 0
@@ -110,10 +110,11 @@ def _take(parameter: nn.Parameter, mean: Tensor) -> None:
         if not mean.any():
             return  # no rank has one: the optimizer leaves such a parameter alone
         parameter.grad = torch.zeros_like(parameter)
-    gradient = _local(parameter.grad)
+    gradient = local_shard(parameter.grad)
     gradient.copy_(mean.view_as(gradient))
 
 
-def _local(tensor: Tensor) -> Tensor:
-    held = tensor.detach()
-    return held.to_local() if isinstance(held, DTensor) else held
+def local_shard(tensor: Tensor) -> Tensor:
+    """The local shard of ``tensor``: all of a plain tensor. It shares the memory."""
+    detached = tensor.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached

@@ -47,9 +47,12 @@ def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(tree: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting in nested mappings, as ``section.setting`` and its value."""
+    """Yield every leaf of nested mappings with its path (``train.lr``, ``model.blocks.0.bias``).
+
+    An empty mapping is a leaf.
+    """
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flat(value, f"{parent}{key}.")
         else:
             yield f"{parent}{key}", value

@@ -18,9 +18,10 @@ def convert(*words: str | Path) -> int:
 
 def tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a checkpoint of whole tensors (dcp, single), weights and optimizer states, with its place."""
-    from recipe_core.checkpoint.lazy import Lazy, flat
+    from recipe_core.checkpoint.lazy import Lazy
     from recipe_core.checkpoint.locate import find
     from recipe_core.hooks.registry import load
+    from recipe_core.settings.fill import flat
 
     state = find(load(), path).open()
     return {name: leaf.read() for name, leaf in flat(state) if isinstance(leaf, Lazy)}

@@ -104,7 +104,7 @@ class PluginConformance:
         import pkgutil
 
         for _, item in self.contributed():
-            keys = ("build", "facts", "plan", "tokenizer", "run", "log_line", "closing", *LIGHT)
+            keys = ("build", "facts", "plan", "resolved", "tokenizer", "run", "log_line", "closing", *LIGHT)
             named = {key: getattr(item, key, "") for key in keys}
             others = {**getattr(item, "adapters", {}), **getattr(item, "layouts", {})}
             for key, target in {**named, **others}.items():

@@ -32,11 +32,12 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
     return site
 
 
-def install(site: Path, name: str, version: str, size: int = 1_000_000) -> None:
-    """Install an imitation of the package ``name`` in ``site``, with so many bytes of code."""
+def install(site: Path, name: str, version: str, size: int | None = None) -> None:
+    """Install an imitation of the package ``name`` in ``site``: a compiled module, or so many bytes of Python."""
     module = name.replace("-", "_")
     info = site / f"{module}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (site / f"{module}.py").write_text("#" * size)
-    (info / "RECORD").write_text(f"{module}.py,,\n")
+    code = f"{module}.so" if size is None else f"{module}.py"
+    (site / code).write_text("#" * (size or 0))
+    (info / "RECORD").write_text(f"{code},,\n")

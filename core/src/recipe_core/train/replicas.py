@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from recipe_core.checkpoint.lazy import flat
 from recipe_core.engine.digest import digest
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ReplicaError
 from recipe_core.layouts.parallel import Parallel, plain_name
+from recipe_core.settings.fill import flat
 
 _SHOWN = 5
 

@@ -11,7 +11,7 @@ import torch
 
 from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.formats.base import Format
-from recipe_core.checkpoint.lazy import Lazy, fill, flat
+from recipe_core.checkpoint.lazy import Lazy, fill
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
@@ -25,6 +25,7 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Parallel
+from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.train import optim
 

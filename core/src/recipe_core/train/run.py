@@ -117,8 +117,8 @@ def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
 def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     """The model under its layout, with its loss."""
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
-    divides = getattr(job.layout.spec, "divides", False)
-    with torch.device("meta") if divides and getattr(job.model.spec, "deferred", False) else nullcontext():
+    divides = job.layout.spec.divides
+    with torch.device("meta") if divides and job.model.spec.deferred else nullcontext():
         module, loss = job.model.build(job.model.config)
     module = cast(module, job.train.precision)
     own = spec_of(job.engine).layouts.get(job.layout.spec.name)  # which moves the module, and keeps ties tied

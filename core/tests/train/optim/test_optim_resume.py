@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core.checkpoint.lazy import flat
+from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.metrics.curves import read_rows

@@ -16,9 +16,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from recipe_core import Train
 from recipe_core.engine import protocol as engines
+from recipe_core.layouts.reducer import local_shard
 from recipe_core.testing import spawn
 from recipe_core.train.optim import build
-from recipe_core.train.optim.shards import local, positions
+from recipe_core.train.optim.shards import positions
 
 # Multiples of 16 columns: the rest of a tensor is computed by other instructions, which may round differently.
 SHAPES = {"plain": (5, 32), "rows": (7, 32), "one row": (1, 48), "columns": (7, 32), "copies": (3, 16), "bias": (96,)}
@@ -95,7 +96,7 @@ def positions_hold(mesh: DeviceMesh) -> bool:
         rows, columns = positions(parameter)
         width = parameter[0].numel() if parameter.ndim > 1 else 0
         expected = (rows[:, None] * width + columns).float()
-        found.append(expected.flatten().equal(local(parameter).flatten()))
+        found.append(expected.flatten().equal(local_shard(parameter).flatten()))
     return all(found)
 
 

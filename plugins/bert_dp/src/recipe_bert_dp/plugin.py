@@ -35,6 +35,7 @@ def register_models() -> Iterable[Model]:
         deferred=True,
         takes=_ARRAYS,
         free=("dropout", "attention_dropout", "init_std"),
+        resolved="recipe_bert_dp.settings:BertPretraining.resolved",
         example="recipe_bert_dp.model.bert:example",
         adapters={"hf": "recipe_bert_dp.model.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",

@@ -13,7 +13,7 @@ from recipe_core.checkpoint.match.same_model import require_consistent, require_
 from recipe_core.engine.select import spec_of
 from recipe_core.train.pretrained import checkpoint_at, job_of
 from recipe_hf_finetune.model.source import RECIPE, has_tokenizer, ready
-from recipe_hf_finetune.settings import SequenceClassifier
+from recipe_hf_finetune.settings import SequenceClassifier, settings
 
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 """A name on the hub: one word, or owner/name."""
@@ -56,7 +56,7 @@ def _parts(job: Job) -> Iterator[str]:
 
 
 def _train(job: Job) -> Iterator[str]:
-    train = job.train
+    train = settings(job.train)
     fixed = {
         "optimizer": "adamw", "optimizer_states": "weights", "stochastic_rounding": False, "min_lr": 0.0,
         "trust_clip": 0.0, "golden": None,
@@ -72,7 +72,7 @@ def _train(job: Job) -> Iterator[str]:
             "train.init_from: this recipe begins with the model that model.source names; set "
             f"model.source={train.init_from}"
         )
-    if getattr(train, "random_start", False) and job.model.config.source is None:
+    if train.random_start and job.model.config.source is None:
         yield "train.random_start: model.source is null, so that the run has random weights anyway; set it to false"
 
 

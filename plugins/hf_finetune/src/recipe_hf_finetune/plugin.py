@@ -18,6 +18,7 @@ def register_models() -> Iterable[Model]:
         config=SequenceClassifier,
         takes=("input_ids", "attention_mask", "labels"),
         free=("source", "recipe", "revision", "tokenizer", "dropout"),
+        resolved="recipe_hf_finetune.settings:SequenceClassifier.resolved",
         summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
     )
 

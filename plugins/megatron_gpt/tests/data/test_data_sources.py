@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from recipe_megatron_gpt.data.sources import Source, parse, split_ranges
+from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 
 
 def test_a_weight_stands_before_the_path() -> None:
-    assert parse(["data/a"]) == [Source(Path("data/a"), None)]
-    assert parse(["0.3:data/a.v2", "7e-1:/b"]) == [Source(Path("data/a.v2"), 0.3), Source(Path("/b"), 0.7)]
-    assert parse(["odd:name/a"]) == [Source(Path("odd:name/a"), None)]
-    assert parse(["2:odd:name"]) == [Source(Path("odd:name"), 2.0)]
+    assert parse(["data/a"]) == [TokenFiles(Path("data/a"), None)]
+    assert parse(["0.3:data/a.v2", "7e-1:/b"]) == [TokenFiles(Path("data/a.v2"), 0.3), TokenFiles(Path("/b"), 0.7)]
+    assert parse(["odd:name/a"]) == [TokenFiles(Path("odd:name/a"), None)]
+    assert parse(["2:odd:name"]) == [TokenFiles(Path("odd:name"), 2.0)]
 
 
 def test_an_ending_from_the_shell_is_left_out() -> None:
-    assert parse(["data/a.bin", "b.idx"]) == [Source(Path("data/a"), None), Source(Path("b"), None)]
+    assert parse(["data/a.bin", "b.idx"]) == [TokenFiles(Path("data/a"), None), TokenFiles(Path("b"), None)]
 
 
 @pytest.mark.parametrize("files", [("0:a",), ("-1:a",), ("nan:a",), ("inf:a",), ("1:a", "b")])

@@ -75,13 +75,13 @@ def problems(config: object, train: Train, layout: Part[Layout] | None, processe
 def _layout_problems(layout: Part[Layout]) -> Iterator[str]:
     config, name = layout.config, layout.spec.name
     way_out = "take layout=ddp or layout=tp, or train.engine=native"
-    if getattr(config, "pp", 1) > 1:
+    if config.pp > 1:
         yield f"layout: {name} makes a pipeline, which train.engine=xla has none of; {way_out}"
-    if getattr(config, "data", "ddp") != "ddp":
+    if config.data != "ddp":
         yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {way_out}"
-    if getattr(config, "tp", 1) > 1 and pjrt_device() == "NEURON":
+    if config.tp > 1 and pjrt_device() == "NEURON":
         yield from (f"layout.tp: {problem}" for problem in stack.nxd_problems())
-    if getattr(config, "sequence_parallel", False):
+    if config.sequence_parallel:
         yield (
             "layout.sequence_parallel: with train.engine=xla what lies between the layers is not split (on Neuron), or "
             "as the compiler likes; set it to false"

@@ -13,7 +13,7 @@ import yaml
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import Format, SaveContext
-from recipe_core.checkpoint.lazy import Lazy, flat, same_bits
+from recipe_core.checkpoint.lazy import Lazy, same_bits
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.mismatch import mismatch
@@ -24,6 +24,7 @@ from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.files import atomic_folder, require_space
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat
+from recipe_core.settings.fill import flat
 
 State = dict[str, Any]
 _LARGE = 1 << 20

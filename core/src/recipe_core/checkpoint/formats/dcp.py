@@ -47,10 +47,11 @@ from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, require_sound
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, Pieces, flat, without_meta
+from recipe_core.checkpoint.lazy import Lazy, Pieces, without_meta
 from recipe_core.checkpoint.match.mismatch import described, mismatch
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.hooks.specs import NoSettings
+from recipe_core.settings.fill import flat
 
 
 class Dcp(Format):

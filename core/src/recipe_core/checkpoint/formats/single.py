@@ -12,10 +12,11 @@ from torch import Tensor
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.lazy import fill, flat, lazy, mapped
+from recipe_core.checkpoint.lazy import fill, lazy, mapped
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import NoSettings
+from recipe_core.settings.fill import flat
 
 
 class OneFile(Format):

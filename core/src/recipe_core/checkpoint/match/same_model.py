@@ -134,9 +134,9 @@ def _foreign(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, s
 
 
 def _flat(model: Part[Model]) -> dict[str, Any]:
-    """All settings by flat names; what follows from others is filled in where the settings class can say it."""
-    resolved = getattr(model.config, "resolved", None)
-    return dict(fill.flat(fill.plain(resolved() if resolved else model.config)))
+    """All settings by flat names; what follows from others is filled in."""
+    resolved = load(model.spec.resolved, f"model {model.spec.name!r}") if model.spec.resolved else None
+    return dict(fill.flat(fill.plain(resolved(model.config) if resolved else model.config)))
 
 
 def _decisive(model: Part[Model]) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from recipe_core.hooks.train import Train
+from recipe_core.layouts.reducer import local_shard
 from recipe_core.train.optim.adam import adam_, fused
 from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.pieces import chunks
 from recipe_core.train.optim.rounding import Rounding
-from recipe_core.train.optim.shards import Groups, local, shard_groups
+from recipe_core.train.optim.shards import Groups, shard_groups
 from recipe_core.train.optim.wide import FIRSTS, SECONDS, Widener, computing
 
 Group = dict[str, Any]
@@ -86,7 +87,7 @@ class AdamW(torch.optim.Optimizer):
             torch._foreach_add_([state["step"] for _, _, state in found], 1)
         batches: dict[tuple[Any, ...], ParameterBatch] = {}
         for p, dtype, state in found:
-            step, shard = int(state["step"].item()), local(p)
+            step, shard = int(state["step"].item()), local_shard(p)
             over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
             key = (shard.device, shard.dtype, dtype, "master" in state, step, over)
             batches.setdefault(key, ParameterBatch(step, over)).add(p, state)
@@ -109,7 +110,7 @@ class AdamW(torch.optim.Optimizer):
             state["exp_avg_sq"] = _zeros(parameter, dtype)
             if self._kept == "master" and parameter.dtype != wide:
                 state["master"] = _zeros(parameter, wide)
-                local(state["master"]).copy_(local(parameter))
+                local_shard(state["master"]).copy_(local_shard(parameter))
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

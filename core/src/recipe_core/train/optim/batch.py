@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
+from recipe_core.layouts.reducer import local_shard
 from recipe_core.train.optim.pieces import matrix
-from recipe_core.train.optim.shards import Groups, local, local_gradient
+from recipe_core.train.optim.shards import Groups, local_gradient
 
 
 @dataclass
@@ -39,12 +40,12 @@ class ParameterBatch:
     def add(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
         """Take one more parameter, which has a gradient."""
         self.parameters.append(parameter)
-        self.weights.append(matrix(self._contiguous(local(parameter))))
+        self.weights.append(matrix(self._contiguous(local_shard(parameter))))
         self.gradients.append(matrix(local_gradient(parameter).contiguous()))
-        self.firsts.append(matrix(local(state["exp_avg"])))
-        self.seconds.append(matrix(local(state["exp_avg_sq"])))
+        self.firsts.append(matrix(local_shard(state["exp_avg"])))
+        self.seconds.append(matrix(local_shard(state["exp_avg_sq"])))
         if "master" in state:
-            self.masters.append(matrix(local(state["master"])))
+            self.masters.append(matrix(local_shard(state["master"])))
 
     def _contiguous(self, weight: Tensor) -> Tensor:
         """``weight``, or a copy of one that lies scattered in memory (channels last, transposed)."""

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from recipe_core.engine.memory import pins_memory
-from recipe_core.train.optim.shards import local, positions
+from recipe_core.layouts.reducer import local_shard
+from recipe_core.train.optim.shards import positions
 from recipe_core.train.seeds import mix, mix_array
 
 Keys = tuple[Tensor, Tensor]
@@ -43,7 +44,7 @@ class Rounding:
         for parameter, name in names.items():
             held, columns = positions(parameter)
             self._starts[parameter] = start
-            self._columns[parameter] = _table(columns).to(local(parameter).device)
+            self._columns[parameter] = _table(columns).to(local_shard(parameter).device)
             rows.append(mix_array(_key(name), held.numpy()))
             start += len(held)
         self._rows = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint64)

@@ -7,17 +7,13 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
+from recipe_core.layouts.reducer import local_shard
+
 Groups = tuple[ProcessGroup, ...]
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The local shard of ``tensor``: all of a plain tensor. It shares the memory."""
-    held = tensor.detach()
-    return held.to_local() if isinstance(held, DTensor) else held
-
-
 def local_gradient(parameter: nn.Parameter) -> Tensor:
-    """The part of the gradient that belongs to ``local(parameter)``.
+    """The part of the gradient that belongs to ``local_shard(parameter)``.
 
     Backward may leave a gradient placed in another way than its parameter (as sums not yet made, for example); then
     this is a collective.
@@ -28,7 +24,7 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
         assert isinstance(gradient, DTensor)
         if gradient.placements != parameter.placements:
             gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
-    return local(gradient)
+    return local_shard(gradient)
 
 
 def shard_groups(parameter: DTensor) -> Groups:
@@ -38,7 +34,7 @@ def shard_groups(parameter: DTensor) -> Groups:
 
 
 def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows and columns of the whole tensor, seen as a matrix, ``local(parameter)`` holds.
+    """Which rows and columns of the whole tensor, seen as a matrix, ``local_shard(parameter)`` holds.
 
     Rows are the first dimension, columns all others together; a vector is one row.
 

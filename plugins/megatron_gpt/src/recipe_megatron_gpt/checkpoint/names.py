@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recipe_core import Lazy
-from recipe_core.checkpoint.lazy import flat
+from recipe_core.settings.fill import flat
 
 LAYER = re.compile(r"^(decoder\.layers\.)(\d+)(\..+)$")
 _IN_LAYER = {

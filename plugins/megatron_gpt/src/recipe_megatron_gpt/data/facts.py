@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recipe_core import DataError, DataFacts
 from recipe_megatron_gpt.data.header import bin_path, read_header
-from recipe_megatron_gpt.data.sources import Source, parse, split_ranges
+from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer.text import read_tokenizer, tokenizer_file
 
@@ -33,7 +33,7 @@ def facts(config: GptIndexed) -> DataFacts:
     )
 
 
-def _train_samples(source: Source, config: GptIndexed) -> int:
+def _train_samples(source: TokenFiles, config: GptIndexed) -> int:
     """Samples of one epoch over the training part of one file; at least 1, for a shorter part is repeated."""
     header = read_header(source.prefix)
     part = split_ranges(header.sequences, config.split)["train"]

@@ -10,7 +10,7 @@ from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.blend import blend
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.order import Order, Part
-from recipe_megatron_gpt.data.sources import Source, parse, split_ranges
+from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 
 
@@ -30,7 +30,7 @@ class GptSamples:
     def __init__(self, config: GptIndexed, run: Run) -> None:
         self._config = config
         self._run = run
-        self._sources = parse(config.files) or [Source(corpus.prepare(run.cache, config.vocabulary), None)]
+        self._sources = parse(config.files) or [TokenFiles(corpus.prepare(run.cache, config.vocabulary), None)]
         self._files = [IndexedFile.open(source.prefix) for source in self._sources]
         self._orders: dict[str, Order] = {}
         # What is wrong with a split should show before the first step, not at the first evaluation.

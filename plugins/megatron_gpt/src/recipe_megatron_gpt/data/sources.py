@@ -11,7 +11,7 @@ SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
-class Source:
+class TokenFiles:
     """One pair of token files."""
 
     prefix: Path
@@ -20,7 +20,7 @@ class Source:
     """Share of the samples, relative to the other sources; None where the sizes decide."""
 
 
-def parse(files: Sequence[str]) -> list[Source]:
+def parse(files: Sequence[str]) -> list[TokenFiles]:
     """Read the setting ``files``: ``path`` or ``weight:path`` each.
 
     Raises:
@@ -36,7 +36,7 @@ def parse(files: Sequence[str]) -> list[Source]:
     return sources
 
 
-def _parse_one(text: str) -> Source:
+def _parse_one(text: str) -> TokenFiles:
     head, colon, tail = text.partition(":")
     weight: float | None = None
     if colon:
@@ -46,7 +46,7 @@ def _parse_one(text: str) -> Source:
             tail = text
     else:
         tail = text
-    return Source(prefix_of(Path(tail).expanduser()), weight)
+    return TokenFiles(prefix_of(Path(tail).expanduser()), weight)
 
 
 def prefix_of(path: Path) -> Path:
