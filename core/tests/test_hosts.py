@@ -1,0 +1,93 @@
+"""The two hosts that tests of several machines run on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recipe_core.testing.hosts import Host, Hosts, two_hosts, unavailable
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
+
+SERVE = """
+import socket
+with socket.create_server(("10.77.0.1", 7000)) as server:
+    print("ready", flush=True)
+    while True:
+        server.accept()[0].sendall(socket.gethostname().encode())
+"""
+CALL = """
+import socket, sys
+try:
+    with socket.create_connection(("first", 7000), timeout=0.5) as line:
+        print(line.recv(100).decode())
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def serve(host: Host, log: Path) -> subprocess.Popen[bytes]:
+    process = host.start([sys.executable, "-c", SERVE], log)
+    deadline = time.monotonic() + 20
+    while "ready" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def call(hosts: Hosts) -> str:
+    return hosts.second.run(sys.executable, "-c", CALL).strip()
+
+
+def test_a_link_that_is_cut_and_mended(tmp_path: Path) -> None:
+    with two_hosts() as hosts:
+        server = serve(hosts.first, tmp_path / "log")
+        assert server.pid in hosts.first.processes()
+        assert server.pid not in hosts.second.processes()
+        assert call(hosts) == "first"  # under its name, and by its name
+        hosts.cut()
+        assert call(hosts) == "TimeoutError"  # silence: no host says that it cannot be reached
+        hosts.mend()
+        assert call(hosts) == "first"
+        hosts.first.kill()
+        assert server.poll() == -9
+        assert call(hosts) == "ConnectionRefusedError"
+
+
+def test_nothing_outlives_a_test_that_failed(tmp_path: Path) -> None:
+    nested = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", {SERVE!r}], start_new_session=True).wait()
+"""
+    processes: list[int] = []
+
+    def fail() -> None:
+        with two_hosts() as hosts:
+            hosts.second.start([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "second")
+            hosts.first.start([sys.executable, "-c", nested], tmp_path / "first")
+            deadline = time.monotonic() + 20
+            while "ready" not in (tmp_path / "first").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for host in hosts:
+                processes.extend([*host.processes(), host.holder])
+            raise RuntimeError("the test failed")
+
+    with pytest.raises(RuntimeError, match="the test failed"):
+        fail()
+    assert len(processes) == 5  # two holders, and the three that sleep, serve, and wait for the one that serves
+    assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+
+def test_two_pairs_of_hosts_at_a_time(tmp_path: Path) -> None:
+    with two_hosts() as hosts, two_hosts() as others:
+        serve(hosts.first, tmp_path / "log")
+        assert call(hosts) == "first"
+        assert call(others) == "ConnectionRefusedError"
+    assert os.uname().nodename not in ("first", "second")
