@@ -160,7 +160,7 @@ class Hosts:
 
 @contextmanager
 def two_hosts() -> Iterator[Hosts]:
-    """Two hosts, ``first`` and ``second``, that reach each other over a link; whatever runs on them is killed at the end.
+    """Two hosts, ``first`` and ``second``, that reach each other over a link; at the end all they run is killed.
 
     It takes root, or the right to make network namespaces: see :func:`unavailable`. Nothing outside the namespaces is
     changed, so that several tests may do this at a time, and nothing is left where the test's process is killed: the
