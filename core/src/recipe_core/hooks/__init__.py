@@ -5,6 +5,7 @@
 ``hooks.py``: the functions that a plugin implements to return them, each with a complete example.
 ``version.py``: the version of this interface, and plugins made for a newer one.
 ``registry.py``: finds plugins, collects their contributions, keeps broken plugins apart.
+``target.py``, ``resolve.py``, ``source.py``: the code that contributions name, and whether it is there.
 ``finding.py``: a line of ``recipe doctor``, which engines return.
 
 Nothing in this folder imports torch.

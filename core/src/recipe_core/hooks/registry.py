@@ -166,6 +166,11 @@ def installed() -> Iterator[tuple[str, Loader]]:
         yield name, lambda: _missing([point.name for point in points])
 
 
+def noun(item: Contribution) -> str:
+    """The word for the kind of ``item`` in messages."""
+    return next((NOUNS[kind] for kind, class_ in _CLASSES.items() if isinstance(item, class_)), type(item).__name__)
+
+
 def distributions() -> dict[str, str]:
     """Map the installed plugins to their distributions: ``{"core": "recipe-core 0.1.0"}``."""
     import importlib.metadata

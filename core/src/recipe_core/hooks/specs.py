@@ -6,12 +6,12 @@ that needs it imports.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from recipe_core.errors import PluginError
+from recipe_core.hooks.target import called
+from recipe_core.hooks.target import load as load  # which most of the core imports from here
 from recipe_core.hooks.train import Train
 
 
@@ -26,7 +26,7 @@ class Spec:
 
     name: str
     """Name in recipes and on the command line."""
-    build: str
+    build: str = field(metadata=called("config"))
     """``package.module:function``, imported only when a run needs it."""
     config: type = NoSettings
     """Frozen dataclass of settings; its defaults must be usable. ``__post_init__`` may raise a ValueError with a line
@@ -37,22 +37,6 @@ class Spec:
     def load(self) -> Callable[..., Any]:
         """Import and return the function that ``build`` names."""
         return load(self.build, f"{type(self).__name__} {self.name!r}")
-
-
-def load(target: str, owner: str) -> Callable[..., Any]:
-    """Import and return ``package.module:function``; ``owner`` names the contribution in messages.
-
-    Raises:
-        PluginError: there is no such module or function, or a package that it needs is missing.
-    """
-    try:
-        function: Callable[..., Any] = pkgutil.resolve_name(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise PluginError(
-            f"{owner}: {target!r} cannot be imported ({type(error).__name__}: {error}); mend the plugin, or install "
-            "what it needs"
-        ) from error
-    return function
 
 
 S = TypeVar("S", bound=Spec, covariant=True)
@@ -184,13 +168,13 @@ class Model(Spec):
     are added up and become speeds.
     """
 
-    facts: str = ""
+    facts: str = field(default="", metadata=called("config", "sequence"))
     """``package.module:function(config, sequence) -> ModelFacts``, without torch; it may
     return None where the settings are not enough."""
     blocks: str = ""
     """Pattern (``"blocks.*"``) of the submodules that activation checkpointing recomputes, and fully sharded layouts
     gather, one by one."""
-    plan: str = ""
+    plan: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
     patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
     ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one."""
@@ -209,10 +193,10 @@ class Model(Spec):
     takes: tuple[str, ...] = ()
     """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
     before the run. Empty: not checked."""
-    example: str = ""
+    example: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""
-    adapters: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict, metadata=called())
     """Adapters for checkpoints of other projects: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""
 
@@ -229,19 +213,20 @@ class Dataset(Spec):
     An endless global order of samples, which depends on the seed alone; the core divides it between the ranks.
     """
 
-    facts: str = ""
+    build: str = field(metadata=called("config", "run"))
+    facts: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> DataFacts``, without torch."""
     gives: tuple[str, ...] = ()
     """Names of the tensors that every micro batch has; empty: not known."""
-    prepare: str = ""
+    prepare: str = field(default="", metadata=called("settings"))
     """``package.module:function(settings) -> dict``: makes the files for ``recipe prepare NAME`` and returns the
     manifest."""
     prepare_config: type = NoSettings
     """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
-    files: str = ""
+    files: str = field(default="", metadata=called())
     """``package.module:class`` of a :class:`recipe_core.data.prepare.DataFiles`, for ``recipe inspect`` and
     ``verify``."""
-    tokenizer: str = ""
+    tokenizer: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> dict``: names and texts of the files from which Hugging Face's AutoTokenizer
     gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known."""
 
@@ -279,6 +264,7 @@ class LayoutSettings:
 class Layout(Spec):
     """``build(module, config, run) -> Parallel``."""
 
+    build: str = field(metadata=called("module", "config", "run"))
     config: type[LayoutSettings] = LayoutSettings
     divides: bool = False
     """``module`` comes without values where the model can do so (``Model.deferred``), and not yet on ``run.device``;
@@ -293,24 +279,25 @@ class EngineSpec(Spec):
     but those of ``layouts`` are called before a run and import no torch.
     """
 
-    claims: str = ""
+    build: str = field(metadata=called("config", "train", "layout"))
+    claims: str = field(default="", metadata=called("device"))
     """``package.module:function(device) -> bool``: True if it is the engine of this machine, which ``engine=auto``
     takes; ``device`` is ``train.device``. Where no engine claims the machine, ``auto`` is ``native``."""
-    problems: str = ""
+    problems: str = field(default="", metadata=called("config", "train", "layout", "processes"))
     """``package.module:function(config, train, layout, processes) -> Iterable[str]``: everything that it cannot do of
     what the settings ask for. ``layout`` and ``processes`` are None where they are not known."""
-    environment: str = ""
+    environment: str = field(default="", metadata=called("job", "processes", "several_machines"))
     """``package.module:function(job, processes, several_machines) -> Iterable[Variable]``: environment variables that a
     run should have, see :class:`recipe_core.engine.environment.Variable`."""
-    layouts: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict, metadata=called("module", "config", "run"))
     """Its own build of a layout, by the layout's name: ``package.module:function(module, config, run) -> Parallel``,
     which moves the module to the device itself."""
-    one_process: str = ""
+    one_process: str = field(default="", metadata=called("layout"))
     """``package.module:function(layout) -> bool``: True if one process drives all devices of the run. Empty: never."""
-    precompile: str = ""
+    precompile: str = field(default="", metadata=called("job", "words", "out", "processes"))
     """``package.module:function(job, words, out, processes) -> int | None``: compiles what a run needs with a tool of
     its own and returns the tool's exit code; None: a dry run in our own processes compiles it."""
-    findings: str = ""
+    findings: str = field(default="", metadata=called("environment"))
     """``package.module:function(environment) -> Iterable[Finding]``: what ``recipe doctor`` says about its packages,
     devices and environment variables, see :class:`recipe_core.hooks.finding.Finding`."""
     traced: bool = False
@@ -379,14 +366,14 @@ class Recipe:
     many it is made for. ``tiny`` must exist: it goes through the real command in seconds, on a laptop's CPU."""
     processes: int = 1
     """Processes that ``recipe run`` starts by default."""
-    run: str = "recipe_core.train.run:run"
+    run: str = field(default="recipe_core.train.run:run", metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
-    problems: str = ""
+    problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""
-    log_line: str = ""
+    log_line: str = field(default="", metadata=called("row", "job"))
     """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
-    closing: str = ""
+    closing: str = field(default="", metadata=called("module", "job", "run"))
     """``package.module:function(module, job, run) -> dict``: called on every rank after the last step; what rank 0
     returns goes into results.json. The closing summary shows ``sample``, a generated text, and ``notes``, a dict of
     labels and lines."""

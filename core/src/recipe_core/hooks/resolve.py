@@ -1,0 +1,54 @@
+"""Look up the code that contributions name, without importing it: no torch here, and none of a plugin's.
+
+Each target is held against the arguments that its hook promises, see :func:`recipe_core.hooks.target.called`. What
+cannot be decided without running code (a module that makes its names at run time, a decorated function) passes: a
+message is never a false alarm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recipe_core.hooks.registry import Contribution
+
+
+def target_problems(item: Contribution) -> list[str]:
+    """Return a message for every target of ``item``, a spec or a recipe, that a run could not import or call."""
+    from recipe_core.hooks.registry import noun
+
+    owner = f"{noun(item)} {item.name!r}"
+    return [
+        f"{owner}: {field}: {target!r}: {problem}; mend the plugin, or install what it needs"
+        for field, target, arguments in _targets(item)
+        if (problem := problem_with(target, arguments))
+    ]
+
+
+def problem_with(target: str, arguments: tuple[str, ...]) -> str | None:
+    """The reason why ``target`` cannot be called with ``arguments``; None where there is none, or it cannot be told."""
+    from recipe_core.hooks import source
+
+    module, _, name = target.partition(":") if ":" in target else target.rpartition(".")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        return "expected package.module:function"
+    try:
+        source.require(module, name, arguments)
+    except source.MissingError as error:
+        return str(error)
+    return None
+
+
+def _targets(item: Contribution) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name of the field, target and promised arguments of all that is set."""
+    for field in dataclasses.fields(item):
+        arguments = field.metadata.get("arguments")
+        if arguments is None:
+            continue
+        value = getattr(item, field.name)
+        if isinstance(value, Mapping):
+            yield from ((f"{field.name}[{key!r}]", target, arguments) for key, target in value.items())
+        elif isinstance(value, str) and value:
+            yield field.name, value, arguments
