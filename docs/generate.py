@@ -1,4 +1,4 @@
-"""Write docs/reference/settings.md from the settings classes themselves; with --check, only say whether it is so."""
+"""Write docs/reference/settings.md and exit-codes.md from the code; with --check, only say whether they are so."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from recipe_core.errors import ExitCode
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 
-PAGE = Path(__file__).parent / "reference" / "settings.md"
+REFERENCE = Path(__file__).parent / "reference"
 PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/pyproject.toml"))
 HEAD = """\
 <!-- Written by docs/generate.py from the settings classes; change those and run `nox -s docs -- --write`. -->
@@ -26,6 +27,24 @@ HEAD = """\
 # Settings
 
 Every setting can be given on the line as `section.setting=value`, and in a YAML file as `recipe show` prints it.
+"""
+CODES_HEAD = """\
+<!-- Written by docs/generate.py from recipe_core.errors.ExitCode; change that and run `nox -s docs -- --write`. -->
+
+# Exit codes
+
+`recipe run` and all other commands end with one of these, and so does each rank. `results.json` holds the run's as
+`exit_code`.
+
+"""
+CODES_TAIL = """
+1 and 2 are as in `diff` and `grep`; from 64 on they are the nearest of BSD's `sysexits.h`. A job script needs to tell
+75 from all others: start the same line again, and it goes on from there. After 74, make room first. After 1, 2, 65 and
+70 the same line ends in the same way again.
+
+With `--processes`, the command ends with the most telling code of its ranks: that of the first one that failed by
+itself; 75 where none did and a rank was stopped, or lost another. `srun` ends with the highest code of its tasks, and
+`torchrun` with 1 whenever a rank did not end with 0: there, look at `results.json` and `logs/`.
 """
 KINDS: dict[Literal["model", "data", "layout", "checkpoint", "engine"], str] = {
     "model": "Models",
@@ -99,7 +118,25 @@ def descriptions(settings: type) -> Iterator[tuple[str, str]]:
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
         for line, after in itertools.pairwise(body):
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(after, ast.Expr):
-                yield line.target.id, " ".join(str(ast.literal_eval(after.value)).replace("``", "`").split())
+                yield line.target.id, text_of(after)
+
+
+def text_of(string: ast.Expr) -> str:
+    """The text of a string that stands alone in code, as Markdown."""
+    return " ".join(str(ast.literal_eval(string.value)).replace("``", "`").split())
+
+
+def exit_codes() -> str:
+    """The page of exit codes."""
+    tree = ast.parse(inspect.getsource(ExitCode)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    rows = ["| exit code | name | meaning |", "|---|---|---|"]
+    for line, after in itertools.pairwise(tree.body):
+        if isinstance(line, ast.Assign) and isinstance(after, ast.Expr):
+            name = line.targets[0].id if isinstance(line.targets[0], ast.Name) else ""
+            rows.append(f"| {ExitCode[name].value} | `{name}` | {text_of(after)} |")
+    rows.append("| 128 + N | | A process was ended at once by signal N, or by the second Ctrl-C (130). |")
+    return CODES_HEAD + "\n".join(rows) + "\n" + CODES_TAIL
 
 
 def composition(recipe: Recipe) -> str:
@@ -132,14 +169,15 @@ def written(settings: Mapping[str, Any]) -> str:
 def main(words: list[str]) -> int:
     """Write or check; the exit code says whether the page is right."""
     os.environ["RECIPE_PLUGINS"] = ",".join(path.parent.name for path in PLUGINS)  # not what else is installed here
-    text = page(load())
+    pages = {REFERENCE / "settings.md": page(load()), REFERENCE / "exit-codes.md": exit_codes()}
     if "--check" in words:
-        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        if not same:
-            print(f"{PAGE}: is not what the settings classes say; run `nox -s docs -- --write`")
-        return 0 if same else 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text, encoding="utf-8")
+        other = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        for path in other:
+            print(f"{path}: is not what the code says; run `nox -s docs -- --write`")
+        return 1 if other else 0
+    REFERENCE.mkdir(exist_ok=True)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

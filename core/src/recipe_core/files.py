@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 from uuid import uuid4
 
-from recipe_core.errors import ConfigError, DataError, DiskError
+from recipe_core.errors import ConfigError, DataError, DiskError, DiskFullError
 
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/|://")
 """``s3://bucket/x``, and ``s3:/bucket/x``, which ``pathlib`` makes of it."""
@@ -132,9 +132,10 @@ def _atomic(path: Path) -> Iterator[Path]:
     except OSError as error:
         if not _about(error, path, part):
             raise  # the block could not read its input, say
-        raise DiskError(
+        raise disk_error(
+            error,
             f"{path}: cannot be written ({error.strerror or error}); {'free some space or ' * is_full(error)}choose "
-            "another folder. What was there before is untouched"
+            "another folder. What was there before is untouched",
         ) from error
     finally:
         remove(part)
@@ -146,6 +147,11 @@ def _about(error: OSError, path: Path, part: Path) -> bool:
         return is_full(error) or error.errno in (errno.EIO, errno.EROFS)
     named = Path(os.fsdecode(error.filename))
     return named in [path, *path.parents] or part in [named, *named.parents]
+
+
+def disk_error(error: OSError, text: str) -> DiskError:
+    """Return the error of ours for one of writing, with ``text`` for the user: a full disk has a type of its own."""
+    return (DiskFullError if is_full(error) else DiskError)(text)
 
 
 def is_full(error: OSError) -> bool:
@@ -160,13 +166,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Raise DiskError unless ``needed`` bytes are free where ``folder`` is or will be; ``what`` says what for."""
+    """Raise DiskFullError unless ``needed`` bytes are free where ``folder`` is or will be; ``what`` says what for."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
     if free < needed:
-        raise DiskError(
+        raise DiskFullError(
             f"{folder}: {what} needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
             "free some space or choose another folder"
         )
@@ -209,7 +215,8 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_name(f".{path.name}.lock")).acquire()
     except OSError as error:
-        raise DiskError(f"{path}: cannot be written ({error.strerror or error}); choose another folder") from error
+        text = f"{path}: cannot be written ({error.strerror or error}); choose another folder"
+        raise disk_error(error, text) from error
     with lock:
         if not path.exists():
             with atomic_file(path) as part:

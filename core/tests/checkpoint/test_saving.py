@@ -93,7 +93,7 @@ def test_what_is_not_finite_is_not_saved(
     assert str(error.value).startswith(
         f"step 6: not finite: {SPOILT[kind]}. Nothing was saved or removed; the last good checkpoint is {last}. "
     )
-    assert error.value.exit_code == 2
+    assert error.value.exit_code == 65
     assert steps(tmp_path / "run") == [4, 5]
 
 

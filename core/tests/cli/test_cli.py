@@ -221,8 +221,10 @@ def test_ctrl_c_ends_with_130(typed: Typed) -> None:
 
 
 def test_a_bug_keeps_its_traceback(typed: Typed) -> None:
-    with pytest.raises(RuntimeError, match="broken code"):
-        typed("run", "fake", "model.fail=bug")
+    code, _, err = typed("run", "fake", "model.fail=bug")
+    assert code == 70
+    assert err.startswith("Traceback (most recent call last):")
+    assert err.splitlines()[-1] == "RuntimeError: broken code"
 
 
 @pytest.mark.parametrize("line", ["--debug run fake model.fail=user", "run fake model.fail=user --debug"])

@@ -321,10 +321,10 @@ if rank == 1:
 engine.gather(rank)
 """
     done = two_ranks(tmp_path, body)
-    assert done.returncode == 1
+    assert done.returncode == 70
     assert done.stderr.count("Traceback") == 1
     assert "ValueError: the cause" in done.stderr
-    assert "rank 1 of 2 ended with exit code 1" in done.stderr
+    assert "rank 1 of 2 ended with exit code 70" in done.stderr
     assert "lost contact with another rank" in (tmp_path / "logs" / "rank-0.log").read_text()
 
 
@@ -339,7 +339,7 @@ def test_a_killed_rank_is_named_and_the_other_ends_with_it(tmp_path: Path) -> No
 def test_a_rank_that_does_not_come_to_a_barrier_is_named(tmp_path: Path) -> None:
     body = "if rank == 0:\n    engine.barrier()\nelse:\n    time.sleep(3)"
     done = two_ranks(tmp_path, body, TEST_TIMEOUT="1")
-    assert done.returncode == 2
+    assert done.returncode == 75
     assert "recipe: rank 1 did not take part within train.timeout seconds" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -358,7 +358,7 @@ time.sleep(60)
     began = time.monotonic()
     done = two_ranks(tmp_path, body, RECIPE_GRACE="0.5")  # what rank 1 sleeps ends by SIGTERM after the grace
     assert time.monotonic() - began < 50
-    assert done.returncode == 1
+    assert done.returncode == 70
     assert "ValueError: the cause" in done.stderr
     assert "Traceback" not in (tmp_path / "logs" / "rank-1.log").read_text()
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from pathlib import Path
 
 import pytest
 
-from recipe_core.errors import ConfigError, LaunchError
-from recipe_core.launch.failures import LostRankError, exit_code, explain, read_failure, record_failure
+from recipe_core.errors import (
+    ConfigError,
+    DiskError,
+    DiskFullError,
+    DivergedError,
+    ExitCode,
+    GoldenError,
+    HungError,
+    LaunchError,
+    LostRankError,
+    RecipeError,
+    ReplicaError,
+)
+from recipe_core.files import disk_error
+from recipe_core.launch.failures import exit_code, explain, read_failure, record_failure
 
 
 @pytest.mark.parametrize(
@@ -35,7 +50,7 @@ def test_explain_leaves_other_errors_alone() -> None:
 
 def test_exit_codes() -> None:
     errors = [ConfigError("x"), KeyboardInterrupt(), SystemExit(7), SystemExit("bye"), SystemExit(), ValueError()]
-    assert [exit_code(error) for error in errors] == [2, 130, 7, 1, 0, 1]
+    assert [exit_code(error) for error in errors] == [2, 130, 7, 1, 0, 70]
 
 
 def test_a_failure_is_recorded_only_for_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +81,25 @@ def test_an_error_that_a_lost_peer_brought_about_says_so(tmp_path: Path, monkeyp
     assert found.lost_peer
     assert found.traceback is not None
     assert read_failure(tmp_path / "none") is None
+
+
+def test_the_page_of_exit_codes_has_a_row_for_each() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)
+    assert rows == [(str(code.value), code.name) for code in ExitCode]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LostRankError, 75), (HungError, 69), (LaunchError, 2), (DivergedError, 65), (DiskFullError, 74),
+        (DiskError, 2), (GoldenError, 1), (ReplicaError, 1), (ConfigError, 2),
+    ],
+)  # fmt: skip
+def test_each_kind_of_end_has_its_code(error: type[RecipeError], code: int) -> None:
+    assert exit_code(error("x")) == code
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EACCES, DiskError)])
+def test_only_a_full_disk_ends_with_the_code_of_one(number: int, kind: type) -> None:
+    assert type(disk_error(OSError(number, "x"), "y")) is kind

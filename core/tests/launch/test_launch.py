@@ -35,7 +35,8 @@ WORKER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from recipe_core.errors import ConfigError
-from recipe_core.launch.failures import LostRankError, exit_code, record_failure
+from recipe_core.errors import LostRankError
+from recipe_core.launch.failures import exit_code, record_failure
 from recipe_core.launch.worker import die_with_parent
 from recipe_core.launch.stop import StopFlag
 die_with_parent()
@@ -180,7 +181,7 @@ time.sleep(0.5)
 raise ValueError("the cause")
 """
     code, _, err = launch(body).finish()
-    assert code == 1
+    assert code == 70
     assert "ValueError: the cause" in err
     assert "lost contact" not in err
 
@@ -262,7 +263,7 @@ else:
     *_, child = run.ready("0", "1", "2", "3", "child")
     code, _, err = run.finish()
     assert 2 <= time.monotonic() - began < 15
-    assert code == 1
+    assert code == 70
     assert "ValueError: the cause" in err
     assert run.log(1) == "ended by itself\n"
     assert run.log(2) == "stopped by SIGTERM\n"
@@ -425,7 +426,7 @@ def test_a_reader_who_goes_away_does_not_end_the_run(launch: Callable[..., Launc
 
 def test_logs_are_appended_to_and_old_failures_go(launch: Callable[..., Launch]) -> None:
     first = launch("raise ValueError('first') if rank == 1 else None")
-    assert first.finish()[0] == 1
+    assert first.finish()[0] == 70
     assert (first.logs / "rank-1.error.json").exists()
     second = launch("print('second')")
     assert second.finish()[0] == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import click
 
 from recipe_core.cli.paths import LocalPath
-from recipe_core.errors import DataError, PluginError, RecipeError, did_you_mean
+from recipe_core.errors import DataError, ExitCode, PluginError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -86,7 +86,7 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
                 click.echo(f"{path}: not checked: {unchecked}")
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         click.echo(f"{path}: {count if problems else 'no problem found'}", err=bool(problems))
-        return 1 if problems else 0
+        return ExitCode.FINDING if problems else ExitCode.FINISHED
 
 
 def _datasets(registry: Registry) -> dict[str, Dataset]:

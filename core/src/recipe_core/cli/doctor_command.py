@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recipe_core.errors import ExitCode
+
 if TYPE_CHECKING:
     from recipe_core.cli.doctor import Finding
 
@@ -39,7 +41,7 @@ def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
             click.echo(json.dumps({**counts, "findings": [finding.as_dict() for finding in findings]}, indent=2))
         else:
             click.echo(f"\n{_summary(findings)}")
-        return 1 if is_broken(findings) else 0
+        return ExitCode.FINDING if is_broken(findings) else ExitCode.FINISHED
 
 
 def _lines(finding: Finding, topic: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from recipe_core.cli.convert import add_convert_command
 from recipe_core.cli.data import add_data_commands
 from recipe_core.cli.doctor_command import add_doctor_command
 from recipe_core.cli.paths import LocalPath
-from recipe_core.errors import ConfigError, LaunchError, RecipeError, did_you_mean
+from recipe_core.errors import ConfigError, ExitCode, LaunchError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -45,7 +45,7 @@ class Line:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return the exit code: 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run one command line and return its :class:`recipe_core.errors.ExitCode`; 130 for Ctrl-C."""
     gc.set_threshold(50_000)  # Python's 700 is for small programs: a tenth of a short command's time goes into it
     atexit.register(gc.freeze)  # and another tenth into looking, at the end, through what ends with the process
     line = Line()
@@ -74,9 +74,10 @@ def _fail(error: BaseException, line: Line) -> int:
     if line.debug and expected:
         traceback.print_exception(error)
     if not record_failure(error):
-        if not expected:
-            raise error
-        click.echo(f"{line.command}: {error}", err=True)
+        if expected:
+            click.echo(f"{line.command}: {error}", err=True)
+        elif not isinstance(error, SystemExit):
+            traceback.print_exception(error)
     return exit_code(error)
 
 
@@ -148,7 +149,7 @@ def ls() -> int:
     click.echo(listing(registry, distributions()))
     for conflict in registry.conflicts():
         click.echo(f"recipe: {conflict}", err=True)
-    return 1 if registry.broken or registry.conflicts() else 0
+    return ExitCode.FINDING if registry.broken or registry.conflicts() else ExitCode.FINISHED
 
 
 @cli.command()
@@ -211,7 +212,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     except RecipeError:
         # The ranks of a machine all see this mistake; one of them tells it. Our supervisor sees to that by itself.
         if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
-            return 2
+            return ExitCode.MISTAKE
         raise
     if worker is None:
         processes = processes or _fitting(job)

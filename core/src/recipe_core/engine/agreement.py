@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from recipe_core.errors import DiskError, RecipeError
+from recipe_core.errors import RecipeError
+from recipe_core.files import disk_error
 
 T = TypeVar("T")
 
@@ -43,7 +44,8 @@ def together(ranks: Ranks, action: Callable[[], T], where: Path) -> list[T]:
     except RecipeError as error:
         failure = (type(error), str(error))
     except OSError as error:
-        failure = (DiskError, f"{error.filename or where}: {error.strerror or error}")
+        full = disk_error(error, f"{error.filename or where}: {error.strerror or error}")
+        failure = (type(full), str(full))
     except Exception as error:  # a bug: this rank shows its traceback
         unexpected, failure = error, (RecipeError, f"{type(error).__name__}: {error}")
     outcomes = ranks.gather((value, failure))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from recipe_core.errors import DiskError, LaunchError, RecipeError
+from recipe_core.errors import DiskError, ExitCode, LaunchError, LostRankError, RecipeError
 from recipe_core.files import write_text
 
 FILE = "RECIPE_FAILURE"
@@ -35,10 +35,6 @@ class Failure:
     def text(self) -> str:
         """The text for the user: the traceback where there is one."""
         return self.traceback or self.message
-
-
-class LostRankError(LaunchError):
-    """Another rank is gone or does not answer: this rank only found out."""
 
 
 # What the backends say, and what it means. Gloo and NCCL raise RuntimeError (or its subclasses) without a type or a
@@ -97,14 +93,14 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code of a process that ends by ``error``: its own (2 for a user's mistake), 130 for Ctrl-C, else 1."""
+    """The exit code of a process that ends by ``error``: its own, 130 for Ctrl-C, else that of a bug."""
     if isinstance(error, RecipeError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return 130
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 1
+    return ExitCode.BUG
 
 
 def record_failure(error: BaseException) -> bool:

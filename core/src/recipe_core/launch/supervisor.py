@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
-from recipe_core.errors import DiskError, LaunchError
+from recipe_core.errors import ExitCode, LaunchError
+from recipe_core.files import disk_error
 from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.failures import Failure
@@ -151,9 +152,11 @@ class _Rank:
         if self.stopped:
             return None
         ended = self.ended or time.time()
+        if code == ExitCode.STOPPED:
+            return Failure(ended, f"rank {self.number} was stopped", None, code)
         if code > 0:
             return Failure(ended, f"rank {self.number} ended without saying why", None, code)
-        if -code in forwarded:
+        if -code in forwarded:  # before it could take it, or a program that does not
             return Failure(ended, f"stopped by {_name(-code)}", None, 128 - code)
         # Gloo and NCCL abort a rank that lost its peer where they cannot raise an error.
         lost_peer = -code == signal.SIGABRT
@@ -205,9 +208,8 @@ class _Supervisor:
             for log, _ in files:
                 log.touch()
         except OSError as problem:
-            raise DiskError(
-                f"{self._logs}: the logs of the ranks cannot be written ({problem.strerror}); choose another folder"
-            ) from problem
+            text = f"{self._logs}: the logs of the ranks cannot be written ({problem.strerror}); choose another folder"
+            raise disk_error(problem, text) from problem
         for number, (log, error) in enumerate(files):
             environment = _environment(number, self._processes, store, error)
             self._ranks.append(self._start_one(argv, number, log, error, environment))
@@ -303,8 +305,12 @@ class _Supervisor:
         for failure, rank in causes:
             with suppress(OSError), rank.log.open("a", encoding="utf-8") as log:
                 log.write(f"{failure.text}\n")
-        # Who lost a peer may have noticed it before the peer's own word arrived, and is not the cause.
-        first, rank = min(causes, key=lambda cause: (cause[0].lost_peer, cause[0].time))
+        # Who was stopped, or lost a peer, may have ended before the peer's own word arrived, and is not the cause.
+        first, rank = min(
+            causes, key=lambda cause: (cause[0].lost_peer, cause[0].exit_code == ExitCode.STOPPED, cause[0].time)
+        )
+        if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank said so by itself
+            return first.exit_code
         print(f"recipe: {first.text}" if first.traceback is None else first.text, file=sys.stderr)
         print(
             f"recipe: rank {rank.number} of {self._processes} ended with exit code {first.exit_code}; "

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recipe_core.errors import ConfigError, DiskError, LaunchError
-from recipe_core.files import require_local
+from recipe_core.files import disk_error, require_local
 from recipe_core.launch.worker import Worker
 from recipe_core.train.metrics.curves import METRICS, read_lines
 
@@ -72,7 +72,8 @@ def new_folder(name: str) -> Path:
                 raise DiskError(f"{RUNS}: expected a folder to put runs into; name another with --out") from None
             number += 1
         except OSError as error:
-            raise DiskError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from error
+            text = f"{folder}: cannot be made ({error.strerror}); name another folder with --out"
+            raise disk_error(error, text) from error
         else:
             return folder
 

@@ -13,7 +13,7 @@ import yaml
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
-from recipe_core.files import lock_now, write_text
+from recipe_core.files import disk_error, lock_now, write_text
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.train.destination import LOCK, begun, require_run_folder
@@ -44,13 +44,13 @@ def _claim(out: Path, job: Job, held: ExitStack) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DiskError(f"{out}: cannot be made ({error.strerror}); give another --out") from error
+        raise disk_error(error, f"{out}: cannot be made ({error.strerror}); give another --out") from error
     if not os.access(out, os.W_OK):
         raise DiskError(f"{out}: no permission to write; give another --out")
     try:  # two runs would spoil each other's metrics and remove each other's checkpoints
         lock = lock_now(out / LOCK)
     except OSError as error:
-        raise DiskError(f"{out}: cannot be written ({error.strerror}); give another --out") from error
+        raise disk_error(error, f"{out}: cannot be written ({error.strerror}); give another --out") from error
     if lock is None:
         raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
     held.enter_context(lock)

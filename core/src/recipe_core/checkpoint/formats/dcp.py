@@ -49,7 +49,8 @@ from recipe_core.checkpoint.io.archive import read_bytes, require_sound
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
 from recipe_core.checkpoint.lazy import Lazy, Pieces, without_meta
 from recipe_core.checkpoint.match.mismatch import described, mismatch
-from recipe_core.errors import CheckpointError, DiskError, RecipeError
+from recipe_core.errors import CheckpointError, RecipeError
+from recipe_core.files import disk_error
 from recipe_core.hooks.specs import NoSettings
 from recipe_core.settings.fill import flat
 
@@ -385,7 +386,7 @@ def _one_error(path: Path, *, writing: bool) -> Iterator[None]:
         if isinstance(cause, RecipeError):
             raise type(cause)(str(cause)) from error
         if isinstance(cause, OSError) and writing:
-            raise DiskError(f"{path}: cannot be written ({cause.strerror or cause})") from error
+            raise disk_error(cause, f"{path}: cannot be written ({cause.strerror or cause})") from error
         doing = "written" if writing else "read"
         raise CheckpointError(f"{path}: cannot be {doing} ({type(cause).__name__}: {cause})") from error
 

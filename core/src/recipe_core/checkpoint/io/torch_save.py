@@ -25,7 +25,8 @@ from recipe_core.checkpoint.io import archive
 from recipe_core.checkpoint.io.archive import FileSlice, Record, read_bytes
 from recipe_core.checkpoint.io.restricted_pickle import stand_in, unreadable
 from recipe_core.checkpoint.lazy import Lazy, lazy, mapped
-from recipe_core.errors import CheckpointError, DiskError
+from recipe_core.errors import CheckpointError, DiskFullError
+from recipe_core.files import disk_error
 
 ALIGNMENT = 64
 """Storages begin at multiples of so many bytes, as torch.save has it."""
@@ -206,8 +207,8 @@ def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ())
     except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
         cause = error.__context__
         if isinstance(cause, OSError):
-            raise DiskError(f"{path}: cannot be written ({cause.strerror or cause})") from error
-        raise DiskError(f"{path}: cannot be written ({error}); is the disk full?") from error
+            raise disk_error(cause, f"{path}: cannot be written ({cause.strerror or cause})") from error
+        raise DiskFullError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
 def _write_records(writer: Any, first: Mapping[str, bytes], tensors: Iterable[Lazy]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.paths import LocalPath
+from recipe_core.errors import ExitCode
 
 if TYPE_CHECKING:
     from recipe_core.cli.compare.compare import Comparison
@@ -68,7 +69,7 @@ def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None
             _draw(found, png, quiet=as_json)
         if found.beyond:
             click.echo(verdict(found), err=True)
-        return 1 if found.beyond else 0
+        return ExitCode.FINDING if found.beyond else ExitCode.FINISHED
 
 
 def _draw(found: Comparison, png: Path | None, *, quiet: bool) -> None:

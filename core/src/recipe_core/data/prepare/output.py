@@ -25,7 +25,7 @@ from recipe_core.data.prepare.manifest import (
 )
 from recipe_core.data.prepare.pool import WorkerDiedError
 from recipe_core.errors import ConfigError, DiskError, RecipeError
-from recipe_core.files import exchange, is_full, lock_now, remove, require_local, sync, write_text
+from recipe_core.files import disk_error, exchange, is_full, lock_now, remove, require_local, sync, write_text
 
 _REPLACES = {"replaces": "an earlier set"}
 """Entry of the journal of a set that is about to take another's place."""
@@ -285,6 +285,7 @@ def writing(shown: Path) -> Iterator[None]:
         if not isinstance(reason, OSError):
             raise
         again = "free some space and give the same command again (it continues where it was), or "
-        raise DiskError(
-            f"{shown}: cannot be written ({reason.strerror or reason}); {again * is_full(reason)}choose another folder"
+        raise disk_error(
+            reason,
+            f"{shown}: cannot be written ({reason.strerror or reason}); {again * is_full(reason)}choose another folder",
         ) from error
