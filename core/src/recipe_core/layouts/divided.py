@@ -49,6 +49,6 @@ def _stage(module: nn.Module, tp: TpGroup | None, config: Divided, run: Run) -> 
     assert run.mesh is not None  # there are several stages
     tied = cut(module, run.structure, run.mesh["pp"].get_local_rank(), config.pp)
     if tp is not None:
-        held = set(module.modules())
-        tp.partial = [(owner, name) for owner, name in tp.partial if owner in held]
+        modules = set(module.modules())
+        tp.partial = [(owner, name) for owner, name in tp.partial if owner in modules]
     return tied

@@ -44,11 +44,11 @@ def sum_of_squares(gradients: Iterable[Tensor]) -> Tensor:
 
 def clip(parameters: Iterable[nn.Parameter], limit: float, total: Tensor) -> None:
     """Scale the gradients of ``parameters``, whose norm is ``total``, so that it is at most ``limit``."""
-    found = [p for p in parameters if p.grad is not None]
-    plain = [p for p in found if not isinstance(p.grad, DTensor)]
+    with_gradient = [p for p in parameters if p.grad is not None]
+    plain = [p for p in with_gradient if not isinstance(p.grad, DTensor)]
     if plain:
         nn.utils.clip_grads_with_norm_(plain, limit, total)
-    sharded = [p.grad.to_local() for p in found if isinstance(p.grad, DTensor)]
+    sharded = [p.grad.to_local() for p in with_gradient if isinstance(p.grad, DTensor)]
     if sharded:
         # The factor of torch.nn.utils.clip_grads_with_norm_, which leaves alone what is below the limit.
         torch._foreach_mul_(sharded, (limit / (total + 1e-6)).clamp(max=1.0).to(sharded[0].device))

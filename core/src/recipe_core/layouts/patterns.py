@@ -14,7 +14,7 @@ def matching(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
     """
     wanted = pattern.split(".")
     return {
-        name: found
-        for name, found in module.named_modules()
+        name: submodule
+        for name, submodule in module.named_modules()
         if name and len(parts := name.split(".")) == len(wanted) and all(map(fnmatchcase, parts, wanted))
     }

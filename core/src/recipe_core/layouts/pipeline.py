@@ -128,14 +128,14 @@ class Pipeline(Sharded):
         """Shape and type of what passes from stage to stage for such a batch; the first stage tries it."""
         key = (self.module.training, self.tp.sequence if self.tp else False, *_shapes(batch))
         if key not in self._metas:
-            found: list[Meta | None] = [None]
+            message: list[Meta | None] = [None]
             if self.first:
                 with torch.no_grad():
                     hidden = micro(self.module, batch, 0)["loss"]
                 self._reshard()
-                found = [(hidden.shape, hidden.dtype)]
-            dist.broadcast_object_list(found, group=self.group, group_src=0, device=torch.device("cpu"))
-            self._metas[key] = cast("Meta", found[0])
+                message = [(hidden.shape, hidden.dtype)]
+            dist.broadcast_object_list(message, group=self.group, group_src=0, device=torch.device("cpu"))
+            self._metas[key] = cast("Meta", message[0])
         return self._metas[key]
 
     @torch.no_grad()
@@ -178,9 +178,9 @@ class Pipeline(Sharded):
         """The last stage's ``values`` on all stages."""
         training = self.module.training
         if training not in self._keys:
-            found = [list(values)]
-            dist.broadcast_object_list(found, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
-            self._keys[training] = found[0]
+            message = [list(values)]
+            dist.broadcast_object_list(message, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
+            self._keys[training] = message[0]
         shared = dict.fromkeys(self._keys[training], torch.empty(()))
         for dtype in (torch.float32, torch.int64):  # counts stay exact
             names = [name for name in shared if (name in COUNTS) == (dtype == torch.int64)]
@@ -204,11 +204,11 @@ class Pipeline(Sharded):
         def micro(module: Callable[[Batch], Tensor], batch: Batch, number: int) -> Mapping[str, Tensor]:
             return {"loss": module(batch)}
 
-        found = self._pass_on(batch, cast("Micro", micro)).get("loss")
-        meta = [None if found is None else (found.shape, found.dtype)]
+        loss = self._pass_on(batch, cast("Micro", micro)).get("loss")
+        meta = [None if loss is None else (loss.shape, loss.dtype)]
         dist.broadcast_object_list(meta, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
         shape, dtype = cast("Meta", meta[0])
-        output = torch.empty(shape, dtype=dtype, device=self.device) if found is None else found.contiguous()
+        output = torch.empty(shape, dtype=dtype, device=self.device) if loss is None else loss.contiguous()
         dist.broadcast(output, group=self.group, group_src=self.count - 1)
         self._reshard()
         return output
@@ -220,8 +220,8 @@ class Pipeline(Sharded):
         return total.sqrt()
 
     def _tied_parameters(self) -> list[tuple[Tie, nn.Parameter]]:
-        held = {plain_name(name): parameter for name, parameter in self.module.named_parameters()}
-        return [(tie, held[tie.here]) for tie in self._tied]
+        parameters = {plain_name(name): parameter for name, parameter in self.module.named_parameters()}
+        return [(tie, parameters[tie.here]) for tie in self._tied]
 
     def _counted(self) -> list[nn.Parameter]:
         """Trainable parameters, without those that an earlier stage holds too."""
@@ -305,13 +305,13 @@ def _holders(run: Run, tied: Sequence[Tie]) -> dict[tuple[int, ...], dist.Proces
     assert run.mesh.mesh_dim_names is not None
     axis, timeout = run.mesh.mesh_dim_names.index("pp"), timedelta(seconds=run.train.timeout)
     pipelines = run.mesh.mesh.movedim(axis, -1).flatten(0, -2).tolist()
-    found: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
     for stages in sorted({tie.stages for tie in tied}):
         if len(stages) == run.mesh["pp"].size():
-            found[stages] = run.mesh["pp"].get_group()
+            groups[stages] = run.mesh["pp"].get_group()
             continue
         for ranks in pipelines:
             group = dist.new_group([ranks[stage] for stage in stages], timeout)
             if isinstance(group, dist.ProcessGroup):  # else this rank is none of them
-                found[stages] = group
-    return found
+                groups[stages] = group
+    return groups

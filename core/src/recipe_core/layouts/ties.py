@@ -12,12 +12,12 @@ from recipe_core.layouts.parallel import plain_name
 def ties(module: nn.Module) -> dict[str, str]:
     """Further names of tied parameters, with the first one."""
     first: dict[nn.Parameter, str] = {}
-    found = {}
+    tied = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         plain = plain_name(name)
         if first.setdefault(parameter, plain) != plain:
-            found[plain] = first[parameter]
-    return found
+            tied[plain] = first[parameter]
+    return tied
 
 
 def replace(module: nn.Module, new: Mapping[Tensor, Tensor]) -> None:
@@ -27,7 +27,7 @@ def replace(module: nn.Module, new: Mapping[Tensor, Tensor]) -> None:
     some devices give each use of a parameter a copy of its own.
     """
     for owner in module.modules():
-        for held in (owner._parameters, owner._buffers):
-            for name, tensor in list(held.items()):
+        for registered in (owner._parameters, owner._buffers):
+            for name, tensor in list(registered.items()):
                 if tensor is not None and tensor in new:
                     setattr(owner, name, new[tensor])

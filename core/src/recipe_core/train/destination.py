@@ -52,11 +52,11 @@ def _is_our_job(path: Path) -> bool:
 
     try:
         text = path.read_text(encoding="utf-8")
-        found = yaml.safe_load(text)
+        settings = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return False
     commented = any(line.lstrip().startswith("#") for line in text.splitlines())
-    return isinstance(found, Mapping) and found.keys() >= _SECTIONS and not commented
+    return isinstance(settings, Mapping) and settings.keys() >= _SECTIONS and not commented
 
 
 def new_folder(name: str) -> Path:

@@ -31,12 +31,12 @@ def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
             process trains in it.
         DiskError: ``out`` cannot be written.
     """
-    with ExitStack() as held:
-        on_rank_0(engine, lambda: _claim(out, job, held), out)
+    with ExitStack() as locks:
+        on_rank_0(engine, lambda: _claim(out, job, locks), out)
         yield
 
 
-def _claim(out: Path, job: Job, held: ExitStack) -> None:
+def _claim(out: Path, job: Job, locks: ExitStack) -> None:
     require_own(out, job)
     path = out / "job.yaml"
     if not path.exists() or not begun(out):
@@ -53,7 +53,7 @@ def _claim(out: Path, job: Job, held: ExitStack) -> None:
         raise disk_error(error, f"{out}: cannot be written ({error.strerror}); give another --out") from error
     if lock is None:
         raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
-    held.enter_context(lock)
+    locks.enter_context(lock)
     write_text(path, job.as_yaml())
 
 
@@ -74,12 +74,12 @@ def require_own(out: Path, job: Job) -> None:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        sections = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({error}); give another --out") from error
-    if not isinstance(found, Mapping):
+    if not isinstance(sections, Mapping):
         raise ConfigError(f"{path}: expected settings as `recipe show` prints them; give another --out")
-    return found
+    return sections
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

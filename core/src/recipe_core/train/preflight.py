@@ -20,15 +20,15 @@ from recipe_core.train.resume import start_problems
 
 def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
     """Everything that a run of ``job`` in ``out`` would fail by."""
-    found = division_problems(job, world_size) if {"tp", "pp"} & job.axes(world_size).keys() else []
+    messages = division_problems(job, world_size) if {"tp", "pp"} & job.axes(world_size).keys() else []
     if out is not None and (out / "job.yaml").exists():
         try:
             require_own(out, job)
         except RecipeError as error:
-            found.append(str(error))
+            messages.append(str(error))
     if job.recipe.run == Recipe.run and not (out is not None and steps(out)):
-        found += start_problems(job)
-    return found
+        messages += start_problems(job)
+    return messages
 
 
 def division_problems(job: Job, world_size: int) -> list[str]:

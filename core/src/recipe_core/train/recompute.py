@@ -25,11 +25,11 @@ def recompute(module: nn.Module, pattern: str, wrap: Callable[[Forward], Forward
     Raises:
         ConfigError: the model names no blocks, or none of that name exists.
     """
-    found = matching(module, pattern)
-    if not found:
+    blocks = matching(module, pattern)
+    if not blocks:
         raise ConfigError(
             f"train.activation_checkpointing: this model has no blocks to recompute (its pattern: {pattern!r}); "
             "set it to false"
         )
-    for block in found.values():
+    for block in blocks.values():
         block.forward = wrap(block.forward)

@@ -34,12 +34,12 @@ def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) 
     if engine.world_size == 1:
         return
     with model.gathered() as weights:
-        found = _digests(engine, model, _leaves(model, state, weights))
-    sums = engine.gather({holding: _joined(digests) for holding, digests in found.items()})
+        digests_here = _digests(engine, model, _leaves(model, state, weights))
+    sums = engine.gather({holding: _joined(digests) for holding, digests in digests_here.items()})
     holdings = {holding: None for rank in sums for holding in rank}
     wrong = [holding for holding in holdings if len({rank[holding] for rank in sums if holding in rank}) > 1]
     if wrong:
-        ranks = engine.gather({holding: found[holding] for holding in wrong if holding in found})
+        ranks = engine.gather({holding: digests_here[holding] for holding in wrong if holding in digests_here})
         raise ReplicaError(_message(step, [text for holding in wrong for text in _differences(holding, ranks)]))
 
 
@@ -53,14 +53,14 @@ def announcement(every: int, world_size: int) -> str:
 def _leaves(model: Parallel, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """Everything in ``state`` and the buffers that are not saved, by name; ``weights`` in the place of shards."""
     buffers = {f"model.{plain_name(name)}": buffer for name, buffer in model.module.named_buffers()}
-    found = {**buffers, **dict(flat(state)), **{f"model.{name}": weight for name, weight in weights.items()}}
-    return {name: leaf for name, leaf in found.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
+    leaves = {**buffers, **dict(flat(state)), **{f"model.{name}": weight for name, weight in weights.items()}}
+    return {name: leaf for name, leaf in leaves.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
 
 
 def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Digests:
     """The hash of each leaf that other ranks hold too."""
     tensors: dict[tuple[Holding, str], Tensor] = {}
-    found: Digests = {}
+    digests: Digests = {}
     for name, leaf in leaves.items():
         holding, copies = _holding(model, name, leaf, engine.world_size)
         if copies < 2:
@@ -69,10 +69,10 @@ def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Dige
             local = leaf.detach()
             tensors[holding, name] = local._local_tensor if isinstance(local, DTensor) else local
         else:
-            found.setdefault(holding, {})[name] = _number(repr(leaf))
+            digests.setdefault(holding, {})[name] = _number(repr(leaf))
     for (holding, name), value in zip(tensors, _read(engine, list(tensors.values())), strict=True):
-        found.setdefault(holding, {})[name] = value
-    return found
+        digests.setdefault(holding, {})[name] = value
+    return digests
 
 
 def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple[Holding, int]:
@@ -93,12 +93,12 @@ def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple
 def _read(engine: Engine, tensors: list[Tensor]) -> list[int]:
     """The hash of each tensor; the host waits once for each device."""
     hashed = [digest(tensor) for tensor in (engine.to_host(tensors) if engine.traced else tensors)]
-    found: list[int] = [0] * len(tensors)
+    values: list[int] = [0] * len(tensors)
     for device in dict.fromkeys(one.device for one in hashed):
         places = [place for place, one in enumerate(hashed) if one.device == device]
         for place, value in zip(places, torch.stack([hashed[p] for p in places]).tolist(), strict=True):
-            found[place] = value
-    return found
+            values[place] = value
+    return values
 
 
 def _number(text: str) -> int:
@@ -111,10 +111,10 @@ def _joined(digests: Mapping[str, int]) -> int:
 
 def _differences(holding: Holding, ranks: list[Digests]) -> Iterator[str]:
     """Each name whose copies differ, with the ranks that differ from most."""
-    held = {rank: digests[holding] for rank, digests in enumerate(ranks) if holding in digests}
-    for name in dict.fromkeys(name for digests in held.values() for name in digests):
+    by_rank = {rank: digests[holding] for rank, digests in enumerate(ranks) if holding in digests}
+    for name in dict.fromkeys(name for digests in by_rank.values() for name in digests):
         alike: dict[int | None, list[int]] = {}
-        for rank, digests in held.items():
+        for rank, digests in by_rank.items():
             alike.setdefault(digests.get(name), []).append(rank)
         if len(alike) > 1:
             most, *others = sorted(alike.values(), key=len, reverse=True)

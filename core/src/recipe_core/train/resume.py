@@ -133,16 +133,16 @@ def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str,
 
 def _texts(source: StoredCheckpoint) -> Mapping[str, str]:
     """The texts of a checkpoint whose format has a foreign naming."""
-    found: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
-    return found
+    texts: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
+    return texts
 
 
 def _fill(source: StoredCheckpoint, job: Job, state: dict[str, Any]) -> list[str]:
     saved, notes = _fitting(source, job, state)
-    found = dict(flat(saved))
+    leaves = dict(flat(saved))
     for name, target in flat({part: state[part] for part in state if part != "progress"}):
         if isinstance(target, torch.Tensor):
-            fill(target, found[name])
+            fill(target, leaves[name])
     state["progress"] = dict(saved["progress"])
     return notes
 
@@ -194,7 +194,7 @@ def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, tor
     """The wider copies of the weights, made now, so that they are filled from the source themselves: those of the first
     step would be made of what bf16 weights have left of it."""
     states = model.with_others(gather_state(model.module, optimizer))["optimizer"]["state"]
-    return {name: kept["master"] for name, kept in states.items() if "master" in kept}
+    return {name: moments["master"] for name, moments in states.items() if "master" in moments}
 
 
 def _fill_weights(
@@ -237,15 +237,15 @@ def _fitting_weights(
 
 def _widest(provenance: Provenance, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
     """The weights ``opened``; where these are narrow and their optimizer kept wider copies, the copies."""
-    found: dict[str, Any] = provenance.ours(opened, source.format, source.path)["model"]
-    if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in found.values()):
-        return found
+    tensors: dict[str, Any] = provenance.ours(opened, source.format, source.path)["model"]
+    if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in tensors.values()):
+        return tensors
     try:
-        kept = provenance.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
+        optimizer = provenance.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
     except CheckpointError:  # what is wrong with its optimizer does not matter here
-        return found
-    masters = {name: states["master"] for name, states in kept.items() if "master" in states}
-    return {name: masters.get(name, tensor) for name, tensor in found.items()}
+        return tensors
+    masters = {name: states["master"] for name, states in optimizer.items() if "master" in states}
+    return {name: masters.get(name, tensor) for name, tensor in tensors.items()}
 
 
 def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

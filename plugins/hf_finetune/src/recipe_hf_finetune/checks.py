@@ -114,9 +114,9 @@ def _source(config: SequenceClassifier) -> Iterator[str]:
     try:
         place = ready(source)
         if place is None:
-            found = checkpoint_at(path)
+            stored = checkpoint_at(path)
             if config.recipe is not None:
-                require_consistent(job_of(config.recipe).model, found, {}, f"model.recipe={config.recipe}")
+                require_consistent(job_of(config.recipe).model, stored, {}, f"model.recipe={config.recipe}")
     except RecipeError as error:
         yield f"model.source: {error}"
         return
@@ -147,8 +147,8 @@ def _length(job: Job) -> Iterator[str]:
     if not place or not path.is_file():
         return
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        positions = int(found.get("max_position_embeddings") or 0)
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        positions = int(recorded.get("max_position_embeddings") or 0)
     except (OSError, ValueError, AttributeError, TypeError) as error:
         yield f"model.source: {path}: cannot be read as JSON ({error})"
         return

@@ -50,10 +50,10 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: st
         outcomes: list[dict[str, Any]] = []
         legs = _legs(job, out)
         for leg in legs:
-            found = None if engine.any(stop.signal is not None) else fine_tune(bench, leg)
-            if found is None:
+            outcome = None if engine.any(stop.signal is not None) else fine_tune(bench, leg)
+            if outcome is None:
                 break
-            outcomes.append(found)
+            outcomes.append(outcome)
         return close(bench, out, legs, outcomes) if engine.rank == 0 else {}
 
 
@@ -63,12 +63,10 @@ def _legs(job: Job, out: Path) -> list[Any]:
 
     train = settings(job.train)
     seeds = range(train.seed, train.seed + train.seeds)
-    found = [
-        Leg(seed, False, out if seed == train.seed else out / f"seed-{seed}", seed == train.seed) for seed in seeds
-    ]
+    legs = [Leg(seed, False, out if seed == train.seed else out / f"seed-{seed}", seed == train.seed) for seed in seeds]
     if train.random_start:
-        found += [Leg(seed, True, out / f"random-start-{seed}", False) for seed in seeds]
-    return found
+        legs += [Leg(seed, True, out / f"random-start-{seed}", False) for seed in seeds]
+    return legs
 
 
 def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> Any:
@@ -107,11 +105,11 @@ def _place(job: Job, out: Path, engine: engines.Engine, source: str | None) -> s
     """The folder or name of the weights for ``from_pretrained``; a checkpoint of another format is converted first."""
     if source is None:
         return None
-    found = sources.ready(source)
-    if found is None:
+    place = sources.ready(source)
+    if place is None:
         on_rank_0(engine, lambda: sources.convert(job.model.config, source, out), out)
-        found = str(out / sources.CONVERTED)
-    return found
+        place = str(out / sources.CONVERTED)
+    return place
 
 
 def _tokenizer(job: Job, out: Path, engine: engines.Engine, place: str | None) -> str:

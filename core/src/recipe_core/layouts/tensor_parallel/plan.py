@@ -100,12 +100,12 @@ def divide(
     ``device`` is where the model computes; for the others, and what it raises, see :func:`assign`.
     """
     tied = ties(module)
-    found = assign(module, plan, mesh.size(), sequence=sequence, even=even)
-    tp = TpGroup(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=found.partial)
-    replace(module, {parameter: _piece(parameter, cut, mesh) for parameter, cut in found.cuts.items()})
+    assigned = assign(module, plan, mesh.size(), sequence=sequence, even=even)
+    tp = TpGroup(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=assigned.partial)
+    replace(module, {parameter: _piece(parameter, cut, mesh) for parameter, cut in assigned.cuts.items()})
     for name, owner in list(module.named_modules()):
-        if name in found.roles:
-            take(owner, found.roles[name], name, tp, inside=_inherited(name, found.roles) == "split")
+        if name in assigned.roles:
+            take(owner, assigned.roles[name], name, tp, inside=_inherited(name, assigned.roles) == "split")
         elif next(owner.parameters(recurse=False), None) is not None:
             use_local_parameters(owner)
     start(module, tp)
@@ -121,11 +121,11 @@ def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
         if role not in ROLES:
             hint = did_you_mean(role, ROLES)
             raise PluginError(f"tensor plan: {pattern}: no such role as {role!r}{hint} (roles: {', '.join(ROLES)})")
-        found = matching(module, pattern)
-        if not found:
+        owners = matching(module, pattern)
+        if not owners:
             hint = did_you_mean(pattern, [name for name, _ in module.named_modules()])
             raise PluginError(f"tensor plan: {pattern}: the model has no such submodule{hint}; mend the plugin")
-        for name, owner in found.items():
+        for name, owner in owners.items():
             if roles.setdefault(name, role) != role:
                 raise PluginError(f"tensor plan: {name}: two patterns name it, as {roles[name]} and as {role}")
             expected = _TYPES.get(role, nn.Module)

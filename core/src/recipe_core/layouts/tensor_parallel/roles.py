@@ -113,8 +113,8 @@ def _vocabulary_in(
         rows, own = module.weight.shape[0], ids - first
         others = (own < 0) | (own >= rows)
         padding = -1 if module.padding_idx is None else module.padding_idx - first
-        found = F.embedding(own.masked_fill(others, 0), module.weight, padding if 0 <= padding < rows else None)
-        return tp.leave(found.masked_fill(others[..., None], 0))  # which also keeps gradients from the stand-in
+        embedded = F.embedding(own.masked_fill(others, 0), module.weight, padding if 0 <= padding < rows else None)
+        return tp.leave(embedded.masked_fill(others[..., None], 0))  # which also keeps gradients from the stand-in
 
 
 def _vocabulary_out(
@@ -175,14 +175,14 @@ def _locally(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwarg
 @contextmanager
 def _local(module: nn.Module) -> Iterator[None]:
     """The module's own parameters as plain tensors, with gradients that find their way to the DTensors."""
-    held = dict(module._parameters)
-    for name, parameter in held.items():
+    sharded = dict(module._parameters)
+    for name, parameter in sharded.items():
         if isinstance(parameter, DTensor):
             module._parameters[name] = parameter.to_local()
     try:
         yield
     finally:
-        module._parameters.update(held)
+        module._parameters.update(sharded)
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:

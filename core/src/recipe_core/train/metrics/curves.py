@@ -34,14 +34,14 @@ def read_lines(path: Path) -> Lines:
         DataError: it cannot be read.
     """
     lines = _bytes(path).split(b"\n") if path.exists() else [b""]
-    found = Lines([], {})
+    content = Lines([], {})
     for number, line in enumerate(lines[:-1] if _unfinished(lines[-1]) else lines, 1):
         row = _decoded(line)
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            found.rows.append(row)
+            content.rows.append(row)
         elif line.strip():
-            found.damaged[number] = line
-    return found
+            content.damaged[number] = line
+    return content
 
 
 def read_rows(path: Path, warn: Callable[[str], None] | None = None) -> list[Row]:
@@ -73,8 +73,8 @@ class Curve:
 
     def values(self, key: str = "loss") -> dict[int, float]:
         """A metric by step; not a number where the file has ``null``, which stands for what is not finite."""
-        found = {row["step"]: row[key] for row in self.rows if key in row}
-        return {step: float(value) if _is_number(value) else math.nan for step, value in found.items()}
+        numbers = {row["step"]: row[key] for row in self.rows if key in row}
+        return {step: float(value) if _is_number(value) else math.nan for step, value in numbers.items()}
 
     def beside(self, name: str) -> Path | None:
         """Another file of the run folder, where the rows are of one that has it."""
@@ -106,11 +106,11 @@ def _row(file: Path, number: int, line: bytes) -> Row | None:
     """One line as a row; None for an empty one and for a last one that is still being written."""
     if not line.strip() or (number > 1 and _unfinished(line)):
         return None
-    found = _decoded(line)
-    if _is_number(found):
-        return {"step": number, "loss": found}
-    if isinstance(found, dict) and isinstance(found.get("step"), int):
-        return found
+    decoded = _decoded(line)
+    if _is_number(decoded):
+        return {"step": number, "loss": decoded}
+    if isinstance(decoded, dict) and isinstance(decoded.get("step"), int):
+        return decoded
     shown = line.decode("utf-8", "backslashreplace").strip()
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     raise DataError(f'{file}, line {number}: expected a number or a JSON object with "step", got {shown!r}; {EXPECTED}')

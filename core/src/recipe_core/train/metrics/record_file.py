@@ -85,11 +85,11 @@ class RecordFile:
         if self._file is None:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
-            found = os.fstat(self._file.fileno())
-            if self._known is not None and not os.path.samestat(self._known, found):
+            status = os.fstat(self._file.fileno())
+            if self._known is not None and not os.path.samestat(self._known, status):
                 self._removed()
-            self._known = found
-            if self._cut is not None and self._cut < found.st_size:
+            self._known = status
+            if self._cut is not None and self._cut < status.st_size:
                 self._file.truncate(self._cut)
             self._cut = None
         if not os.fstat(self._file.fileno()).st_size:

@@ -167,12 +167,12 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
         head = f"{name} reached step {steps} of {total} (train.stop_after)"
     else:
         head = f"{name} finished {total} steps"
-    found = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
+    facts = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
     if results.get("sample"):
-        found.append(("sample", " ".join(results["sample"].split())))
-    found.append(("files", f"{folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)"))
-    width = max(16, *(len(label) for label, _ in found))
-    lines = ["", head, *(f"  {label:{width}} {text}" for label, text in found), "next"]
+        facts.append(("sample", " ".join(results["sample"].split())))
+    facts.append(("files", f"{folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)"))
+    width = max(16, *(len(label) for label, _ in facts))
+    lines = ["", head, *(f"  {label:{width}} {text}" for label, text in facts), "next"]
     job = f"{folder}/job.yaml"
     if steps < total:
         lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")

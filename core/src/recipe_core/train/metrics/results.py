@@ -37,19 +37,19 @@ def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
     that stopped between two evaluations has an older validation loss. None there: it was no finite number.
     """
     known = ("first_loss", "loss", "loss_step", "first_val_loss", "val_loss", "val_loss_step")
-    found: dict[str, float | None] = dict.fromkeys(known)
+    ends: dict[str, float | None] = dict.fromkeys(known)
     for row in rows:
         for key, value in row.items():
             if key.endswith(("loss", "accuracy")):
-                found[f"first_{key}"] = value if found.get(f"first_{key}") is None else found[f"first_{key}"]
-                found[key] = value
-        found |= {f"{key}_step": row["step"] for key in ("loss", "val_loss") if key in row}
-    return found
+                ends[f"first_{key}"] = value if ends.get(f"first_{key}") is None else ends[f"first_{key}"]
+                ends[key] = value
+        ends |= {f"{key}_step": row["step"] for key in ("loss", "val_loss") if key in row}
+    return ends
 
 
 def _speeds(rows: Sequence[Row]) -> dict[str, float | None]:
     """Medians of the speeds; the first row's includes what a device compiles."""
     keys = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
     values = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
-    found = {key: statistics.median(numbers) for key, numbers in values.items() if numbers}
-    return {"tokens_per_second": None, **found}
+    medians = {key: statistics.median(numbers) for key, numbers in values.items() if numbers}
+    return {"tokens_per_second": None, **medians}

@@ -118,11 +118,11 @@ def _header(since: int) -> bytes:
     """The events that a file begins with; after ``since`` TensorBoard forgets what earlier files have."""
     from tensorboardX.proto.event_pb2 import SessionLog
 
-    found = _framed(file_version="brain.Event:2")
+    records = _framed(file_version="brain.Event:2")
     if since:
-        found += _framed(step=since + 1, file_version="brain.Event:2")
-        found += _framed(step=since + 1, session_log=SessionLog(status=SessionLog.START))
-    return found
+        records += _framed(step=since + 1, file_version="brain.Event:2")
+        records += _framed(step=since + 1, session_log=SessionLog(status=SessionLog.START))
+    return records
 
 
 def _events(row: Row) -> bytes:

@@ -74,12 +74,12 @@ def _traced(
     rate is 0 (the first of a warm-up) or whose correction has become 1. What changes from step to step is data here."""
     beta1, beta2 = betas
     values = [(1 - beta2**step) ** 0.5, 1 - lr * decay, -lr / (1 - beta1**step)]
-    root, kept, rate = numbers(values, weights[0]).unbind()
+    root, remaining, rate = numbers(values, weights[0]).unbind()
     for weight, gradient, first, second in zip(weights, gradients, firsts, seconds, strict=True):
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         if decay:
-            weight.mul_(kept)
+            weight.mul_(remaining)
         weight.add_(first / (second.sqrt() / root + eps) * rate)
 
 

@@ -82,11 +82,11 @@ class AdamW(torch.optim.Optimizer):
 
     def _batches(self, parameters: list[nn.Parameter]) -> list[ParameterBatch]:
         """The parameters that have gradients, one step on. The order is the same on all ranks."""
-        found = [(p, p.grad.dtype, self._state(p)) for p in parameters if p.grad is not None]
-        if found:
-            torch._foreach_add_([state["step"] for _, _, state in found], 1)
+        trained = [(p, p.grad.dtype, self._state(p)) for p in parameters if p.grad is not None]
+        if trained:
+            torch._foreach_add_([state["step"] for _, _, state in trained], 1)
         batches: dict[tuple[Any, ...], ParameterBatch] = {}
-        for p, dtype, state in found:
+        for p, dtype, state in trained:
             step, shard = int(state["step"].item()), local_shard(p)
             over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
             key = (shard.device, shard.dtype, dtype, "master" in state, step, over)

@@ -46,8 +46,8 @@ class Norms:
         for group in self._shard_groups:
             dist.all_reduce(whole, group=group)
         weights, updates = whole.sqrt_()
-        found = torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)
-        return found.clamp_(max=limit) if limit else found
+        quotients = torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)
+        return quotients.clamp_(max=limit) if limit else quotients
 
 
 @lru_cache(maxsize=4096)

@@ -44,17 +44,17 @@ def chunks(matrices: Sequence[Tensor], *, whole: bool = False) -> list[list[Piec
 
 @lru_cache(maxsize=4096)
 def _plan(shapes: tuple[tuple[int, int], ...], limit: int) -> list[list[Piece]]:
-    found: list[list[Piece]] = []
+    groups: list[list[Piece]] = []
     left = 0
     for number, (rows, columns) in enumerate(shapes):
         for piece in _cut(number, rows, columns, limit):
             size = piece.shape[0] * piece.shape[1]
             if size > left:
-                found.append([])
+                groups.append([])
                 left = limit
-            found[-1].append(piece)
+            groups[-1].append(piece)
             left -= size
-    return found
+    return groups
 
 
 def _cut(number: int, rows: int, columns: int, limit: int) -> Iterator[Piece]:
@@ -67,11 +67,11 @@ def _cut(number: int, rows: int, columns: int, limit: int) -> Iterator[Piece]:
 
 def views(matrices: Sequence[Tensor], chunk: Iterable[Piece]) -> list[Tensor]:
     """The pieces of ``chunk``, in the memory of ``matrices``."""
-    found = []
+    tensors = []
     for piece in chunk:
         whole = matrices[piece.tensor]
-        found.append(whole if whole.shape == piece.shape else whole[piece.rows, piece.columns])
-    return found
+        tensors.append(whole if whole.shape == piece.shape else whole[piece.rows, piece.columns])
+    return tensors
 
 
 class Scratch:
@@ -83,10 +83,10 @@ class Scratch:
     def take(self, name: str, like: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
         """Uninitialised memory of ``dtype``: all of it as one vector, and cut into the shapes of ``like``."""
         size = sum(tensor.numel() for tensor in like)
-        held = self._held.get(name)
-        if held is None or held.numel() < size or held.dtype != dtype or held.device != like[0].device:
-            held = self._held[name] = torch.empty(size, dtype=dtype, device=like[0].device)
-        return held[:size], cut(held, like)
+        buffer = self._held.get(name)
+        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != like[0].device:
+            buffer = self._held[name] = torch.empty(size, dtype=dtype, device=like[0].device)
+        return buffer[:size], cut(buffer, like)
 
 
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

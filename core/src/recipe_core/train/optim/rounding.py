@@ -42,11 +42,11 @@ class Rounding:
         self._columns: dict[nn.Parameter, Tensor] = {}
         rows, start = [], 0
         for parameter, name in names.items():
-            held, columns = positions(parameter)
+            numbers, columns = positions(parameter)
             self._starts[parameter] = start
             self._columns[parameter] = _table(columns).to(local_shard(parameter).device)
-            rows.append(mix_array(_key(name), held.numpy()))
-            start += len(held)
+            rows.append(mix_array(_key(name), numbers.numpy()))
+            start += len(numbers)
         self._rows = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint64)
 
     def keys(self, step: int, what: int, device: torch.device) -> Keys:

@@ -41,20 +41,20 @@ def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         int64 ``[rows]`` and ``[columns]`` on the CPU.
     """
-    held = [torch.arange(size) for size in parameter.shape]
+    indices = [torch.arange(size) for size in parameter.shape]
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh
         for axis, place in enumerate(parameter.placements):
             if not place.is_replicate():
                 dim: int = place.dim  # type: ignore[attr-defined]  # a Shard of one kind or another
                 factor = getattr(place, "split_factor", 1)
-                held[dim] = _part(held[dim], factor, mesh.size(axis), mesh.get_local_rank(axis))
-    if len(held) < 2:
-        return torch.zeros(1, dtype=torch.int64), held[0] if held else torch.zeros(1, dtype=torch.int64)
+                indices[dim] = _part(indices[dim], factor, mesh.size(axis), mesh.get_local_rank(axis))
+    if len(indices) < 2:
+        return torch.zeros(1, dtype=torch.int64), indices[0] if indices else torch.zeros(1, dtype=torch.int64)
     columns = torch.zeros(1, dtype=torch.int64)
-    for index, size in zip(held[1:], parameter.shape[1:], strict=True):
+    for index, size in zip(indices[1:], parameter.shape[1:], strict=True):
         columns = (columns[:, None] * size + index).flatten()
-    return held[0], columns
+    return indices[0], columns
 
 
 def _part(index: Tensor, factor: int, count: int, rank: int) -> Tensor:

@@ -80,8 +80,8 @@ def _json(path: Path) -> Iterator[tuple[int, Row]]:
     if not text.lstrip().startswith("["):
         yield from _json_lines(path)
         return
-    for number, found in enumerate(_parsed(path, text, 1), 1):
-        yield number, _object(path, number, found)
+    for number, row in enumerate(_parsed(path, text, 1), 1):
+        yield number, _object(path, number, row)
 
 
 def _parsed(path: Path, text: str, number: int) -> Any:
@@ -91,10 +91,10 @@ def _parsed(path: Path, text: str, number: int) -> Any:
         raise DataError(f"{path}, line {number + error.lineno - 1}: is not JSON ({error.msg})") from error
 
 
-def _object(path: Path, number: int, found: Any) -> Row:
-    if not isinstance(found, dict):
-        raise DataError(f"{path}, row {number}: expected an object of columns, got {type(found).__name__}")
-    return found
+def _object(path: Path, number: int, row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise DataError(f"{path}, row {number}: expected an object of columns, got {type(row).__name__}")
+    return row
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:

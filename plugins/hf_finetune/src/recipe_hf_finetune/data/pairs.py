@@ -64,7 +64,7 @@ def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
 
 def _write(path: Path, count: int) -> None:
     counts = {"train": count, "validation": count // 4}
-    documents = [found for text in library.documents(Path(sysconfig.get_paths()["stdlib"])) if (found := _plain(text))]
+    documents = [prose for text in library.documents(Path(sysconfig.get_paths()["stdlib"])) if (prose := _plain(text))]
     validation = documents[: len(documents) // 5]
     known = {sentence for document in validation for sentence in document}
     rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(validation) :]]

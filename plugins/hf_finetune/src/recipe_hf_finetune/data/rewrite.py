@@ -47,8 +47,8 @@ def rewritten(sentence: str, draw: random.Random) -> str:
 def _other_words(sentence: str, draw: random.Random) -> str:
     """Most words and phrases that have a twin by their twins."""
 
-    def other(found: re.Match[str]) -> str:
-        word = found[0]
+    def other(match: re.Match[str]) -> str:
+        word = match[0]
         twin = _WORDS[word.lower()] if draw.random() < 0.8 else word
         return twin[:1].upper() + twin[1:] if word[:1].isupper() else twin
 

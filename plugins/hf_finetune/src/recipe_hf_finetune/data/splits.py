@@ -85,9 +85,9 @@ def _read(config: TextClassification, files: Mapping[str, Path]) -> Corpus:
     return _checked(config, {split: (str(path), list(rows(path))) for split, path in files.items()})
 
 
-def _checked(config: TextClassification, found: Mapping[str, tuple[str, list[tuple[int, Row]]]]) -> Corpus:
+def _checked(config: TextClassification, by_split: Mapping[str, tuple[str, list[tuple[int, Row]]]]) -> Corpus:
     task = GLUE.get(config.task, OWN)
-    where, first = found["train"]
+    where, first = by_split["train"]
     if not first:
         raise DataError(f"{where}: holds no sample; expected a heading with the names of columns, and rows")
     columns, label = _columns(config, task, where, first[0][1])
@@ -97,7 +97,7 @@ def _checked(config: TextClassification, found: Mapping[str, tuple[str, list[tup
     if not labels and not task.regression:
         labels = _labels(where, (row.get(label) for _, row in first))
     splits = {}
-    for split, (place, those) in found.items():
+    for split, (place, those) in by_split.items():
         if not those:
             raise DataError(f"{place}: holds no sample; expected a heading with the names of columns, and rows")
         lacking = [name for name in (*columns, label) if name not in those[0][1]]

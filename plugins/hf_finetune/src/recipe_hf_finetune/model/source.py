@@ -29,8 +29,8 @@ def run_first(config: SequenceClassifier, cache: Path, stopped: Callable[[], obj
     """
     if config.source is None or not config.source.startswith(RECIPE):
         return config.source, True
-    found = trained(config.source.removeprefix(RECIPE), cache, stopped)
-    return (None, False) if found is None else (str(found), True)
+    checkpoint = trained(config.source.removeprefix(RECIPE), cache, stopped)
+    return (None, False) if checkpoint is None else (str(checkpoint), True)
 
 
 def ready(source: str) -> str | None:

@@ -73,10 +73,10 @@ def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> di
         ):
             if name in spreads:
                 notes[label] = ", ".join(_spread(key, value) for key, value in spreads[name].items() if key != "loss")
-        for name, found in outcomes[0].items():
+        for name, spread in outcomes[0].items():
             if name.endswith("_metrics"):  # MNLI's second validation split, or a test split with labels
                 notes[name.removesuffix("_metrics")] = ", ".join(
-                    f"{k} {v:.4f}" for k, v in found.items() if k != "loss"
+                    f"{k} {v:.4f}" for k, v in spread.items() if k != "loss"
                 )
         notes["model"] = f"{MODEL}/, for from_pretrained"
         notes["look at"] = f"predictions-validation.tsv, {CURVE}" + ", confusion.png" * bool(bench.corpus.labels)
@@ -86,7 +86,7 @@ def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> di
     return notes
 
 
-def _spread(name: str, found: Mapping[str, Any]) -> str:
-    if found["std"] is None:
-        return f"{name} {found['mean']:.4f}"
-    return f"{name} {found['mean']:.4f} +- {found['std']:.4f} ({len(found['values'])} seeds)"
+def _spread(name: str, spread: Mapping[str, Any]) -> str:
+    if spread["std"] is None:
+        return f"{name} {spread['mean']:.4f}"
+    return f"{name} {spread['mean']:.4f} +- {spread['std']:.4f} ({len(spread['values'])} seeds)"

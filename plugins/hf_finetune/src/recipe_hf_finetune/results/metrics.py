@@ -64,9 +64,9 @@ def f1(predicted: Labels, labels: Labels, count: int) -> float:
 def matthews(predicted: Labels, labels: Labels, count: int) -> float:
     """Matthews' correlation of given and true labels (Gorodkin, 2004, for more than two); 0 where one is constant."""
     table = confusion(predicted, labels, count).astype(np.float64)
-    given, true, total = table.sum(0), table.sum(1), table.sum()
-    above = np.trace(table) * total - given @ true
-    below = np.sqrt(total**2 - given @ given) * np.sqrt(total**2 - true @ true)
+    answers, true, total = table.sum(0), table.sum(1), table.sum()
+    above = np.trace(table) * total - answers @ true
+    below = np.sqrt(total**2 - answers @ answers) * np.sqrt(total**2 - true @ true)
     return float(above / below) if below else 0.0
 
 

@@ -31,13 +31,13 @@ def prepare_environment() -> None:
 def _hidden(module: str) -> Iterator[None]:
     """Whoever imports ``module`` meanwhile finds it not installed."""
     known = module in sys.modules
-    kept = sys.modules.get(module)
+    imported = sys.modules.get(module)
     sys.modules[module] = None  # type: ignore[assignment]  # as importlib's documentation says
     try:
         yield
     finally:
         if known:
-            sys.modules[module] = kept  # type: ignore[assignment]
+            sys.modules[module] = imported  # type: ignore[assignment]
         else:
             del sys.modules[module]
 
@@ -56,7 +56,7 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
     train = job.train
     if engine.device.type != "cpu":
         os.environ["ACCELERATE_TORCH_DEVICE"] = str(engine.device)  # the engine chose it; Accelerate would by itself
-    found = TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=train.steps,
         per_device_train_batch_size=train.micro_batch,
@@ -85,9 +85,11 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         disable_tqdm=True,
         **_checkpointing(TrainingArguments, train.activation_checkpointing),
     )
-    assert found.device.type == engine.device.type  # asking makes it look for devices, and count them
-    found._n_gpu = min(1, found._n_gpu)  # one process uses one device; else the Trainer would spread it over all
-    return found
+    assert arguments.device.type == engine.device.type  # asking makes it look for devices, and count them
+    arguments._n_gpu = min(
+        1, arguments._n_gpu
+    )  # one process uses one device; else the Trainer would spread it over all
+    return arguments
 
 
 def _checkpointing(kind: type, wanted: bool) -> dict[str, bool]:

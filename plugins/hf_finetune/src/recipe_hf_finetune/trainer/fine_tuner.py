@@ -124,18 +124,18 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         """Measure on the validation split. Training goes on with the random numbers that it would have had without."""
         state = torch.get_rng_state()  # reading the samples draws one
         try:
-            found: dict[str, float] = super().evaluate(*args, **kwargs)
+            measures: dict[str, float] = super().evaluate(*args, **kwargs)
         finally:
             torch.set_rng_state(state)
-        return found
+        return measures
 
     def _measured(self, prediction: Any) -> dict[str, float]:
         logits = prediction.predictions
         self.logits = logits[0] if isinstance(logits, tuple) else logits
-        found = self.ties.measure(self.logits, prediction.label_ids)
-        self._val_loss = found["loss"]
-        self._row |= {f"val_{name}": value for name, value in found.items()}
-        return found
+        measures = self.ties.measure(self.logits, prediction.label_ids)
+        self._val_loss = measures["loss"]
+        self._row |= {f"val_{name}": value for name, value in measures.items()}
+        return measures
 
     def _flush(self) -> None:
         """Hand the row over, once it is whole."""
@@ -236,6 +236,6 @@ class _Watch:
 
     def read(self) -> tuple[int, float]:
         """Steps since the last reading, and their seconds."""
-        found = max(1, self._steps), max(1e-9, self._seconds)
+        totals = max(1, self._steps), max(1e-9, self._seconds)
         self._steps, self._seconds = 0, 0.0
-        return found
+        return totals

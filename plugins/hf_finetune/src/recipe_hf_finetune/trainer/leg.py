@@ -102,9 +102,9 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
             step = trainer.state.global_step
         else:
             trainer._load_from_checkpoint(str(begin))
-        found = _finish(bench, leg, trainer) if step >= job.train.steps else None
+        outcome = _finish(bench, leg, trainer) if step >= job.train.steps else None
     _let_go(trainer)
-    return found
+    return outcome
 
 
 def _trainer(
@@ -167,12 +167,12 @@ def _begin(job: Job, leg: Leg, checkpoints: Checkpoints) -> Path | None:
 def _finish(bench: Bench, leg: Leg, trainer: FineTuner) -> dict[str, Any]:
     """Metrics of the whole validation split; of the first leg, model, predictions and pictures too."""
     logits = {name: _logits(trainer, split) for name, split in bench.encoded.items() if name != "train"}
-    found: dict[str, Any] = {"seed": leg.seed, "random_start": leg.random, "step": trainer.state.global_step}
+    outcome: dict[str, Any] = {"seed": leg.seed, "random_start": leg.random, "step": trainer.state.global_step}
     for name, values in logits.items():
         labels = bench.encoded[name].labels
         if labels is not None:
             measured = metrics.measure(bench.corpus.task, values, np.asarray(labels))
-            found |= {"metrics": measured} if name == "validation" else {f"{name}_metrics": measured}
+            outcome |= {"metrics": measured} if name == "validation" else {f"{name}_metrics": measured}
     if bench.engine.rank == 0:
         leg.folder.mkdir(parents=True, exist_ok=True)
         if leg.first:
@@ -181,9 +181,9 @@ def _finish(bench: Bench, leg: Leg, trainer: FineTuner) -> dict[str, Any]:
             with atomic_folder(leg.folder / MODEL) as part:
                 trainer.save_pretrained(str(part))
                 bench.tokenizer.save_pretrained(str(part))
-        write_text(leg.folder / FINISHED, json.dumps(found, indent=2) + "\n")
+        write_text(leg.folder / FINISHED, json.dumps(outcome, indent=2) + "\n")
     bench.engine.barrier()
-    return found
+    return outcome
 
 
 def _logits(trainer: FineTuner, split: Encoded) -> Any:
@@ -194,8 +194,8 @@ def _logits(trainer: FineTuner, split: Encoded) -> Any:
 
 def _finished(folder: Path, steps: int) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
-        return found if found["step"] == steps else None
+        outcome: dict[str, Any] = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
+        return outcome if outcome["step"] == steps else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

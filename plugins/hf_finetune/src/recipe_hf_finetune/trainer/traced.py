@@ -76,9 +76,9 @@ class TracedFineTuner(FineTuner):
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         """Loss, logits and labels on the host: put together on the device, they would be a new shape with every batch,
         and so a new graph."""
-        found = super().prediction_step(*args, **kwargs)
+        outputs = super().prediction_step(*args, **kwargs)
         self.ties.engine.end_step()
-        return tuple(self._copied(list(found)))
+        return tuple(self._copied(list(outputs)))
 
     def _copied(self, state: Any) -> Any:
         return copied(state, self.ties.engine.to_host)
@@ -117,8 +117,8 @@ class TracedFineTuner(FineTuner):
         return {"model": {name: self._held["model"][name] for name in states}, "optimizer": {"state": states}}
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        held = self._held.get("model")
-        super()._save(output_dir, state_dict=held or self._copied(state_dict or self.model.state_dict()))
+        weights = self._held.get("model")
+        super()._save(output_dir, state_dict=weights or self._copied(state_dict or self.model.state_dict()))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
