@@ -24,6 +24,7 @@ from recipe_core.errors import (
 )
 from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.hooks import hookimpl
+from recipe_core.hooks.launcher import Launcher, Submission
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     DataFacts,
@@ -110,6 +111,7 @@ __all__ = [
     "Groups",
     "Job",
     "LaunchError",
+    "Launcher",
     "Layout",
     "LayoutSettings",
     "Lazy",
@@ -131,6 +133,7 @@ __all__ = [
     "SaveContext",
     "Stages",
     "Structure",
+    "Submission",
     "Train",
     "Use",
     "Variable",

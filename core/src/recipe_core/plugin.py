@@ -6,7 +6,11 @@ from collections.abc import Iterable
 
 from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.hooks.hooks import hookimpl
+from recipe_core.hooks.launcher import Launcher
 from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
+from recipe_core.launch.launchers.sky import Sky
+from recipe_core.launch.launchers.slurm import Slurm
+from recipe_core.launch.launchers.trainjob import Kubernetes
 from recipe_core.layouts.settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
 
 
@@ -94,4 +98,30 @@ def register_engines() -> Iterable[EngineSpec]:
         precompile="recipe_core.engine.environment:native_precompile",
         findings="recipe_core.engine.doctor:findings",
         summary="PyTorch's own devices: CPU, CUDA, and any that torch.accelerator knows",
+    )
+
+
+@hookimpl
+def register_launchers() -> Iterable[Launcher]:
+    """Batch systems for ``recipe submit``."""
+    yield Launcher(
+        name="slurm",
+        build="recipe_core.launch.launchers.slurm:scripts",
+        submit="recipe_core.launch.launchers.slurm_commands:submit",
+        state="recipe_core.launch.launchers.slurm_commands:state",
+        stop="recipe_core.launch.launchers.slurm_commands:stop",
+        config=Slurm,
+        summary="Slurm: an sbatch script with a task of srun for each rank",
+    )
+    yield Launcher(
+        name="k8s",
+        build="recipe_core.launch.launchers.trainjob:manifests",
+        config=Kubernetes,
+        summary="Kubernetes: a TrainJob of Kubeflow Trainer v2, printed for kubectl",
+    )
+    yield Launcher(
+        name="sky",
+        build="recipe_core.launch.launchers.sky:task",
+        config=Sky,
+        summary="SkyPilot: a task, printed for sky launch",
     )

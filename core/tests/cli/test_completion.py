@@ -102,7 +102,7 @@ def test_a_path_is_left_to_the_shell() -> None:
 def test_a_mistake_in_the_line_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = load([("core", lambda: plugin), ("fakes", Fakes), ("rival", Fakes)])
     monkeypatch.setattr("recipe_core.cli.completion.load", lambda: registry)
-    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 10
+    assert len(registry.conflicts()) == sum(len(registry.names(kind)) for kind in KINDS) - 13
     assert offered("gpt_small model.") == []
 
 
@@ -128,6 +128,10 @@ def bash(tmp_path: Path) -> Path:
                 "check",
                 "run",
                 "precompile",
+                "submit",
+                "status",
+                "logs",
+                "stop",
                 "compare",
                 "prepare",
                 "inspect",

@@ -6,34 +6,34 @@ import atexit
 import contextlib
 import gc
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from recipe_core.cli.check.command import add_check_command
+from recipe_core.cli.cluster.logs import add_logs_command
+from recipe_core.cli.cluster.status import add_status_command
+from recipe_core.cli.cluster.stop import add_stop_command
+from recipe_core.cli.cluster.submit import add_submit_command
 from recipe_core.cli.compare.command import add_compare_command
 from recipe_core.cli.convert import add_convert_command
 from recipe_core.cli.data import add_data_commands
 from recipe_core.cli.doctor_command import add_doctor_command
 from recipe_core.cli.paths import LocalPath
-from recipe_core.errors import ConfigError, ExitCode, LaunchError, RecipeError, did_you_mean
+from recipe_core.cli.words import recipe_words, split
+from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from recipe_core.hooks.registry import Registry
     from recipe_core.settings.job import Job
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
-_OVERRIDE = re.compile(r"[\w.]*=")
-"""How a word begins that is an override, right or wrong, and not a recipe or a file."""
 
 
 @dataclass
@@ -107,19 +107,6 @@ _debug = click.option(
 )
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from recipe_core.cli.completion import complete_words
-
-    return complete_words(ctx.params.get("words") or (), incomplete)
-
-
-def _recipe_words(command: Command) -> Command:
-    """The argument of commands about one recipe: its name and overrides, in any order."""
-    return click.argument(
-        "words", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
-    )(command)
-
-
 _processes = click.option(
     "--processes",
     type=click.IntRange(min=1),
@@ -153,7 +140,7 @@ def ls() -> int:
 
 
 @cli.command()
-@_recipe_words
+@recipe_words
 @_debug
 def show(words: tuple[str, ...]) -> None:
     """Print the settings of a recipe.
@@ -163,33 +150,11 @@ def show(words: tuple[str, ...]) -> None:
     click.echo(_job(words).as_yaml(), nl=False)
 
 
-@cli.command()
-@_recipe_words
-@_processes
-@_out
-@_debug
-def check(words: tuple[str, ...], processes: int | None, out: Path | None) -> None:
-    """Find what is wrong with a run, and what it needs.
-
-    All problems of settings, files, processes and disk at once, and an estimate of memory, work and disk.
-    """
-    from recipe_core.cli.show import needs
-    from recipe_core.train.destination import RUNS
-
-    folder = out or RUNS
-    try:
-        job = _checked_job(words, processes or 0, out)
-        _try_to_begin(job, processes or job.processes, out)
-    except RecipeError:
-        with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
-            unsound = _job(words)
-            click.echo(needs(unsound, processes or unsound.processes, folder, sound=False) + "\n")
-        raise
-    click.echo(needs(job, processes or job.processes, folder))
+add_check_command(cli, _debug, lambda: _registry())
 
 
 @cli.command()
-@_recipe_words
+@recipe_words
 @_processes
 @_out
 @_debug
@@ -233,7 +198,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
 
 
 @cli.command()
-@_recipe_words
+@recipe_words
 @_processes
 @click.option(
     "--out",
@@ -289,24 +254,9 @@ def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job
     return _job(words, world_size, out or RUNS)
 
 
-def _try_to_begin(job: Job, world_size: int, out: Path | None) -> None:
-    """Hold the model against its tensor plan, its stages and the checkpoint that it begins with, where there are any.
-
-    It takes PyTorch, and so a second or two.
-    """
-    from recipe_core.hooks.specs import load
-
-    begins = job.train.resume not in ("auto", "none") or job.train.init_from is not None
-    continues = out is not None and (out / "job.yaml").exists()
-    if begins or continues or {"tp", "pp"} & job.axes(world_size).keys():
-        problems = load("recipe_core.train.preflight:problems", "recipe check")(job, world_size, out)
-        if problems:
-            raise ConfigError.of(problems)
-
-
 def _job(words: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
     """The job of a command line; with a world size, everything that shows before a run is checked."""
-    target, overrides = _split(words)
+    target, overrides = split(words)
     if world_size is None:
         from recipe_core.settings.job import resolve
 
@@ -330,6 +280,8 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
     return 0
 
 
+for _add in (add_submit_command, add_status_command, add_logs_command, add_stop_command):
+    _add(cli, _debug, lambda: _registry())
 add_compare_command(cli, _debug)
 add_data_commands(cli, _debug, lambda: _registry())
 add_convert_command(cli, _debug, lambda: _registry())
@@ -361,16 +313,3 @@ def _registry() -> Registry:
         for complaint in registry.complaints():
             click.echo(f"recipe: {complaint}", err=True)
     return registry
-
-
-def _split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The recipe and the overrides, which may stand in any order."""
-    overrides = [word for word in words if _OVERRIDE.match(word)]
-    targets = [word for word in words if not _OVERRIDE.match(word)]
-    if not targets:
-        raise click.UsageError("name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote")
-    if len(targets) > 1:
-        raise click.UsageError(
-            f"expected one recipe, got {' and '.join(map(repr, targets))}; a setting is written section.setting=value"
-        )
-    return targets[0], overrides

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from recipe_core.cli.check.estimate import Estimate, estimate
-from recipe_core.cli.check.machine import Memory, free_space, memory, scaled
+from recipe_core.cli.check.machine import Memory, free_space, memory, scaled, size_of
+from recipe_core.cli.check.target import Target, node_memory, warnings
 from recipe_core.engine.environment import variables
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import KINDS, NOUNS, Kind, Registry
@@ -62,9 +63,14 @@ def _variants(recipe: Recipe) -> str:
         return str(error)
 
 
-def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
-    """Describe the memory, work and disk of a run of ``job``; ``sound``: no problem was found."""
+def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: Target | None = None) -> str:
+    """Describe the memory, work and disk of a run of ``job``; ``sound``: no problem was found.
+
+    ``target``: the machines of the run, if they are others than this one.
+    """
     processes = f"{world_size} process{'es' if world_size > 1 else ''}"
+    if target is not None:
+        processes += f", {target.processes_per_node} on each of {target.nodes} node{'s' if target.nodes > 1 else ''}"
     head = click.style(f"{job.name} on {processes}{': no problem found' if sound else ''}", bold=True)
     model, data = job.facts.model, job.facts.data
     if model is None or data is None:
@@ -75,10 +81,11 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True) -> str:
     figures = estimate(model, data, job.train, division, data_ranks)
     groups = [
         [("parameters", _count(figures.parameters)), *_engine(job)],
-        _memory(job, figures, memory(job.train.device), world_size),
+        _memory(job, figures, world_size, target),
         _work(job.train, data, figures),
-        _disk(figures, out),
+        _disk(figures, out, target),
         _environment(job, world_size),
+        [("warning", text) for text in (warnings(job, target) if target is not None else ())],
     ]
     return "\n\n".join([head, *_blocks(groups)])
 
@@ -88,7 +95,7 @@ def _blocks(groups: list[list[Row]]) -> list[str]:
     return ["\n".join(f"  {name:20}{text}".rstrip() for name, text in rows) for rows in groups if rows]
 
 
-def _memory(job: Job, figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
+def _memory(job: Job, figures: Estimate, world_size: int, target: Target | None) -> list[Row]:
     train = job.train
     rows = [
         ("weights", figures.weights),
@@ -104,7 +111,27 @@ def _memory(job: Job, figures: Estimate, there: Memory | None, world_size: int) 
     inside = ", activation checkpointing" if train.activation_checkpointing else ""
     head = f"of one process ({widths}, micro batch {train.micro_batch}{inside}{_layout(job, world_size)})"
     body = [(f"  {name}", _bytes(count)) for name, count in rows]
-    return [("memory", head), *body, *_compared(figures, there, world_size)]
+    if target is not None:
+        return [("memory", head), *body, *_on_target(job, figures, target)]
+    return [("memory", head), *body, *_compared(figures, memory(job.train.device), world_size)]
+
+
+def _on_target(job: Job, figures: Estimate, target: Target) -> list[Row]:
+    """The memory of a device and of a node of the target, as far as it is known, and what is needed of it."""
+    rows = []
+    if job.train.device != "cpu":
+        text = _bytes(target.device_memory) if target.device_memory else "  not known; --device-memory GB says it"
+        rows.append(("  one device has", f"{text}{_verdict(figures.memory, target.device_memory)}"))
+    if needed := node_memory(job, figures, target):
+        there = f" of {scaled(target.node_memory, 'B')}" if target.node_memory else ""
+        processes = f"main memory{there}, by {target.processes_per_node} processes"
+        rows.append(("  one node needs", f"{_bytes(needed)} {processes}{_verdict(needed, target.node_memory)}"))
+    return rows
+
+
+def _verdict(needed: int, there: int) -> str:
+    """A remark where ``needed`` bytes do not fit into ``there`` (0: not known)."""
+    return click.style("  it will not fit", fg="red", bold=True) if 0 < there < needed else ""
 
 
 def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
@@ -113,7 +140,7 @@ def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[
         return []
     together = figures.memory * (world_size if there.shared else 1)
     many = there.shared and world_size > 1
-    verdict = "" if together <= there.total else click.style("  it will not fit", fg="red", bold=True)
+    verdict = _verdict(together, there.total)
     need = f", and {world_size} processes here need {scaled(together, 'B')}" if many else ""
     return [(f"  {there.of} has", f"{_bytes(there.total)}{need}{verdict}")]
 
@@ -137,10 +164,16 @@ def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
     ]
 
 
-def _disk(figures: Estimate, out: Path) -> list[Row]:
+def _disk(figures: Estimate, out: Path, target: Target | None) -> list[Row]:
+    """Space for checkpoints: of the target's disk, never of this machine's where the run is meant for others."""
     several = f"{figures.checkpoints} at once need {scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
-    free = f"{scaled(free_space(out), 'B')} are free for {out}/"
-    return [("one checkpoint", f"{scaled(figures.checkpoint, 'B')}; {several}{free}")]
+    if target is None:
+        room = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
+        free = f"{scaled(free_space(out), 'B')} are free for {out}/"
+    else:
+        room = target.disk
+        free = f"{scaled(room, 'B')} are free on the target" if room else "the target's disk is not known"
+    return [("one checkpoint", f"{scaled(figures.checkpoint, 'B')}; {several}{free}{_verdict(figures.disk, room)}")]
 
 
 def _engine(job: Job) -> list[Row]:

@@ -2,6 +2,7 @@
 
 ``specs.py``: the frozen dataclasses that a plugin returns, each with a name, a settings class and where its code is.
 ``train.py``: the section ``train`` that every recipe has.
+``launcher.py``: launchers, and the submission that they are given.
 ``hooks.py``: the functions that a plugin implements to return them, each with a complete example.
 ``version.py``: the version of this interface, and plugins made for a newer one.
 ``registry.py``: finds plugins, collects their contributions, keeps broken plugins apart.

@@ -1,4 +1,4 @@
-"""The six hooks. A plugin implements any of them in a module that imports no torch.
+"""The seven hooks. A plugin implements any of them in a module that imports no torch.
 
 A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module. Hooks take no
 arguments and give back an iterable; what they give back says where the code is and does not import it.
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import pluggy
 
+from recipe_core.hooks.launcher import Launcher
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe
 
 PROJECT = "recipe"
@@ -194,6 +195,36 @@ def register_recipes() -> Iterable[Recipe]:
                 checkpoint=Use("dcp"),
                 train=Train(steps=300, global_batch=32, micro_batch=8, lr=1e-3),
                 variants={"tiny": {"model": {"layers": 2, "hidden": 64}, "train": {"steps": 4}}},
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_launchers() -> Iterable[Launcher]:
+    """Return the launchers that this plugin adds: batch systems for ``recipe submit NAME --to LAUNCHER``.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import Launcher, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Pbs:
+            queue: str = ""
+
+
+        @hookimpl
+        def register_launchers() -> Iterable[Launcher]:
+            yield Launcher(
+                name="pbs",
+                build="my_plugin.pbs:scripts",  # scripts(submission, config) -> {file name: text}
+                submit="my_plugin.pbs:submit",  # submit(folder, names) -> job id; without it, the text is printed
+                config=Pbs,  # the section ``pbs`` of the site profile
+                summary="PBS Professional",
             )
     """
     return ()

@@ -16,11 +16,12 @@ import pluggy
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
+from recipe_core.hooks.launcher import Launcher
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, LayoutSettings, Model, Recipe, Spec
 from recipe_core.hooks.version import load_point, require_api
 
 PartKind = Literal["model", "data", "layout", "checkpoint", "engine"]
-Kind = Literal["recipe"] | PartKind
+Kind = Literal["recipe", "launcher"] | PartKind
 Contribution = Spec | Recipe
 Loader = Callable[[], object]
 
@@ -31,6 +32,7 @@ KINDS: dict[Kind, str] = {
     "layout": "register_layouts",
     "checkpoint": "register_checkpoint_formats",
     "engine": "register_engines",
+    "launcher": "register_launchers",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "layout", "checkpoint", "engine")
@@ -42,6 +44,7 @@ NOUNS: dict[Kind, str] = {
     "layout": "layout",
     "checkpoint": "checkpoint format",
     "engine": "engine",
+    "launcher": "launcher",
 }
 _CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -50,6 +53,7 @@ _CLASSES: dict[Kind, type[Contribution]] = {
     "layout": Layout,
     "checkpoint": CheckpointFormat,
     "engine": EngineSpec,
+    "launcher": Launcher,
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Can be typed without quotes, is a file name, and holds no ``:``, which divides a recipe from its variant."""
@@ -76,6 +80,8 @@ class Registry:
 
     @overload
     def get(self, kind: Literal["recipe"], name: str) -> Recipe: ...
+    @overload
+    def get(self, kind: Literal["launcher"], name: str) -> Launcher: ...
     @overload
     def get(self, kind: Literal["model"], name: str) -> Model: ...
     @overload

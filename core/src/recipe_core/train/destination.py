@@ -10,6 +10,7 @@ from pathlib import Path
 
 from recipe_core.errors import ConfigError, DiskError, LaunchError
 from recipe_core.files import disk_error, require_local
+from recipe_core.launch.process import started
 from recipe_core.launch.worker import Worker
 from recipe_core.train.metrics.curves import METRICS, read_lines
 
@@ -17,7 +18,7 @@ RUNS = Path("runs")
 LOCK = ".lock"
 DRY_RUN = "dry-run"
 """Folder in a run folder where `recipe precompile` works."""
-_BEFORE_A_RUN = {"logs", LOCK, DRY_RUN}
+_BEFORE_A_RUN = {"logs", "launch", LOCK, DRY_RUN}
 """Entries of a folder whose run has not begun."""
 _SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
 
@@ -107,12 +108,8 @@ def _torchrun_launch(env: Mapping[str, str], worker: Worker) -> str | None:
 
 def _parent() -> str | None:
     """Number and start of the parent process, which ranks of one machine have in common; None but on Linux."""
-    try:
-        after_name = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
-    except OSError:
-        return None
-    start = after_name.split()[19]  # field 22 of proc(5): clock ticks after the machine's start
-    return f"torchrun-{os.getppid()}-{start}"
+    start = started(os.getppid())
+    return f"torchrun-{os.getppid()}-{start}" if start.isdigit() else None
 
 
 def file_name(text: str) -> str:

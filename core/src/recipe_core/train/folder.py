@@ -14,6 +14,7 @@ from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import disk_error, lock_now, write_text
+from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.train.destination import LOCK, begun, require_run_folder
@@ -54,6 +55,7 @@ def _claim(out: Path, job: Job, locks: ExitStack) -> None:
     if lock is None:
         raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
     locks.enter_context(lock)
+    locks.enter_context(noted(out))
     write_text(path, job.as_yaml())
 
 

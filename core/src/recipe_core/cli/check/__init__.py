@@ -30,8 +30,12 @@ def checked_job(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     world_size: int = 0,
     out: Path | None = None,
+    *,
+    disk: bool = True,
 ) -> Job:
     """Resolve a job and check it for ``world_size`` processes (0: :attr:`Job.processes`) and the run folder ``out``.
+
+    ``disk``: the run is for this machine, whose disk must hold its checkpoints.
 
     Raises:
         ConfigError: settings are wrong or do not fit together; one error names everything that is.
@@ -39,7 +43,7 @@ def checked_job(
     """
     sketch = draft(registry, target, overrides, world_size)
     processes = world_size or sketch.processes
-    job = sketch.job(problems(sketch.parts, sketch.train, sketch.facts, processes, out))
+    job = sketch.job(problems(sketch.parts, sketch.train, sketch.facts, processes, out, disk=disk))
     if job.recipe.problems:
         own = load(job.recipe.problems, f"recipe {job.recipe.name!r}")(job, processes)
         if found := list(own):
@@ -47,8 +51,27 @@ def checked_job(
     return job
 
 
+def begin_problems(job: Job, world_size: int, out: Path | None) -> list[str]:
+    """Hold the model against its tensor plan, its stages and the checkpoint that it begins with, where there are any.
+
+    It takes PyTorch, and so a second or two.
+    """
+    begins = job.train.resume not in ("auto", "none") or job.train.init_from is not None
+    continues = out is not None and (out / "job.yaml").exists()
+    if not (begins or continues or {"tp", "pp"} & job.axes(world_size).keys()):
+        return []
+    found: list[str] = load("recipe_core.train.preflight:problems", "recipe check")(job, world_size, out)
+    return found
+
+
 def problems(
-    parts: Mapping[PartKind, Part[Any]], train: Train | None, facts: Facts, world_size: int, out: Path | None
+    parts: Mapping[PartKind, Part[Any]],
+    train: Train | None,
+    facts: Facts,
+    world_size: int,
+    out: Path | None,
+    *,
+    disk: bool = True,
 ) -> Iterator[str]:
     """Problems of the parts that have been resolved; ``out`` is the run folder, where there is one."""
     if "layout" in parts:
@@ -65,5 +88,5 @@ def problems(
         yield from format_problems(parts["checkpoint"], parts["model"])
     if "checkpoint" in parts and "layout" in parts:
         yield from saving_problems(parts["layout"], parts["checkpoint"], world_size)
-    if train is not None and out is not None:
+    if train is not None and out is not None and disk:
         yield from disk_problems(facts, train, out)

@@ -1,0 +1,158 @@
+"""The command ``recipe check``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.words import Command, recipe_words, split
+from recipe_core.errors import ConfigError, RecipeError
+
+if TYPE_CHECKING:
+    from recipe_core.cli.check.target import Target
+    from recipe_core.hooks.registry import Registry
+    from recipe_core.launch.launchers.site import Profile
+    from recipe_core.settings.job import Job
+
+
+def target_options(command: Command) -> Command:
+    """Add the options that describe the machines of a run."""
+    for option in (
+        click.option(
+            "--site",
+            type=LocalPath(path_type=Path),
+            metavar="FILE",
+            help="Site profile of the target (default: $RECIPE_SITE, or site.yaml in the folder of settings).",
+        ),
+        click.option(
+            "--device-memory",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="GB",
+            help="Memory of one device of the target (default: the site profile's).",
+        ),
+        click.option(
+            "--processes-per-node",
+            type=click.IntRange(min=1),
+            metavar="M",
+            help="Processes on each node (default: the devices of a node in the site profile).",
+        ),
+        click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the target."),
+    ):
+        command = option(command)
+    return command
+
+
+def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it."""
+
+    @group.command()
+    @recipe_words
+    @click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Processes on this machine (default: the recipe's, mostly 1).",
+    )
+    @target_options
+    @click.option(
+        "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
+    )
+    @debug
+    def check(
+        words: tuple[str, ...],
+        processes: int | None,
+        nodes: int | None,
+        processes_per_node: int | None,
+        device_memory: float | None,
+        site: Path | None,
+        out: Path | None,
+    ) -> None:
+        """Find what is wrong with a run, and what it needs.
+
+        All problems of settings, files and processes at once, and an estimate of memory, work and disk. With --nodes,
+        --processes-per-node, --device-memory or --site, the run is meant for other machines: what does not fit there is
+        a problem. What this machine cannot hold is a note.
+        """
+        elsewhere = any(option is not None for option in (nodes, processes_per_node, device_memory, site))
+        if elsewhere and processes is not None:
+            raise click.UsageError("--processes is for this machine; give --nodes and --processes-per-node instead")
+        plugins = registry()
+        target = None
+        if elsewhere:
+            from recipe_core.launch.launchers.site import read_profile
+
+            profile = read_profile(plugins, path=site)
+            target = choose_target(plugins, words, profile, nodes, processes_per_node, device_memory)
+        _check(plugins, words, processes, target, out)
+
+
+def _check(
+    registry: Registry, words: tuple[str, ...], processes: int | None, target: Target | None, out: Path | None
+) -> None:
+    from recipe_core.cli.show import needs
+    from recipe_core.settings.job import resolve
+    from recipe_core.train.destination import RUNS
+
+    world_size, folder = target.world_size if target else processes or 0, out or RUNS
+    try:
+        job = checked(registry, words, world_size, out, target)
+    except RecipeError:
+        with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
+            unsound = resolve(registry, *split(words))
+            text = needs(unsound, world_size or unsound.processes, folder, sound=False, target=target)
+            click.echo(text + "\n")
+        raise
+    click.echo(needs(job, world_size or job.processes, folder, target=target))
+
+
+def choose_target(
+    registry: Registry,
+    words: tuple[str, ...],
+    profile: Profile,
+    nodes: int | None,
+    processes_per_node: int | None,
+    device_memory_gb: float | None = None,
+) -> Target:
+    """Return the machines that options, site profile and recipe describe together.
+
+    Where nobody says how many processes a node has, the recipe's are divided among the nodes.
+
+    Raises:
+        ConfigError: they cannot be.
+    """
+    from recipe_core.cli.check.target import target_of
+    from recipe_core.settings.job import resolve
+
+    each = processes_per_node or profile.site.devices_per_node
+    if not each:
+        total, count = resolve(registry, *split(words)).processes, nodes or 1
+        if total % count:
+            raise ConfigError(
+                f"--nodes {count}: the recipe's {total} processes do not divide among them; give --processes-per-node"
+            )
+        each = total // count
+    return target_of(nodes or 1, each, device_memory_gb, profile.site)
+
+
+def checked(
+    registry: Registry, words: tuple[str, ...], world_size: int, out: Path | None, target: Target | None
+) -> Job:
+    """Return the job of a command line without any problem that shows before the run, here or on the target.
+
+    Raises:
+        RecipeError: one error names every problem of its kind.
+    """
+    from recipe_core.cli.check import begin_problems, checked_job
+    from recipe_core.cli.check.target import fit_problems
+    from recipe_core.train.destination import RUNS
+
+    job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False)
+    problems = [*begin_problems(job, world_size or job.processes, out), *(fit_problems(job, target) if target else ())]
+    if problems:
+        raise ConfigError.of(problems)
+    return job

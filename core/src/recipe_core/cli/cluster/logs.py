@@ -1,0 +1,86 @@
+"""The command ``recipe logs``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.cluster.status import run_folder, runs_in
+from recipe_core.errors import DataError
+
+if TYPE_CHECKING:
+    from recipe_core.hooks.registry import Registry
+
+_LOG = re.compile(r"(?:rank-|slurm-\d+\.)(\d+)\.log")
+_POLL, _ASK = 0.3, 5.0
+"""Seconds between looks at the file, and between questions whether the run still goes on."""
+
+
+def add_logs_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it."""
+
+    @group.command()
+    @run_folder
+    @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until the run has ended.")
+    @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, metavar="N")
+    @click.option(
+        "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines (default: all)."
+    )
+    @debug
+    def logs(out: Path, follow: bool, rank: int, lines: int | None) -> None:
+        """Print the log of a rank.
+
+        RUN is a run folder; of several runs of `recipe submit --array`, name one: RUN/seed-0.
+        """
+        if len(runs := runs_in(out)) > 1:
+            raise click.UsageError(f"{out} holds {len(runs)} runs; name one: {runs[0]}")
+        _print(registry, runs[0], rank, lines, follow)
+
+
+def newest_log(out: Path, rank: int) -> Path | None:
+    """The log of a rank that was written last; of rank 0 also that of a job's script; None where there is none."""
+    names = [(path, _LOG.fullmatch(path.name)) for path in (out / "logs").glob("*.log")]
+    logs = [path for path, name in names if name is not None and int(name[1]) == rank]
+    if not logs and rank == 0:  # the job was started, and no rank yet
+        logs = [path for path, _ in names if path.name.startswith("slurm-")]
+    return max(logs, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _print(registry: Callable[[], Registry], out: Path, rank: int, lines: int | None, follow: bool) -> None:
+    from recipe_core.cli.cluster.standing import ACTIVE, standing
+
+    plugins = registry()
+    place: dict[Path, int] = {}
+    asked, active = time.monotonic(), follow and standing(plugins, out).state in (*ACTIVE, "unknown")
+    if newest_log(out, rank) is None and not active:
+        raise DataError(
+            f"{out / 'logs'}: there is no log of rank {rank}; a run of one process that a terminal started has none"
+        )
+    while True:
+        _copy(newest_log(out, rank), place, lines)
+        if not active:
+            return
+        time.sleep(_POLL)
+        if time.monotonic() - asked > _ASK:
+            asked, active = time.monotonic(), standing(plugins, out).state in (*ACTIVE, "unknown")
+
+
+def _copy(log: Path | None, place: dict[Path, int], lines: int | None) -> None:
+    """Print what was added to ``log`` since the last call, which ``place`` keeps."""
+    if log is None:
+        return
+    with log.open("rb") as file:
+        if log not in place and lines is not None and not place:
+            text = file.read()
+            place[log] = len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:] if lines else []))
+        file.seek(place.get(log, 0))
+        text = file.read()
+        place[log] = file.tell()
+    sys.stdout.write(text.decode("utf-8", "replace"))
+    sys.stdout.flush()

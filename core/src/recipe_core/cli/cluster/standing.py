@@ -1,0 +1,130 @@
+"""How a run stands: from what it wrote into its folder, the processes of this machine, and the batch system."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from recipe_core.errors import ConfigError, ExitCode, PluginError
+from recipe_core.hooks.specs import load
+from recipe_core.launch.launchers.submitted import Submitted, read_note
+from recipe_core.launch.process import Process, read_process
+
+if TYPE_CHECKING:
+    from recipe_core.hooks.launcher import JobState
+    from recipe_core.hooks.registry import Registry
+
+State = Literal["new", "waiting", "starting", "running", "stopped", "finished", "failed", "killed", "unknown"]
+ACTIVE: tuple[State, ...] = ("waiting", "starting", "running")
+"""States of a run that goes on by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """State of a run."""
+
+    state: State
+    detail: str = ""
+    """Why, for a reader."""
+    exit_code: int | None = None
+    process: Process | None = None
+    """The last process that trained in the folder."""
+    job: Submitted | None = None
+    """The last job that was submitted."""
+    job_state: JobState | None = None
+
+
+def standing(registry: Registry, out: Path) -> Standing:
+    """Return how the run of the folder ``out`` stands.
+
+    Raises:
+        ConfigError: ``out`` is no run folder.
+    """
+    if not (out / "job.yaml").is_file():
+        raise ConfigError(f"{out}: expected a run folder, and there is no job.yaml in it")
+    process, job = read_process(out), read_note(out)
+    job_state = _job_state(registry, job)
+    known = {"process": process, "job": job, "job_state": job_state}
+    if process is not None and process.ended is None and (running := _running(process, job, job_state)):
+        return Standing(state=running[0], detail=running[1], **known)  # type: ignore[arg-type]
+    if job is not None and job_state in ("waiting", "running"):
+        state: State = "waiting" if job_state == "waiting" else "starting"
+        return Standing(state=state, detail=f"job {job.job_id} of {job.launcher}", **known)  # type: ignore[arg-type]
+    if process is None:
+        return Standing(state="new", detail="no process has trained here yet", **known)  # type: ignore[arg-type]
+    state, code, detail = _ended(out, process)
+    return Standing(state=state, exit_code=code, detail=detail, **known)  # type: ignore[arg-type]
+
+
+def busy_job(registry: Registry, out: Path) -> str:
+    """Say which job of the folder waits or runs; empty where none does."""
+    job = read_note(out)
+    state = _job_state(registry, job)
+    if job is not None and state in ("waiting", "running"):
+        return f"job {job.job_id} of {job.launcher} is {state} for it"
+    process = read_process(out)
+    return f"process {process.pid} trains in it" if process and process.ended is None and process.is_alive() else ""
+
+
+def _job_state(registry: Registry, job: Submitted | None) -> JobState | None:
+    """The state of a job by its batch system; None where there is no job."""
+    if job is None:
+        return None
+    try:
+        launcher = registry.get("launcher", job.launcher)
+    except PluginError:  # which was there when it was submitted
+        return "unknown"
+    state: JobState = load(launcher.state, f"launcher {job.launcher!r}")(job.job_id) if launcher.state else "unknown"
+    return state
+
+
+def _running(process: Process, job: Submitted | None, job_state: JobState | None) -> tuple[State, str] | None:
+    """State and place of a process that noted no end; None where it has ended without a word."""
+    where = f"process {process.pid} on {process.host}"
+    if process.is_here():
+        return ("running", where) if process.is_alive() else None
+    mine = job is not None and process.job_id and job.submitted <= process.began
+    if mine and job_state == "running":
+        return "running", f"{where}, job {process.job_id}"
+    if mine and job_state in ("waiting", "ended"):
+        return None
+    return "unknown", f"{where}, which this machine cannot ask"
+
+
+def _ended(out: Path, process: Process) -> tuple[State, int | None, str]:
+    """State, exit code and reason of a run whose process has ended."""
+    if process.ended is None:
+        return "killed", None, f"process {process.pid} on {process.host} ended without a word"
+    results = _results(out, process)
+    code = process.exit_code if process.exit_code is not None else results.get("exit_code")
+    if code == ExitCode.STOPPED or (code in (None, 0) and results.get("stopped")):
+        return "stopped", ExitCode.STOPPED if code is None else code, str(results.get("stopped") or process.reason or "")
+    if process.exit_code:
+        return "failed", process.exit_code, process.reason
+    if not results:
+        return "failed", None, "it ended without results.json"
+    whole = results.get("step") == results.get("steps")
+    return ("finished", 0, "") if whole else ("stopped", 0, "by train.stop_after")
+
+
+def _results(out: Path, process: Process) -> Mapping[str, Any]:
+    """results.json, if this process wrote it rather than one before it."""
+    path = out / "results.json"
+    try:
+        fresh = path.stat().st_mtime >= process.began - 2  # clocks of a shared disk differ a little
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if fresh else {}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def wait_until(registry: Registry, out: Path, seconds: float, *, active: tuple[State, ...] = ACTIVE) -> Standing:
+    """Wait until the run is in none of the states ``active``, at most ``seconds``; return how it stands then."""
+    deadline, pause = time.monotonic() + seconds, 0.2
+    while (now := standing(registry, out)).state in active and time.monotonic() < deadline:
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        pause = min(5.0, pause * 1.5)
+    return now

@@ -1,0 +1,142 @@
+"""The command ``recipe status``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+from recipe_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from recipe_core.hooks.registry import Registry
+
+_COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}
+run_folder = click.argument("out", type=LocalPath(path_type=Path), metavar="RUN")
+
+
+def add_status_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it."""
+
+    @group.command()
+    @run_folder
+    @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+    @click.option("--step", "only_step", is_flag=True, help="Print the step of the newest checkpoint, 0 without one.")
+    @debug
+    def status(out: Path, as_json: bool, only_step: bool) -> None:
+        """Tell how a run stands.
+
+        It waits, runs, or has ended, and how; step, losses, time left, host and job. RUN is a run folder, or that of
+        several runs of `recipe submit --array`.
+        """
+        if only_step:
+            click.echo(saved_step(out))
+            return
+        plugins = registry()
+        folders = runs_in(out)
+        facts = [_facts(plugins, folder) for folder in folders]
+        if as_json:
+            click.echo(json.dumps(facts[0] if folders == [out] else facts, indent=2))
+        else:
+            click.echo("\n\n".join("\n".join(_lines(fact)) for fact in facts))
+
+
+def runs_in(out: Path) -> list[Path]:
+    """``out`` if it is a run folder, else the run folders of the array in it.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if (out / "job.yaml").is_file():
+        return [out]
+    seeds = [path for path in out.glob("seed-*") if (path / "job.yaml").is_file()]
+    if not seeds:
+        what = "there is no job.yaml in it" if out.is_dir() else "there is no such folder"
+        raise ConfigError(f"{out}: expected a run folder, and {what}")
+    return sorted(seeds, key=lambda path: (len(path.name), path.name))
+
+
+def saved_step(out: Path) -> int:
+    """The step of the newest checkpoint of a run folder, 0 without one."""
+    from recipe_core.checkpoint.locate import steps
+
+    if not (out / "job.yaml").is_file():
+        raise ConfigError(f"{out}: expected a run folder, and there is no job.yaml in it")
+    saved = steps(out)
+    return int(saved[-1].name.removeprefix("step-")) if saved else 0
+
+
+def _facts(registry: Registry, out: Path) -> dict[str, Any]:
+    """Everything that is known of a run, as plain data."""
+    from recipe_core.cli.cluster.limits import median_step
+    from recipe_core.cli.cluster.standing import standing
+    from recipe_core.train.metrics.curves import METRICS, read_lines
+
+    now, rows = standing(registry, out), read_lines(out / METRICS).rows
+    step, steps, each = max((row["step"] for row in rows), default=0), _steps(out), median_step(rows)
+    left = (steps - step) * each if steps and each and step < steps else None
+    losses = [{key: row[key] for key in ("step", "loss", "val_loss") if key in row} for row in rows]
+    return {
+        "run": str(out), "state": now.state, "detail": now.detail, "exit_code": now.exit_code,
+        "step": step, "steps": steps, "saved_step": saved_step(out), "seconds_per_step": each, "seconds_left": left,
+        "last": [row for row in losses if len(row) > 1][-3:],
+        "process": asdict(now.process) if now.process else None,
+        "job": asdict(now.job) | {"state": now.job_state} if now.job else None,
+        "updated": (out / METRICS).stat().st_mtime if rows else None,
+    }  # fmt: skip
+
+
+def _steps(out: Path) -> int | None:
+    """The steps of the whole schedule, by job.yaml."""
+    import yaml
+
+    try:
+        train = yaml.safe_load((out / "job.yaml").read_text(encoding="utf-8"))["train"]
+        return int(train["steps"])
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return None
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    state = click.style(facts["state"], fg=_COLOURS.get(facts["state"]), bold=True)
+    code = f" (exit code {facts['exit_code']})" if facts["exit_code"] is not None else ""
+    yield f"{facts['run']}: {state}{code}{': ' if facts['detail'] else ''}{facts['detail']}"
+    of = f" of {facts['steps']:,}" if facts["steps"] else ""
+    yield f"  step       {facts['step']:,}{of}; saved: {facts['saved_step']:,}"
+    if facts["seconds_left"] is not None:
+        yield f"  time left  {_duration(facts['seconds_left'])} at {facts['seconds_per_step']:.3g} s a step"
+    for row in facts["last"]:
+        values = ", ".join(f"{key} {_number(row[key])}" for key in ("loss", "val_loss") if key in row)
+        yield f"  at {row['step']:<7,} {values}"
+    if facts["updated"] is not None:
+        yield f"  last row   {_duration(max(0.0, time.time() - facts['updated']))} ago"
+    if process := facts["process"]:
+        by = f", started by {process['launcher']}" if process["launcher"] else ""
+        ranks = f"{process['world_size']} process{'es' if process['world_size'] > 1 else ''}"
+        yield f"  process    {process['pid']} on {process['host']}, {ranks}{by}"
+    if job := facts["job"]:
+        yield f"  job        {job['job_id']} of {job['launcher']}: {job['state']}"
+    if facts["state"] in ("stopped", "killed"):
+        yield f"  go on with recipe run {shlex.quote(facts['run'])}/job.yaml --out {shlex.quote(facts['run'])}"
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
+
+
+def _duration(seconds: float) -> str:
+    """``3 d 4 h``, ``2 h 5 min``, ``3 min 10 s``, ``12 s``."""
+    rest = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,206 @@
+"""The command ``recipe submit``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.check.command import checked, choose_target, target_options
+from recipe_core.cli.cluster.limits import TimeLimit
+from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.words import recipe_words, split
+from recipe_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from recipe_core.cli.check.target import Target
+    from recipe_core.hooks.launcher import Launcher, Submission
+    from recipe_core.hooks.registry import Registry
+    from recipe_core.launch.launchers.site import Site
+    from recipe_core.settings.job import Job
+
+
+def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it."""
+
+    @group.command()
+    @recipe_words
+    @click.option("--to", metavar="LAUNCHER", default="slurm", show_default=True, help="slurm, k8s, sky or a plugin's.")
+    @target_options
+    @click.option("--time", "minutes", type=TimeLimit(), help="Time limit: 90m, 4h, 2d, 4:00:00.")
+    @click.option(
+        "--stop-before",
+        type=click.IntRange(min=1),
+        metavar="SECONDS",
+        help="Save and stop so long before the limit (default: by an earlier run in the folder, else 300).",
+    )
+    @click.option("--array", type=click.IntRange(min=1), metavar="K", help="K runs with seeds of their own.")
+    @click.option(
+        "--precompile/--no-precompile",
+        default=None,
+        help="Compile in a job before the run (default: where the engine compiles every shape).",
+    )
+    @click.option("--print", "only_print", is_flag=True, help="Print the script; write and submit nothing.")
+    @click.option(
+        "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
+    )
+    @debug
+    def submit(
+        words: tuple[str, ...], to: str, site: Path | None, only_print: bool, out: Path | None, **line: Any
+    ) -> None:
+        """Start a run on other machines.
+
+        The job is checked for these machines, frozen as job.yaml in the run folder, and given to Slurm as a script that
+        starts it again when it was stopped before its end; or printed for kubectl (--to k8s) or sky (--to sky).
+        """
+        from recipe_core.launch.launchers.site import read_profile
+
+        plugins = registry()
+        launcher = plugins.get("launcher", to)
+        profile = read_profile(plugins, launcher, site)
+        target = choose_target(
+            plugins, words, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
+        )
+        folder = out or _new_folder(plugins, words)
+        job = _checked(plugins, words, folder, target, line["array"])
+        submission = _submission(plugins, words, job, folder, target, profile.site, line)
+        files: Mapping[str, str] = launcher.load()(submission, profile.config)
+        _warn(job, target)
+        if only_print or not launcher.submit:
+            if not only_print:
+                click.echo(f"recipe: not submitted: --to {to} prints what its own command takes", err=True)
+            click.echo("\n".join(files.values()), nl=False)
+        else:
+            click.echo(_submit(launcher, submission, files, _jobs(plugins, words, submission)))
+
+
+def _new_folder(registry: Registry, words: tuple[str, ...]) -> Path:
+    """The name of a new folder in runs/."""
+    from recipe_core.settings.job import resolve
+    from recipe_core.train.destination import new_folder
+
+    folder = new_folder(resolve(registry, *split(words)).name)
+    folder.rmdir()  # made again when all is checked
+    return folder
+
+
+def _checked(registry: Registry, words: tuple[str, ...], folder: Path, target: Target, array: int | None) -> Job:
+    """The job, after every check of its run folders.
+
+    Raises:
+        ConfigError: a run folder holds something else, or its job is waiting or running.
+    """
+    from recipe_core.cli.cluster.standing import busy_job
+    from recipe_core.train.destination import require_run_folder
+
+    if array:
+        strange = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        strange = [name for name in strange if name not in ("launch", "logs") and not re.fullmatch(r"seed-\d+", name)]
+        if strange or (folder.exists() and not folder.is_dir()):
+            what = f"holds {', '.join(sorted(strange)[:3])}" if strange else "is no folder"
+            raise ConfigError(f"{folder} {what}, and --array wants a folder for its runs alone; give another --out")
+    for out in _folders(folder, array):
+        require_run_folder(out)
+    if busy := busy_job(registry, folder):
+        raise ConfigError(f"{folder}: {busy}; `recipe stop {shlex.quote(str(folder))}` stops it, or give another --out")
+    jobs = [checked(registry, words, target.world_size, out, target) for out in _folders(folder, array)[:1]]
+    return jobs[0]
+
+
+def _folders(folder: Path, array: int | None) -> list[Path]:
+    return [folder / f"seed-{number}" for number in range(array)] if array else [folder]
+
+
+def _submission(
+    registry: Registry, words: tuple[str, ...], job: Job, folder: Path, target: Target, site: Site, line: dict[str, Any]
+) -> Submission:
+    from recipe_core.cli.cluster.limits import stop_seconds
+    from recipe_core.engine.environment import variables
+    from recipe_core.hooks.launcher import Submission
+    from recipe_core.settings.job import resolve
+
+    array, minutes = line["array"] or 0, line["minutes"] or 0
+    stack = {one.name: one.value for one in variables(job, target.world_size, target.nodes > 1)}
+    before = line["stop_before"] or stop_seconds(_folders(folder, array)[0], minutes)
+    if minutes and before >= minutes * 60:
+        raise ConfigError(f"--stop-before {before}: the run would stop at once, its limit is {minutes * 60} seconds")
+    return Submission(
+        name=re.sub(r"[^\w.-]+", "-", job.name, flags=re.ASCII).strip("-.") or "recipe",
+        out=folder.absolute(),
+        job=resolve(registry, *split(words)).as_yaml(),
+        seed=job.train.seed,
+        folder=Path.cwd(),
+        program=tuple(shlex.split(site.program)),
+        nodes=target.nodes,
+        processes_per_node=target.processes_per_node,
+        minutes=minutes,
+        stop_seconds=before,
+        exit_seconds=round(job.train.timeout) + 30,
+        environment={**stack, **site.environment},
+        setup=site.setup,
+        array=array,
+        precompile=_precompile(job, line["precompile"]),
+    )
+
+
+def _precompile(job: Job, asked: bool | None) -> bool:
+    """True if a job before the run compiles: as asked, else where the engine compiles a graph for each shape."""
+    from recipe_core.hooks.specs import Recipe
+
+    own_loop = job.recipe.run != Recipe.run
+    if asked and own_loop:
+        raise ConfigError(f"--precompile: recipe {job.recipe.name!r} has a training loop of its own; leave it out")
+    return asked if asked is not None else job.engine.spec.traced and not own_loop
+
+
+def _jobs(registry: Registry, words: tuple[str, ...], submission: Submission) -> Iterator[tuple[Path, str]]:
+    """The text of job.yaml for each run folder."""
+    from recipe_core.settings.job import resolve
+
+    target, overrides = split(words)
+    for number, out in enumerate(_folders(submission.out, submission.array)):
+        seed = [f"train.seed={submission.seed + number}"] if submission.array else []
+        yield out, resolve(registry, target, [*overrides, *seed]).as_yaml()
+
+
+def _submit(
+    launcher: Launcher, submission: Submission, files: Mapping[str, str], jobs: Iterator[tuple[Path, str]]
+) -> str:
+    """Write everything, submit it, and say what happened."""
+    from recipe_core.errors import DiskError
+    from recipe_core.files import write_text
+    from recipe_core.hooks.specs import load
+    from recipe_core.launch.launchers.submitted import note
+
+    folder = submission.launch_folder
+    try:
+        for place in (folder, submission.out / "logs"):
+            place.mkdir(parents=True, exist_ok=True)
+        for out, text in jobs:
+            out.mkdir(exist_ok=True)
+            write_text(out / "job.yaml", text)
+        for name, text in files.items():
+            write_text(folder / name, text)
+    except OSError as error:
+        raise DiskError(f"{submission.out}: cannot be written ({error.strerror}); give another --out") from error
+    job_id = load(launcher.submit, f"launcher {launcher.name!r}")(folder, list(files))
+    note(folder, launcher.name, job_id)
+    shape = f"{submission.nodes} node{'s' if submission.nodes > 1 else ''} x {submission.processes_per_node}"
+    seeds = f", {submission.array} runs" if submission.array else ""
+    run = shlex.quote(str(submission.out))
+    return (
+        f"job {job_id}: {submission.name}, {shape} processes, {submission.minutes} minutes{seeds}\n"
+        f"  script  {folder / next(iter(files))}\n"
+        f"  recipe status {run}\n  recipe logs -f {run}\n  recipe stop {run}"
+    )
+
+
+def _warn(job: Job, target: Target) -> None:
+    from recipe_core.cli.check.target import warnings
+
+    for warning in warnings(job, target):
+        click.echo(f"recipe: {warning}", err=True)

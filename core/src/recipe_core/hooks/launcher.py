@@ -1,0 +1,68 @@
+"""Launchers: batch systems that start a run on other machines, and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from recipe_core.hooks.specs import Spec
+
+JobState = Literal["waiting", "running", "ended", "unknown"]
+"""State of a submitted job. ``unknown``: the batch system could not be asked, or has forgotten the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A run as a batch system starts it: where, how large, for how long, and by which command."""
+
+    name: str
+    """Name of the job: letters, digits, ``_``, ``-`` and ``.`` only."""
+    out: Path
+    """The run folder, absolute. It holds ``job.yaml``; with ``array``, a folder ``seed-I`` for each run holds one."""
+    job: str
+    """The text of ``job.yaml``, for machines that do not see the run folder."""
+    seed: int
+    """``train.seed`` of the job; run I of an array has this one plus I."""
+    folder: Path
+    """Working directory of every rank, absolute."""
+    program: tuple[str, ...]
+    """The command ``recipe`` as words, as the site profile says it; empty: the launcher's own default."""
+    nodes: int
+    processes_per_node: int
+    minutes: int
+    """Time limit; 0: none."""
+    stop_seconds: int
+    """Seconds before the time limit at which the run is asked to save and stop."""
+    exit_seconds: int
+    """Seconds that the other ranks have to end after the first one did."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for every rank, where the machine does not set them."""
+    setup: str = ""
+    """Shell before the run, from the site profile: modules, environments."""
+    array: int = 0
+    """Number of runs with seeds of their own, each in a folder of its own; 0: a single run."""
+    precompile: bool = False
+    """Compile the graphs in a job before the run, which starts only if that succeeds."""
+
+    @property
+    def launch_folder(self) -> Path:
+        """The folder of the scripts, beside what the run writes."""
+        return self.out / "launch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher(Spec):
+    """``build(submission, config) -> Mapping[str, str]``: the files to write, by name, the one to submit first.
+
+    ``config`` is the section of the site profile that has the launcher's name. Nothing here imports torch.
+    """
+
+    submit: str = ""
+    """``package.module:function(folder, files) -> str``: submits the files, which are in ``folder``, and returns the
+    id of the job. Empty: the files are printed, for another program to take."""
+    state: str = ""
+    """``package.module:function(job_id) -> JobState``."""
+    stop: str = ""
+    """``package.module:function(job_id, state) -> None``: asks a job to save and stop; cancels one that waits."""

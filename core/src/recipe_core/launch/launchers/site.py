@@ -1,0 +1,130 @@
+"""The site profile: one YAML file about the machines that runs are submitted to."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recipe_core.errors import ConfigError, did_you_mean
+from recipe_core.hooks.launcher import Launcher
+from recipe_core.hooks.registry import Registry
+from recipe_core.settings.fill import fill
+
+SITE = "RECIPE_SITE"
+"""Environment variable: path of the site profile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Settings of a site profile; beside them stands a section for each launcher that is used there."""
+
+    device_memory_gb: float = 0.0
+    """Memory of one device (10^9 bytes); 0: not known."""
+    devices_per_node: int = 0
+    """Devices of one node, which is the default of ``--processes-per-node``; 0: not known."""
+    node_memory_gb: float = 0.0
+    """Main memory of one node (10^9 bytes); 0: not known."""
+    disk_gb: float = 0.0
+    """Free space for run folders on the target (10^9 bytes); 0: not known."""
+    program: str = ""
+    """The command ``recipe`` on the target, quoted as for a shell; by default this Python's under Slurm, else
+    ``recipe``."""
+    setup: str = field(default="", metadata={"remote": True})
+    """Shell before the run, such as ``module load cuda``; several lines where needed."""
+    environment: Mapping[str, str] = field(default_factory=dict, metadata={"remote": True})
+    """Variables for every process, where the target does not set them."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected 0 or more, got {getattr(self, name)}"
+            for name in ("device_memory_gb", "devices_per_node", "node_memory_gb", "disk_gb")
+            if getattr(self, name) < 0
+        ]
+        problems += [
+            f"environment: {name!r} is no name of a variable" for name in self.environment if not _is_name(name)
+        ]
+        try:
+            shlex.split(self.program)
+        except ValueError as error:
+            problems.append(f"program: {self.program!r} cannot be divided into words ({error})")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A site profile with the section of one launcher."""
+
+    site: Site = field(default_factory=Site)
+    config: Any = None
+    """Instance of the launcher's settings class; None where no launcher was asked for."""
+    path: Path | None = None
+    """Where it was read; None where there is none."""
+
+
+def read_profile(registry: Registry, launcher: Launcher | None = None, path: Path | None = None) -> Profile:
+    """Read the site profile; without one, everything is the default.
+
+    Args:
+        registry: knows the launchers, whose names may stand as sections in the profile.
+        launcher: the one whose section is returned as ``config``.
+        path: ``--site``. By default ``$RECIPE_SITE``, else ``site.yaml`` in the user's folder of settings
+            (``~/.config/recipe``), where there is such a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds keys or values that cannot be; one error names all of them.
+    """
+    place = path or _default_place()
+    sections = dict(_read(place)) if place is not None else {}
+    problems: list[str] = []
+    configs: dict[str, Any] = {}
+    for name in registry.names("launcher"):
+        section, kind = sections.pop(name, None), registry.get("launcher", name).config
+        if section is not None and not isinstance(section, Mapping):
+            problems.append(f"{name}: expected settings ({{name: value}}), got {section!r}")
+        else:
+            configs[name] = fill(kind, section or {}, name, problems)
+    known = [*Site.__dataclass_fields__, *registry.names("launcher")]
+    for name in [name for name in sections if name not in Site.__dataclass_fields__]:
+        problems.append(f"{name}: no such setting{did_you_mean(str(name), known)} (settings: {', '.join(known)})")
+        del sections[name]
+    own: list[str] = []
+    site = fill(Site, sections, "site", own)
+    problems += [problem.removeprefix("site.") for problem in own]
+    if problems or site is None:
+        raise ConfigError.of(f"site profile {place}: {problem}" for problem in problems)
+    return Profile(site=site, config=configs[launcher.name] if launcher else None, path=place)
+
+
+def _default_place() -> Path | None:
+    import platformdirs
+
+    named = os.environ.get(SITE)
+    if named:
+        return Path(named)
+    usual = Path(platformdirs.user_config_dir("recipe")) / "site.yaml"
+    return usual if usual.exists() else None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"site profile {path}: cannot be read ({error.strerror or error}); --site FILE or {SITE} names it"
+        ) from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"site profile {path}: is not YAML ({' '.join(str(error).split())})") from error
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError(f"site profile {path}: expected settings (name: value), got {type(data).__name__}")
+    return data or {}
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and text.isascii()

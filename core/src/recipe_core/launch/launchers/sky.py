@@ -1,0 +1,85 @@
+"""SkyPilot: a task for `sky launch` or `sky jobs launch`, in which torchrun starts the ranks of each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from recipe_core.errors import ConfigError
+from recipe_core.hooks.launcher import Submission
+from recipe_core.launch.launchers.torchrun import as_yaml, node_script
+
+FILE = "sky.yaml"
+_PORT = 29500
+_NODES = (
+    '--nnodes "$SKYPILOT_NUM_NODES" --node-rank "$SKYPILOT_NODE_RANK" '
+    f'--master-addr "$(head -n 1 <<< "$SKYPILOT_NODE_IPS")" --master-port {_PORT} '
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sky:
+    """Section ``sky`` of a site profile."""
+
+    accelerators: str = ""
+    """Kind of device, as `sky gpus list` names it: ``H100``; the number is that of the processes of a node."""
+    infra: str = ""
+    """Where to start machines: ``aws/us-east-1``, ``k8s``; empty: SkyPilot chooses."""
+    use_spot: bool = False
+    """Take machines that may be reclaimed; `sky jobs launch` starts the run again elsewhere."""
+    max_restarts: int = 3
+    """How often a managed job is started again after it ended with an error, or was stopped by the time limit."""
+    bucket: str = field(default="", metadata={"remote": True})
+    """Name of a bucket for run folders, which is mounted on every node; required."""
+    mount: str = "/recipe"
+    """Where the bucket is mounted; run folders are in ``runs/`` in it."""
+    install: str = field(default="", metadata={"remote": True})
+    """Shell that installs `recipe` and its plugins on a new machine, once."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.max_restarts < 0:
+            problems.append(f"max_restarts: expected 0 or more, got {self.max_restarts}")
+        if not PurePosixPath(self.mount).is_absolute():
+            problems.append(f"mount: expected a path that begins with '/', got {self.mount!r}")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+def task(submission: Submission, config: Sky) -> dict[str, str]:
+    """Return the task as YAML.
+
+    Raises:
+        ConfigError: the site profile names no bucket, or an array was asked for.
+    """
+    if not config.bucket:
+        raise ConfigError("site profile: sky.bucket must be set for --to sky: the bucket for run folders")
+    if submission.array:
+        raise ConfigError(
+            "--array: a file of SkyPilot with several tasks runs them one after the other; submit each seed by itself, "
+            "with train.seed=N"
+        )
+    out = PurePosixPath(config.mount) / "runs" / submission.out.name
+    return {FILE: as_yaml([_task(submission, config, str(out))])}
+
+
+def _task(submission: Submission, config: Sky, out: str) -> dict[str, Any]:
+    resources: dict[str, Any] = {}
+    if config.infra:
+        resources["infra"] = config.infra
+    if config.accelerators:
+        resources["accelerators"] = f"{config.accelerators}:{submission.processes_per_node}"
+    if config.use_spot:
+        resources["use_spot"] = True
+    resources["job_recovery"] = {"max_restarts_on_errors": config.max_restarts}
+    setup = {"setup": config.install.rstrip() + "\n"} if config.install else {}
+    options = f"{_NODES}--nproc-per-node {submission.processes_per_node} "
+    return {
+        "name": submission.name,
+        "num_nodes": submission.nodes,
+        "resources": resources,
+        "file_mounts": {config.mount: {"name": config.bucket, "mode": "MOUNT"}},
+        **setup,
+        "run": node_script(submission, out, options),
+    }

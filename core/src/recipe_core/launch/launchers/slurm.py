@@ -1,0 +1,178 @@
+"""Slurm: the batch script of a run, with one task of srun for each rank.
+
+The script starts the ranks again when they end with exit code 75 (stopped, start me again), unless two starts in a row
+saved nothing new. Slurm's signal before the time limit goes to the ranks themselves; the script waits for them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recipe_core.errors import ConfigError
+from recipe_core.hooks.launcher import Submission
+
+SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
+_SAFE = re.compile(r"([^\w./=:@+,%-])", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Section ``slurm`` of a site profile. What is empty or 0 is not asked for, and the cluster's default counts."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    gpus_per_process: int = 0
+    """GPUs for each process; the job asks for the GPUs of a whole node (``--gpus-per-node``)."""
+    gpu_type: str = ""
+    """Kind of GPU, where the cluster has several: ``h100``."""
+    cpus_per_process: int = 0
+    """Processor cores for each process."""
+    node_memory_gb: int = 0
+    """Main memory of a node to ask for."""
+    exclusive: bool = False
+    """Share the nodes with no other job."""
+    options: tuple[str, ...] = ()
+    """Further options of sbatch, each as one word: ``--reservation=march``."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected 0 or more, got {getattr(self, name)}"
+            for name in ("gpus_per_process", "cpus_per_process", "node_memory_gb")
+            if getattr(self, name) < 0
+        ]
+        problems += [
+            f"options: expected an option of sbatch as one word (--name=value), got {option!r}"
+            for option in self.options
+            if not re.fullmatch(r"--?[A-Za-z][^\n]*", option)
+        ]
+        if self.gpu_type and not self.gpus_per_process:
+            problems.append("gpu_type: it says which GPUs, and gpus_per_process is 0; set that too")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+def scripts(submission: Submission, config: Slurm) -> dict[str, str]:
+    """Return the batch scripts by file name: that of the run, and that of the compilation before it, if there is one.
+
+    Raises:
+        ConfigError: there is no time limit, or a path holds what sbatch cannot take in a script.
+    """
+    if not submission.minutes:
+        raise ConfigError("--time: Slurm wants a time limit, such as --time 4:00:00")
+    for path in (submission.out, submission.folder):
+        if re.search(r"[\\\n\r]", str(path)):
+            raise ConfigError(f"{path}: Slurm takes no path with a backslash or a line break; choose another folder")
+    files = {SCRIPT: _script(submission, config, _run_lines(submission, config))}
+    if submission.precompile:
+        files[PRECOMPILE] = _script(submission, config, _precompile_lines(submission, config), run=False)
+    return files
+
+
+def _script(submission: Submission, config: Slurm, body: Iterator[str], *, run: bool = True) -> str:
+    head = ["#!/bin/bash", "# Written by `recipe submit`; `sbatch` with this file submits it again."]
+    options = [f"#SBATCH {_for_sbatch(option)}" for option in _options(submission, config, run)]
+    return "\n".join([*head, *options, "", *_common(submission, run), "", *body]) + "\n"
+
+
+def _options(submission: Submission, config: Slurm, run: bool) -> Iterator[str]:
+    """The options of sbatch, as the shell would take them if they needed no quotes."""
+    array = submission.array > 0 and run
+    number = "%A_%a" if array else "%j"
+    logs = str(submission.out / "logs").replace("%", "%%")
+    days, minutes = divmod(submission.minutes, 24 * 60)
+    yield f"--job-name={submission.name}{'' if run else '-precompile'}"
+    yield f"--chdir={submission.folder}"
+    yield f"--output={logs}/slurm-{number}.log"
+    yield "--open-mode=append"
+    yield f"--nodes={submission.nodes}"
+    yield f"--ntasks-per-node={submission.processes_per_node}"
+    yield f"--time={days}-{minutes // 60:02}:{minutes % 60:02}:00"
+    if run:
+        yield f"--signal=USR1@{submission.stop_seconds}"
+        yield "--requeue"
+    if array:
+        yield f"--array=0-{submission.array - 1}"
+    for name in ("partition", "account", "qos", "constraint"):
+        if value := getattr(config, name):
+            yield f"--{name}={value}"
+    if config.gpus_per_process:
+        kind = f"{config.gpu_type}:" if config.gpu_type else ""
+        yield f"--gpus-per-node={kind}{config.gpus_per_process * submission.processes_per_node}"
+    if config.cpus_per_process:
+        yield f"--cpus-per-task={config.cpus_per_process}"
+    if config.node_memory_gb:
+        yield f"--mem={config.node_memory_gb}G"
+    if config.exclusive:
+        yield "--exclusive"
+    yield from config.options
+
+
+def _common(submission: Submission, run: bool) -> Iterator[str]:
+    """The variables of the script, and what the site and the engine set up."""
+    yield f"recipe=({shlex.join(submission.program or (sys.executable, '-m', 'recipe_core.cli'))})"
+    folder = shlex.quote(str(submission.out))
+    which = '/"seed-$SLURM_ARRAY_TASK_ID"' if run else "/seed-0"  # one compilation serves all seeds
+    yield f"run={folder}{which if submission.array else ''}"
+    if submission.setup:
+        yield "\n# The site profile's setup."
+        yield submission.setup.rstrip()
+    yield "\n# Variables for the ranks, where the cluster does not set them."
+    yield "export PYTHONUNBUFFERED=1"
+    yield 'export OMP_NUM_THREADS="${OMP_NUM_THREADS-${SLURM_CPUS_PER_TASK-1}}"'
+    for name, value in submission.environment.items():
+        if _VARIABLE.fullmatch(name):  # set first, so that quotes need no nesting
+            yield f'[ "${{{name}+set}}" ] || export {name}={shlex.quote(value)}'
+
+
+def _srun(submission: Submission, config: Slurm) -> str:
+    """The start of the line that starts the ranks; one task each, which all end by themselves.
+
+    A rank that ends first, or is lost, must not have Slurm kill the others while they save.
+    """
+    cores = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if config.cpus_per_process else ""
+    return f"srun --kill-on-bad-exit=0 --wait={submission.exit_seconds}{cores}"
+
+
+def _precompile_lines(submission: Submission, config: Slurm) -> Iterator[str]:
+    yield f'exec {_srun(submission, config)} "${{recipe[@]}}" precompile "$run/job.yaml" --out "$run"'
+
+
+def _run_lines(submission: Submission, config: Slurm) -> Iterator[str]:
+    yield f"""\
+# Every start of this job notes the step of the newest checkpoint: a job that saves nothing new is not started for ever.
+mkdir -p "$run/launch" "$run/logs"
+starts="$run/launch/starts-$SLURM_JOB_ID"
+stop="$run/launch/stop-$SLURM_JOB_ID"  # written by `recipe stop`
+at_step() {{ "${{recipe[@]}}" status "$run" --step; }}
+stuck() {{ [ "$(tail -n "$1" "$starts" | grep -cxF -- "$2")" -ge "$1" ]; }}
+give_up() {{ echo "recipe: two starts in a row saved nothing after step $1; not started again" >&2; }}
+step=$(at_step) || exit 2
+echo "$step" >> "$starts"
+if stuck 3 "$step"; then give_up "$step"; exit 1; fi
+if [ -e "$stop" ]; then exit 0; fi
+
+# Signals are for the ranks, which save and end; this script waits for them.
+trap : TERM INT HUP USR1 USR2
+{_srun(submission, config)} --open-mode=append --output="${{run//%/%%}}/logs/slurm-$SLURM_JOB_ID.%t.log" \\
+    "${{recipe[@]}}" run "$run/job.yaml" --out "$run"
+code=$?
+
+# 75: stopped before the end, and to be started again.
+if [ "$code" -eq 75 ] && [ ! -e "$stop" ]; then
+    step=$(at_step) || exit 2
+    if stuck 2 "$step"; then give_up "$step"; exit 1; fi
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60  # which ends this script
+fi
+exit "$code\""""
+
+
+def _for_sbatch(option: str) -> str:
+    """``option`` as a word of a line ``#SBATCH``, where a backslash takes the meaning of the character after it."""
+    return _SAFE.sub(r"\\\1", option)

@@ -1,0 +1,38 @@
+"""The note of a submitted job in its run folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from recipe_core.files import write_text
+
+NOTE = "submitted.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A job that ``recipe submit`` handed to a batch system."""
+
+    launcher: str
+    job_id: str
+    submitted: float
+    """Seconds since the epoch."""
+
+
+def note(launch_folder: Path, launcher: str, job_id: str) -> None:
+    """Write the note of a job that was just submitted."""
+    record = Submitted(launcher=launcher, job_id=job_id, submitted=time.time())
+    write_text(launch_folder / NOTE, json.dumps(asdict(record)) + "\n")
+
+
+def read_note(out: Path) -> Submitted | None:
+    """Return the note of the run folder ``out``, or of the array that it belongs to; None where there is none."""
+    for folder in (out, out.parent) if out.name.startswith("seed-") else (out,):
+        try:
+            return Submitted(**json.loads((folder / "launch" / NOTE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+    return None

@@ -1,0 +1,123 @@
+"""Kubernetes: a TrainJob of Kubeflow Trainer v2, whose runtime for PyTorch gives torchrun its variables (PET_*)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from recipe_core.errors import ConfigError
+from recipe_core.hooks.launcher import Submission
+from recipe_core.launch.launchers.torchrun import as_yaml, node_script
+
+FILE = "trainjob.yaml"
+_LABEL = 63
+"""Characters in a name of Kubernetes, RFC 1035."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kubernetes:
+    """Section ``k8s`` of a site profile."""
+
+    image: str = field(default="", metadata={"remote": True})
+    """Container image with `recipe`, its plugins and torchrun in it; required."""
+    namespace: str = ""
+    """Namespace of the job; empty: that of the context of kubectl."""
+    runtime: str = "torch-distributed"
+    """The ClusterTrainingRuntime; one for PyTorch."""
+    claim: str = ""
+    """PersistentVolumeClaim for data and run folders, which every node mounts; required."""
+    mount: str = "/recipe"
+    """Where the volume is mounted; run folders are in ``runs/`` in it, and paths of the job begin with it."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """Name of the devices as a resource."""
+    gpus_per_process: int = 1
+    cpus_per_process: int = 0
+    """Processor cores for each process; 0: not asked for."""
+    node_memory_gb: int = 0
+    """Main memory of a node to ask for; 0: not asked for."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected 0 or more, got {getattr(self, name)}"
+            for name in ("gpus_per_process", "cpus_per_process", "node_memory_gb")
+            if getattr(self, name) < 0
+        ]
+        if not PurePosixPath(self.mount).is_absolute():
+            problems.append(f"mount: expected a path that begins with '/', got {self.mount!r}")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+def manifests(submission: Submission, config: Kubernetes) -> dict[str, str]:
+    """Return the TrainJob as YAML, and of an array one for each run, as documents of one file.
+
+    Raises:
+        ConfigError: the site profile names no image or no volume.
+    """
+    missing = [f"k8s.{name}" for name in ("image", "claim") if not getattr(config, name)]
+    if missing:
+        raise ConfigError(
+            f"site profile: {' and '.join(missing)} must be set for --to k8s: the container image with `recipe` in it, "
+            "and the PersistentVolumeClaim for run folders"
+        )
+    jobs = [_train_job(submission, config, number) for number in range(max(1, submission.array))]
+    return {FILE: as_yaml(jobs)}
+
+
+def _train_job(submission: Submission, config: Kubernetes, number: int) -> dict[str, Any]:
+    seed = f"seed-{number}" if submission.array else ""
+    out = PurePosixPath(config.mount) / "runs" / submission.out.name / seed
+    trainer: dict[str, Any] = {
+        "image": config.image,
+        "numNodes": submission.nodes,
+        "numProcPerNode": submission.processes_per_node,
+        "command": ["bash", "-c"],
+        "args": [node_script(submission, str(out), "", number)],
+    }
+    if resources := _resources(submission, config):
+        trainer["resourcesPerNode"] = {"limits": resources}
+    spec: dict[str, Any] = {"runtimeRef": {"name": config.runtime}, "trainer": trainer}
+    if submission.minutes:
+        spec["activeDeadlineSeconds"] = submission.minutes * 60
+    spec["runtimePatches"] = [_patch(submission, config)]
+    namespace = {"namespace": config.namespace} if config.namespace else {}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": _label(submission.out.name, seed), **namespace},
+        "spec": spec,
+    }
+
+
+def _resources(submission: Submission, config: Kubernetes) -> dict[str, Any]:
+    each = submission.processes_per_node
+    amounts = {
+        config.gpu_resource: config.gpus_per_process * each,
+        "cpu": config.cpus_per_process * each,
+        "memory": f"{config.node_memory_gb}G" if config.node_memory_gb else 0,
+    }
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _patch(submission: Submission, config: Kubernetes) -> dict[str, Any]:
+    """The volume, and time to save when a node is drained."""
+    pod = {
+        "terminationGracePeriodSeconds": submission.stop_seconds,
+        "volumes": [{"name": "recipe", "persistentVolumeClaim": {"claimName": config.claim}}],
+        "containers": [{"name": "node", "volumeMounts": [{"name": "recipe", "mountPath": config.mount}]}],
+    }
+    replicated = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    return {
+        "manager": "recipe-submit",
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [replicated]}}},
+    }
+
+
+def _label(name: str, ending: str) -> str:
+    """The name of the TrainJob: lower case letters, digits and ``-``, beginning with a letter."""
+    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    text = text if re.match(r"[a-z]", text) else f"recipe-{text}".rstrip("-")
+    room = _LABEL - (len(ending) + 1 if ending else 0)
+    return "-".join(filter(None, [text[:room].rstrip("-"), ending]))

@@ -1,0 +1,135 @@
+"""The process that trains in a run folder: noted there, and recognised again. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from recipe_core.errors import DiskError
+from recipe_core.files import write_text
+from recipe_core.launch.failures import exit_code
+from recipe_core.launch.worker import worker
+
+FILE = Path("launch") / "process.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """Rank 0 of a run, or the only process of one."""
+
+    host: str
+    boot: str
+    """Start of the machine, which a process number does not outlive; empty where the system does not tell."""
+    pid: int
+    started: str
+    """When the process started, as the system says it: another one with the same number started at another time."""
+    parent: int
+    """Process number of what started the ranks here: our supervisor, or torchrun's."""
+    parent_started: str
+    launcher: str
+    """``recipe``, ``torchrun``, ``srun``, or empty: a single process."""
+    job_id: str
+    """Slurm's number of the job; empty: none."""
+    world_size: int
+    began: float
+    """Seconds since the epoch, as ``ended``."""
+    ended: float | None = None
+    """None: it trains, or was killed."""
+    exit_code: int | None = None
+    """By the error that ended it; None: there was none."""
+    reason: str = ""
+
+    def is_here(self) -> bool:
+        """True if it ran on this machine since that was started."""
+        return self.host == socket.gethostname() and self.boot == _boot()
+
+    def is_alive(self) -> bool:
+        """True if it runs on this machine now."""
+        return self.is_here() and started(self.pid) == self.started
+
+    def parent_is_alive(self) -> bool:
+        """True if what started the ranks runs on this machine now."""
+        return self.is_here() and started(self.parent) == self.parent_started
+
+
+@contextmanager
+def noted(out: Path) -> Iterator[None]:
+    """Note this process in the run folder for the block, and at its end how it ended. A full disk is no reason to end.
+
+    The caller holds the lock of the folder.
+    """
+    me = this_process()
+    _write(out, me)
+    try:
+        yield
+    except BaseException as error:
+        _write(out, replace(me, ended=time.time(), exit_code=exit_code(error), reason=_first_line(error)))
+        raise
+    _write(out, replace(me, ended=time.time()))
+
+
+def this_process() -> Process:
+    """Describe this process."""
+    rank = worker()
+    return Process(
+        host=socket.gethostname(),
+        boot=_boot(),
+        pid=os.getpid(),
+        started=started(os.getpid()),
+        parent=os.getppid(),
+        parent_started=started(os.getppid()),
+        launcher=rank.launcher if rank else "",
+        job_id=os.environ.get("SLURM_JOB_ID", ""),
+        world_size=rank.world_size if rank else 1,
+        began=time.time(),
+    )
+
+
+def read_process(out: Path) -> Process | None:
+    """Return the note in a run folder; None where there is none, or a damaged one."""
+    try:
+        return Process(**json.loads((out / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def started(pid: int) -> str:
+    """When a process of this machine started; empty where there is none of this number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "" if Path("/proc/self/stat").exists() else _ps(pid)
+    return "" if fields[0] == "Z" else fields[19]  # field 22 of proc(5): clock ticks after the machine's start
+
+
+def _ps(pid: int) -> str:
+    """The same where there is no /proc."""
+    try:
+        done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _write(out: Path, process: Process) -> None:
+    with suppress(DiskError, OSError):
+        (out / FILE).parent.mkdir(exist_ok=True)
+        write_text(out / FILE, json.dumps(asdict(process)) + "\n")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0]

@@ -1,0 +1,346 @@
+"""recipe submit: the scripts, word for word and under bash; what is checked before, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recipe_core.cli.main import main
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SITE = """
+device_memory_gb: 80
+devices_per_node: 4
+program: /opt/recipe/bin/recipe
+setup: |
+  module load cuda
+  source "/opt/my env/bin/activate"
+environment: {NCCL_SOCKET_IFNAME: ib0, NOTE: "it's $HOME"}
+slurm: {partition: gpu, gpus_per_process: 1, gpu_type: h100, cpus_per_process: 8, options: [--comment=a b]}
+k8s: {image: "registry.example:5000/recipe:1", claim: data, namespace: team}
+sky: {accelerators: H100, bucket: runs, use_spot: true, install: pip install recipe-core}
+"""
+WORDS = ("toy", "train.global_batch=16", "train.eval_samples=16", "train.micro_batch=2")
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Type a line where the toy is the only plugin, in an empty folder; get exit code, output and errors."""
+    info = tmp_path / "packages" / "toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[recipe.plugins]\ntoy = recipe_core.testing.toy\n")
+    monkeypatch.syspath_prepend(info.parent)
+    monkeypatch.setenv("PYTHONPATH", str(info.parent))
+    monkeypatch.setenv("RECIPE_PLUGINS", "toy")
+    monkeypatch.setenv("RECIPE_SITE", str(tmp_path / "site.yaml"))
+    (tmp_path / "site.yaml").write_text(SITE)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def type_it(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return type_it
+
+
+def program(folder: Path, name: str, code: str) -> None:
+    """Write an executable shell script."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{code}\n")
+    (folder / name).chmod(stat.S_IRWXU)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands named like Slurm's, first on the path; each adds its line to ``lines``, squeue prints ``state``."""
+    folder = tmp_path / "slurm"
+    for name, answer in (
+        ("sbatch", "echo $((40 + $(wc -l < {0}/lines)))"),
+        ("squeue", "cat {0}/state"),
+        ("scancel", ":"),
+    ):
+        program(folder, name, f'echo {name} "$@" >> {folder}/lines\n{answer.format(folder)}')
+    (folder / "lines").touch()
+    (folder / "state").write_text("PENDING\n")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def compare(text: str, name: str, tmp_path: Path) -> None:
+    """Compare with the file in ``scripts``; RECIPE_WRITE_SCRIPTS=1 writes it."""
+    text = text.replace(str(tmp_path), "/home/me")
+    if os.environ.get("RECIPE_WRITE_SCRIPTS"):
+        (SCRIPTS / name).write_text(text)
+    assert text == (SCRIPTS / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("two-nodes.sbatch", ()),
+        ("array.sbatch", ("--array", "3")),
+        ("hostile.sbatch", ("--out", 'it\'s 100%j "of" $run #1')),
+    ],
+)
+def test_the_script_for_slurm_is_as_it_was_read(
+    typed: Typed, tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    out = () if "--out" in options else ("--out", "runs/big")
+    code, text, errors = typed("submit", *WORDS, "--nodes", "2", "--time", "4:00:00", "--print", *out, *options)
+    assert (code, errors) == (0, "")
+    compare(text, name, tmp_path)
+    assert list(Path().iterdir()) == []  # --print writes nothing
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    if shellcheck := shutil.which("shellcheck"):  # the site's own file is not here; quotes are meant
+        subprocess.run([shellcheck, "--exclude=SC1091,SC2016", "-"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(("launcher", "name"), [("k8s", "trainjob.yaml"), ("sky", "sky.yaml")])
+def test_the_yaml_for_other_launchers_is_as_it_was_read(typed: Typed, tmp_path: Path, launcher: str, name: str) -> None:
+    code, text, errors = typed(
+        "submit", *WORDS, "--to", launcher, "--nodes", "2", "--time", "4h", "--out", "runs/Big.1"
+    )
+    assert code == 0
+    assert "not submitted" in errors
+    compare(text, name, tmp_path)
+    assert list(Path().iterdir()) == []
+    job = yaml.safe_load(text)
+    script = job["run"] if launcher == "sky" else job["spec"]["trainer"]["args"][0]
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_an_array_on_kubernetes_is_a_train_job_for_each_seed(typed: Typed) -> None:
+    code, text, _ = typed("submit", *WORDS, "--to", "k8s", "--array", "2", "--out", "9" * 80)
+    assert code == 0
+    jobs = list(yaml.safe_load_all(text))
+    names = [job["metadata"]["name"] for job in jobs]
+    assert names[0] != names[1]
+    assert all(len(name) == 63 and name.startswith("recipe-9") for name in names)
+    assert "train.seed=1234 --out" in jobs[0]["spec"]["trainer"]["args"][0]
+    assert "train.seed=1235 --out" in jobs[1]["spec"]["trainer"]["args"][0]
+
+
+def test_a_submitted_job_is_frozen_and_noted_in_its_run_folder(typed: Typed, slurm: Path) -> None:
+    code, text, errors = typed("submit", *WORDS, "--nodes", "2", "--time", "30m", "--out", "run")
+    assert (code, errors) == (0, "")
+    assert text.startswith("job 41: toy, 2 nodes x 4 processes, 30 minutes\n")
+    script = Path("run/launch/run.sbatch").absolute()
+    assert (slurm / "lines").read_text() == f"sbatch --parsable {script}\n"
+    assert yaml.safe_load(Path("run/job.yaml").read_text())["train"]["global_batch"] == 16
+    assert Path("run/logs").is_dir()  # where Slurm writes, or the job fails without a word
+    note = json.loads(Path("run/launch/submitted.json").read_text())
+    assert (note["launcher"], note["job_id"]) == ("slurm", "41")
+    code, text, _ = typed("status", "run")
+    assert code == 0
+    assert text.startswith("run: waiting: job 41 of slurm\n  step       0 of 8; saved: 0\n")
+    code, _, errors = typed("submit", *WORDS, "--nodes", "2", "--time", "30m", "--out", "run")
+    assert code == 2
+    assert "job 41 of slurm is waiting for it; `recipe stop run` stops it" in errors
+
+
+def test_an_array_has_a_folder_and_a_seed_for_each_run(typed: Typed, slurm: Path) -> None:
+    assert typed("submit", *WORDS, "--time", "30m", "--array", "3", "--out", "runs")[0] == 0
+    seeds = [yaml.safe_load(Path(f"runs/seed-{i}/job.yaml").read_text())["train"]["seed"] for i in range(3)]
+    assert seeds == [1234, 1235, 1236]
+    code, text, _ = typed("status", "runs")
+    assert code == 0
+    assert [line.split(":")[0] for line in text.splitlines() if line.startswith("runs")] == [
+        "runs/seed-0", "runs/seed-1", "runs/seed-2",
+    ]  # fmt: skip
+    Path("runs/mine.txt").touch()
+    (slurm / "state").write_text("COMPLETED\n")
+    code, _, errors = typed("submit", *WORDS, "--time", "30m", "--array", "3", "--out", "runs")
+    assert code == 2
+    assert "runs holds mine.txt, and --array wants a folder for its runs alone" in errors
+
+
+def test_a_compilation_is_a_job_before_the_run(typed: Typed, slurm: Path) -> None:
+    assert typed("submit", *WORDS, "--time", "30m", "--precompile", "--array", "2", "--out", "run")[0] == 0
+    first, second = (slurm / "lines").read_text().splitlines()
+    assert first.endswith("run/launch/precompile.sbatch")
+    assert second.startswith("sbatch --parsable --dependency=afterok:41 --kill-on-invalid-dep=yes ")
+    text = Path("run/launch/precompile.sbatch").read_text()
+    assert text.splitlines()[-1].endswith('"${recipe[@]}" precompile "$run/job.yaml" --out "$run"')
+    assert "--array" not in text
+    assert "/run/seed-0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--time", "soon"), "expected a time such as 90m, 4h"),
+        ((), "--time: Slurm wants a time limit"),
+        (("--time", "1h", "--to", "slrm"), "no launcher named 'slrm'; did you mean 'slurm'?"),
+        (("--time", "1h", "--stop-before", "3600"), "--stop-before 3600: the run would stop at once"),
+        (("--time", "1h", "--out", "back\\slash"), "Slurm takes no path with a backslash"),
+        (("--time", "1h", "--device-memory", "1e-6"), "a device of the target has 1 kB"),
+        (("--time", "1h", "--processes-per-node", "3"), "train.global_batch: 16 does not divide by 6"),
+        (("--time", "1h", "--site", "none.yaml"), "site profile none.yaml: cannot be read"),
+        (("--to", "sky", "--array", "2"), "submit each seed by itself"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(
+    typed: Typed, slurm: Path, options: tuple[str, ...], words: str
+) -> None:
+    code, _, errors = typed("submit", *WORDS, *options)
+    assert code == 2
+    assert words in errors
+    assert (slurm / "lines").read_text() == ""
+    assert [path for path in Path().iterdir() if path.name != "runs"] == []
+
+
+def test_every_key_of_a_site_profile_is_checked_at_once(typed: Typed) -> None:
+    Path("site.yaml").write_text(
+        "devices_per_nod: 4\ndisk_gb: -1\nslurm: {partitio: x, gpu_type: h, gpus_per_process: 0}\nk8s: 3\n"
+    )
+    code, _, errors = typed("submit", *WORDS, "--time", "1h", "--site", "site.yaml")
+    assert code == 2
+    assert errors.count("site profile site.yaml: ") == 5
+    assert "devices_per_nod: no such setting; did you mean 'devices_per_node'?" in errors
+    assert "slurm.partitio: no such setting; did you mean 'partition'?" in errors
+    assert "k8s: expected settings ({name: value}), got 3" in errors
+    assert "slurm.gpu_type: it says which GPUs, and gpus_per_process is 0" in errors
+
+
+def test_a_machine_without_slurm_says_so_and_leaves_the_script(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, errors = typed("submit", *WORDS, "--time", "1h", "--out", "run")
+    assert code == 2
+    assert (
+        "sbatch is not on the path: this machine is no login node of a Slurm cluster; submit it there: sbatch" in errors
+    )
+    assert Path("run/launch/run.sbatch").exists()
+
+
+def test_the_time_to_stop_before_the_limit_follows_from_an_earlier_run(typed: Typed) -> None:
+    def asked(minutes: str) -> str:
+        text = typed("submit", *WORDS, "--time", minutes, "--print", "--out", "run")[1]
+        return next(line for line in text.splitlines() if "--signal" in line).partition("@")[2]
+
+    assert (asked("1h"), asked("4m")) == ("300", "120")  # nothing measured; never more than half of the limit
+    _, text, _ = typed("show", *WORDS)
+    checkpoint = Path("run/checkpoints/step-2")
+    checkpoint.mkdir(parents=True)
+    Path("run/job.yaml").write_text(text)
+    rows = [{"step": 1, "seconds": 400.0}, {"step": 2, "seconds": 2.5}]
+    Path("run/metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for name, when in (("a", 1_000_000), ("b", 1_000_040)):
+        (checkpoint / name).touch()
+        os.utime(checkpoint / name, (when, when))
+    assert asked("10h") == str(90 + 2 * (400 + 40))
+
+
+class Batch:
+    """A batch script under bash, with commands of Slurm and a ``recipe`` that do as they are told."""
+
+    def __init__(self, typed: Typed, folder: Path) -> None:
+        bin_, run = folder / "bin", folder / "run"
+        program(bin_, "recipe", f'if [ "$1" = status ]; then cat {folder}/step; else eval "$(cat {folder}/act)"; fi')
+        program(bin_, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
+        program(bin_, "scontrol", f'echo "$@" >> {folder}/requeued; kill -KILL $PPID')
+        (folder / "site.yaml").write_text(f"program: {bin_}/recipe\n")
+        words = ("submit", *WORDS, "--time", "1h", "--print", "--out", str(run), "--site", str(folder / "site.yaml"))
+        self.folder, self.text = folder, typed(*words)[1]
+        self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+
+    def start(self, act: str, step: int = 0) -> tuple[int, bool]:
+        """Exit code of the script, and whether it asked to be started again."""
+        (self.folder / "act").write_text(act)
+        (self.folder / "step").write_text(str(step)) if step >= 0 else None
+        (self.folder / "requeued").unlink(missing_ok=True)
+        code = subprocess.run(
+            ["bash"], input=self.text, text=True, env=self.environment, timeout=60, check=False
+        ).returncode
+        return code, (self.folder / "requeued").exists()
+
+
+@pytest.fixture
+def batch(typed: Typed, tmp_path: Path) -> Batch:
+    return Batch(typed, tmp_path)
+
+
+def test_the_script_ends_with_the_code_of_the_ranks(batch: Batch) -> None:
+    assert batch.start("exit 0") == (0, False)
+    assert batch.start("exit 70") == (70, False)
+
+
+def test_a_stopped_run_is_started_again_while_it_saves_something_new(batch: Batch) -> None:
+    for step in (1, 2, 3):
+        assert batch.start(f"echo {step} > {batch.folder}/step; exit 75", step - 1) == (-9, True)
+    assert batch.start("exit 75", 3) == (-9, True)  # one start that saved nothing may be bad luck
+    assert batch.start("exit 75", 3) == (1, False)  # two are not
+
+
+def test_starts_that_were_killed_count_too(batch: Batch) -> None:
+    assert batch.start("kill -KILL $PPID") == (-9, False)  # preempted without grace, say: Slurm starts it again
+    assert batch.start("kill -KILL $PPID") == (-9, False)
+    assert batch.start(f"touch {batch.folder}/ran") == (1, False)
+    assert not (batch.folder / "ran").exists()
+
+
+def test_a_job_that_was_told_to_stop_is_not_started_again(batch: Batch) -> None:
+    stop = batch.folder / "run" / "launch" / "stop-7"
+    assert batch.start(f"touch {stop}; exit 75") == (75, False)
+    assert batch.start(f"touch {batch.folder}/ran") == (0, False)
+    assert not (batch.folder / "ran").exists()
+
+
+def test_the_script_outlives_the_signals_that_stop_the_ranks(batch: Batch) -> None:
+    step = f"echo 1 > {batch.folder}/step"
+    assert batch.start(f"kill -TERM $PPID; kill -USR1 $PPID; sleep 0.3; {step}; exit 75") == (-9, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_ranks_of_a_script_get_its_variables_and_keep_their_own(typed: Typed, tmp_path: Path) -> None:
+    batch = Batch(typed, tmp_path)
+    (tmp_path / "site.yaml").write_text(
+        f'program: {tmp_path}/bin/recipe\nenvironment: {{MINE: ours, OTHER: "it\'s $HOME"}}\n'
+    )
+    words = ("--print", "--out", str(tmp_path / "run"), "--site", str(tmp_path / "site.yaml"))
+    batch.text = typed("submit", *WORDS, "--time", "1h", *words)[1]
+    batch.environment |= {"MINE": "mine", "SLURM_CPUS_PER_TASK": "3"}
+    batch.environment.pop("OMP_NUM_THREADS", None)
+    assert batch.start(f'echo "$MINE $OTHER $OMP_NUM_THREADS" > {tmp_path}/seen') == (0, False)
+    assert (tmp_path / "seen").read_text() == "mine it's $HOME 3\n"
+
+
+def test_check_for_a_target_says_what_fits_there(typed: Typed) -> None:
+    code, text, _ = typed("check", *WORDS, "--nodes", "2")
+    assert code == 0
+    assert text.startswith("toy on 8 processes, 4 on each of 2 nodes: no problem found\n")
+    assert "    one device has         80 GB\n" in text
+    assert text.rstrip().endswith("the target's disk is not known")
+    code, text, errors = typed("check", *WORDS, "--nodes", "2", "--device-memory", "1e-6")
+    assert code == 2
+    assert "one device has          1 kB  it will not fit" in text
+    assert errors.startswith("recipe check: memory: one process needs ")
+    Path("site.yaml").write_text("disk_gb: 1e-6\nnode_memory_gb: 1e-6\n")
+    code, text, errors = typed("check", *WORDS, "train.device=cpu", "--processes-per-node", "4", "--site", "site.yaml")
+    assert code == 2
+    assert "memory: the 4 processes of a node need" in errors
+    assert "1 kB are free on the target; lower train.keep" in errors
+    assert typed("check", *WORDS, "--nodes", "2", "--processes", "4")[0] == 2
+
+
+def test_what_only_this_machine_cannot_hold_is_a_note(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("show", "check.parts"):
+        monkeypatch.setattr(f"recipe_core.cli.{place}.free_space", lambda folder: 100)
+    code, text, _ = typed("check", *WORDS)
+    assert code == 0
+    assert "100 B are free for runs/  it will not fit" in text
+    code, text, _ = typed("check", *WORDS, "--nodes", "2")
+    assert code == 0
+    assert "100 B" not in text
+    assert typed("run", *WORDS)[0] == 2  # which is for this machine
