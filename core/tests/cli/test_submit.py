@@ -326,11 +326,11 @@ def test_check_for_a_target_says_what_fits_there(typed: Typed) -> None:
     assert code == 2
     assert "one device has          1 kB  it will not fit" in text
     assert errors.startswith("recipe check: memory: one process needs ")
-    Path("site.yaml").write_text("disk_gb: 1e-6\nnode_memory_gb: 1e-6\n")
+    Path("site.yaml").write_text("disk_gb: 1e-7\nnode_memory_gb: 1e-6\n")
     code, text, errors = typed("check", *WORDS, "train.device=cpu", "--processes-per-node", "4", "--site", "site.yaml")
     assert code == 2
     assert "memory: the 4 processes of a node need" in errors
-    assert "1 kB are free on the target; lower train.keep" in errors
+    assert "100 B are free on the target; lower train.keep" in errors
     assert typed("check", *WORDS, "--nodes", "2", "--processes", "4")[0] == 2
 
 

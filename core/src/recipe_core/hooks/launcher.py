@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from recipe_core.hooks.specs import Spec
+from recipe_core.hooks.target import called
 
 JobState = Literal["waiting", "running", "ended", "unknown"]
 """State of a submitted job. ``unknown``: the batch system could not be asked, or has forgotten the job."""
@@ -59,10 +60,11 @@ class Launcher(Spec):
     ``config`` is the section of the site profile that has the launcher's name. Nothing here imports torch.
     """
 
-    submit: str = ""
+    build: str = field(metadata=called("submission", "config"))
+    submit: str = field(default="", metadata=called("folder", "files"))
     """``package.module:function(folder, files) -> str``: submits the files, which are in ``folder``, and returns the
     id of the job. Empty: the files are printed, for another program to take."""
-    state: str = ""
+    state: str = field(default="", metadata=called("job_id"))
     """``package.module:function(job_id) -> JobState``."""
-    stop: str = ""
+    stop: str = field(default="", metadata=called("job_id", "state"))
     """``package.module:function(job_id, state) -> None``: asks a job to save and stop; cancels one that waits."""

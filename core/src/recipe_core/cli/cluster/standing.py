@@ -102,7 +102,8 @@ def _ended(out: Path, process: Process) -> tuple[State, int | None, str]:
     results = _results(out, process)
     code = process.exit_code if process.exit_code is not None else results.get("exit_code")
     if code == ExitCode.STOPPED or (code in (None, 0) and results.get("stopped")):
-        return "stopped", ExitCode.STOPPED if code is None else code, str(results.get("stopped") or process.reason or "")
+        reason = str(results.get("stopped") or process.reason or "")
+        return "stopped", ExitCode.STOPPED if code is None else code, reason
     if process.exit_code:
         return "failed", process.exit_code, process.reason
     if not results:
