@@ -1,7 +1,8 @@
-"""Check the documentation against the code: links, paths, commands, quoted files, examples, and the core's picture."""
+"""Check the pages against the code: links, paths, commands, quoted files, examples, maps and the core's picture."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shlex
@@ -151,6 +152,15 @@ def rooms() -> dict[str, int]:
     return {name: depth for depth, line in enumerate(lines) for name in re.findall(r"\w+", line)}
 
 
+def wrong_maps() -> Iterator[str]:
+    """Files and folders that the docstring of a package names as its own, and that are not there."""
+    for init in itertools.chain(*(ROOT.glob(f"{part}/**/__init__.py") for part in ("core/src", "plugins/*/src"))):
+        text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        for name in re.findall(r"``(\w+\.py|\w+/)``", text):
+            if not (init.parent / name).exists():
+                yield f"{init.relative_to(ROOT)}: {name}: no such file or folder beside it"
+
+
 def wrong_pictures() -> Iterator[str]:
     """Pictures that differ between pages, rooms that they lack or invent, and arrows that do not point downwards."""
     first, *others = ["".join(text for _, info, text in fences(ROOT / page) if info == "mermaid") for page in PICTURED]
@@ -224,7 +234,7 @@ def wrong_code(page: Path) -> Iterator[str]:
 def main() -> int:
     """Print what is wrong; the exit code says whether anything is."""
     checks = (broken_links, broken_names, broken_stops, wrong_commands, wrong_code)
-    problems = [p for page in PAGES for check in checks for p in check(page)] + list(wrong_pictures())
+    problems = [p for page in PAGES for check in checks for p in check(page)] + [*wrong_maps(), *wrong_pictures()]
     for problem in problems:
         print(problem)
     print(f"{len(PAGES)} pages, {len(problems)} problems")

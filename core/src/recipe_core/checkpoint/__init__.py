@@ -5,5 +5,7 @@
 ``formats/``: the base class, and one file for each format; ``io/``: the files that formats consist of.
 ``ranks/``: checkpoints with one file for each rank. ``convert/``: ``recipe convert``.
 ``match/``: provenance, and comparison with a run. ``inspect.py``: ``recipe inspect`` and ``recipe verify``.
+``locate.py``: the checkpoint that a path means; ``manifest.py``: its files with sizes and SHA-256; ``settings.py``: the
+settings of the formats.
 ``adapter.py``: a model's tensors under the names and shapes of others; ``lazy.py``: tensors read when they are needed.
 """

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their folders, and when one counts as whole. Formats move the bytes."""
+"""The checkpoints of a run: their folders, and the manifest that makes one complete. Formats move the bytes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from recipe_core.files import aside, remove, require_space, sync
 
 T = TypeVar("T")
 SHOWN = 5
-"""So many tensors that are not finite are named; the others are counted."""
+"""Tensors that a message about values that are not finite names; it counts the others."""
 _LEFT = re.compile(r"\.step-\d+\.[0-9a-f]{12}\.(part|old)")
-"""Names that :func:`recipe_core.files.aside` gave, left by a save that was killed."""
+"""Names from :func:`recipe_core.files.aside`, left behind by a save that was killed."""
 
 
 class Checkpoints:
@@ -37,17 +37,17 @@ class Checkpoints:
     the files, rank 0 adds the manifest (``checkpoint.json``), and one rename gives it its name: a failure before that
     leaves the older checkpoints as they were. A failure on one rank is raised on all of them.
 
-    The folder must be one that all ranks see. Saving stops training until the disk has the bytes: it costs what
-    ``torch.save`` and an fsync of this rank's files cost, and reading it once more for SHA-256 (0.3 s for 500 MB on a
-    core with SHA instructions). Of the parts of :meth:`save` (prepare, write, seal, publish) only ``write`` touches the
+    All ranks must see the folder. Saving blocks training until the bytes are on disk: the time of ``torch.save`` and an
+    fsync of this rank's files, and of reading them once more for SHA-256 (0.3 s for 500 MB on a core with SHA
+    instructions). Of the parts of :meth:`save` (prepare, write, seal, publish) only ``write`` touches the
     live tensors: to save in the background, copy the state to the host and run them there.
 
     Args:
         folder: usually ``checkpoints`` in the run folder.
         format: moves the bytes.
         engine: this process's place among the ranks.
-        keep: so many checkpoints stay, the newest; 0 keeps all.
-        keep_best: the one of the lowest validation loss stays too.
+        keep: number of newest checkpoints to keep; 0 keeps all.
+        keep_best: keep the one with the lowest validation loss too.
         trend: the run's losses (on rank 0); the newest checkpoint at which the loss had not risen stays too.
         notes: further files of each checkpoint: name and text.
         context: facts about the run, for the format.
@@ -72,7 +72,7 @@ class Checkpoints:
         val_loss: float | None = None,
         writer: Callable[[Path], None] | None = None,
     ) -> Path:
-        """Write ``state`` as ``step-N`` (in place of one of that step), then remove what is beyond ``keep``.
+        """Write ``state`` as ``step-N`` (replacing one of that step), then remove those beyond ``keep``.
 
         ``val_loss`` is the validation loss at this step, where the run evaluated then; ``writer`` is
         passed on in the :class:`SaveContext`.
@@ -96,7 +96,7 @@ class Checkpoints:
         return final
 
     def require_finite(self, step: int, state: Mapping[str, Any]) -> None:
-        """Call it before ``state`` is saved as that of ``step``.
+        """Check that ``state`` is finite before it is saved as ``step``; collective.
 
         Raises:
             DivergedError: a weight or a state of the optimizer is not finite on one of the ranks; all raise the same.
@@ -118,7 +118,7 @@ class Checkpoints:
             ) from None
 
     def unevaluated(self, step: int) -> bool:
-        """True if ``step-N`` is there and was saved without a validation loss."""
+        """True if ``step-N`` exists and has no validation loss."""
 
         def look() -> bool:
             path = self.folder / f"step-{step}"
@@ -127,7 +127,7 @@ class Checkpoints:
         return self.on_rank_0(look)
 
     def evaluated(self, step: int, val_loss: float) -> None:
-        """Note the validation loss of ``step-N``, which was measured after it was saved."""
+        """Record the validation loss of ``step-N``, measured after the save."""
 
         def note() -> None:
             path = self.folder / f"step-{step}"
@@ -140,9 +140,9 @@ class Checkpoints:
         self.on_rank_0(note)
 
     def newest(self) -> Path | None:
-        """The whole checkpoint of the highest step; None where there is no checkpoint.
+        """The intact checkpoint of the highest step; None if there is no checkpoint.
 
-        Every byte of it is read, each rank a portion. Damaged ones are passed over with a warning.
+        The ranks read every byte together, each a portion. Damaged checkpoints are skipped with a warning.
 
         Raises:
             CheckpointError: there are checkpoints, and all of them are damaged.
@@ -171,7 +171,7 @@ class Checkpoints:
         return None
 
     def _require_no_strays(self, path: Path, problems: list[str]) -> None:
-        """Stop where files that nobody wrote here are all that is wrong: passed over, the folder would be replaced."""
+        """Raise if foreign files are all that is wrong with a checkpoint: once skipped, it would be replaced."""
 
         def check() -> None:
             try:
@@ -185,7 +185,7 @@ class Checkpoints:
             self.on_rank_0(check)
 
     def problems(self, path: Path) -> list[str]:
-        """Everything wrong with a checkpoint, every byte read; empty for a whole one."""
+        """Everything wrong with a checkpoint, from reading every byte; empty for an intact one."""
         try:
             manifest = self.on_rank_0(lambda: read_step(path))
         except CheckpointError as error:
@@ -207,7 +207,7 @@ class Checkpoints:
         self._together(lambda: self.format.load(path, state, self.context.group))
 
     def _prepare(self, final: Path, size: int) -> Path:
-        """An empty folder to write into; clear what a killed save left."""
+        """An empty folder to write into, without the leftovers of a killed save."""
 
         def make() -> str:
             self._tidy()
@@ -235,7 +235,7 @@ class Checkpoints:
             (part / name).write_text(text, encoding="utf-8")
 
     def _seal(self, part: Path, step: int, val_loss: float | None) -> Manifest:
-        """The manifest of what was written, once all of it is on the disk."""
+        """The manifest of the written files, once all of them are on disk."""
         names = self.on_rank_0(lambda: manifests.names(part))
         portions = self._together(lambda: {name: manifests.measure(part / name) for name in self._portion(names)})
         files: dict[str, Entry] = {name: entry for portion in portions for name, entry in portion.items()}
@@ -268,14 +268,14 @@ class Checkpoints:
         self._retention.prune(self._names(), saved, self._damaged)
 
     def _keep_aside(self, path: Path) -> None:
-        """Give another name to what stands where a checkpoint is to be, and is not one of ours."""
+        """Rename a file or folder that stands in the place of a checkpoint and that no run wrote."""
         other = aside(path, "kept")
         other = other.with_name(other.name[1:])  # for the user to see
         path.replace(other)
         self.warn(f"{path}: is called {other.name} from now on: {NOT_OURS}")
 
     def _tidy(self) -> None:
-        """Remove what a killed save left; put back a checkpoint that it was about to replace."""
+        """Remove the leftovers of a killed save; restore a checkpoint that it was about to replace."""
         left = [path for path in self.folder.glob(".step-*") if _LEFT.fullmatch(path.name)]
         for part in (path for path in left if path.suffix == ".part"):
             remove(part)
@@ -287,7 +287,7 @@ class Checkpoints:
                 old.replace(final)
 
     def _names(self) -> list[str]:
-        """Folders of checkpoints, whole or not, the highest step first."""
+        """Folders of checkpoints, intact or not, highest step first."""
         if not self.folder.is_dir():
             return []
         names = {int(m[1]): p.name for p in self.folder.iterdir() if (m := STEP.fullmatch(p.name)) and p.is_dir()}
@@ -315,7 +315,7 @@ class Checkpoints:
             )
 
     def _portion(self, names: list[str]) -> list[str]:
-        """This rank's portion of ``names``, which stand largest first."""
+        """This rank's portion of ``names``, which are sorted by size, largest first."""
         return names[self.engine.rank :: self.engine.world_size]
 
     def on_rank_0(self, action: Callable[[], T]) -> T:

@@ -3,7 +3,8 @@
 ``conformance.py``: the tests that every plugin inherits; read it first. ``runs.py``: run recipes through the real
 command. ``spawn.py``: run a function on several ranks; ``forks.py``, ``forked_rank.py``: do so fast.
 ``checkpoints.py``, ``activations.py``: convert checkpoints, and measure what autograd keeps. ``toy.py``,
-``toy_parts.py``: a plugin small enough to read in a minute. A plugin's whole conformance test is::
+``toy_parts.py``: a plugin small enough to read in a minute. ``packages.py``, ``hosts.py``: imitations of installed
+packages and of machines. A plugin's whole conformance test is::
 
     from recipe_core.testing import PluginConformance
 

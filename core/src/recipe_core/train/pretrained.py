@@ -1,6 +1,6 @@
-"""Where a recipe that goes on from a trained model finds it: a run of another recipe, or a checkpoint of any format.
+"""Pre-trained models for a recipe that starts from one: a run of another recipe, or a checkpoint of any format.
 
-No torch here: what needs it is imported when it is called.
+Imports no torch itself; functions that need it import it when called.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_AD
 
 
 class TrainingFailedError(RecipeError):
-    """A run that another run needs did not come to its end."""
+    """A run that another run needs failed."""
 
 
 def job_of(name: str) -> Job:
@@ -47,21 +47,21 @@ def job_of(name: str) -> Job:
 
 
 def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | None:
-    """The folder of a finished run of ``recipe run NAME``, which is made in ``cache`` unless it is there.
+    """The folder of a finished run of ``recipe run NAME`` in ``cache``; runs it first if there is none.
 
-    It is a program of its own, with its lines on the console: nothing that it holds stays in this process. Several
-    processes may ask at once: one trains, the others wait. One that was interrupted goes on where it stopped.
+    The run is a separate process that prints to this console, so that its memory is free afterwards. If several
+    processes call this at once, one trains and the others wait. An interrupted run resumes.
 
     Args:
         name: recipe, or recipe:variant.
         cache: folder of this machine.
-        stopped: says whether a signal came; the run is then told to save and to end.
+        stopped: returns something true once a signal has arrived; the run then saves and ends.
 
     Returns:
         The run folder; None where a signal ended it.
 
     Raises:
-        TrainingFailedError: the run failed; what it said stands on the console.
+        TrainingFailedError: the run failed; its messages are on the console.
         DiskError: ``cache`` cannot be written.
     """
     from filelock import FileLock
@@ -83,24 +83,24 @@ def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | Non
 
 
 def checkpoint_at(path: Path) -> StoredCheckpoint:
-    """The checkpoint that ``path`` is or holds, its sizes compared but not its bytes.
+    """The checkpoint at or below ``path``; file sizes are checked, hashes are not.
 
     Raises:
-        CheckpointError: there is none that is whole and of a known format.
+        CheckpointError: there is no intact checkpoint of a known format.
     """
     return find(load(), path, hashes=False)
 
 
 def to_hugging_face(source: Path, target: Path, recipe: str | None = None) -> None:
-    """Make the folder ``target``, which Hugging Face's ``from_pretrained`` reads, of the weights of any checkpoint.
+    """Convert the weights of any checkpoint into ``target``, a folder for Hugging Face's ``from_pretrained``.
 
     Args:
-        source: a run folder (its newest checkpoint is taken), a checkpoint's folder or file.
+        source: a run folder (its newest checkpoint is used), or a checkpoint's folder or file.
         target: a new folder, which appears when it is complete.
-        recipe: a recipe of the model in ``source``, where that does not tell.
+        recipe: a recipe with the model of ``source``, where the checkpoint records none.
 
     Raises:
-        CheckpointError: ``source`` is damaged, or holds a model that has no form at Hugging Face.
+        CheckpointError: ``source`` is damaged, or Hugging Face has no counterpart of its model.
         DiskError: ``target`` cannot be written.
     """
     registry = load()
@@ -110,7 +110,7 @@ def to_hugging_face(source: Path, target: Path, recipe: str | None = None) -> No
 
 
 def _folder(name: str, cache: Path) -> Path:
-    """Another one for other settings, another Python (whose text may be the corpus) and another PyTorch."""
+    """The folder for these settings, this Python (whose text may be the corpus) and this PyTorch."""
     from importlib.metadata import version
 
     made_by = [job_of(name).as_yaml(), sys.version, version("torch")]
@@ -126,7 +126,7 @@ def _finished(out: Path) -> bool:
 
 
 def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
-    """``recipe run NAME --out OUT`` in a process of its own, which ends when this one does; its exit code."""
+    """Run ``recipe run NAME --out OUT`` as a child process that ends with this one; return its exit code."""
     alone = (*_OF_A_RANK, "SLURM_STEP_ID")
     env = {key: value for key, value in os.environ.items() if key not in alone and not key.startswith("TORCHELASTIC_")}
     env[SUPERVISOR] = str(os.getpid())

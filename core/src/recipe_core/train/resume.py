@@ -30,7 +30,7 @@ from recipe_core.settings.job import Job
 from recipe_core.train import optim
 
 SHOWN = 5
-"""So many names are listed; the others are counted."""
+"""Names that a message lists; it counts the others."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ def begin(
     job: Job, engine: Engine, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
     progress: Progress,
 ) -> str:  # fmt: skip
-    """Take over what ``train.resume`` and ``train.init_from`` say, and return it in words. All ranks call it.
+    """Load the checkpoint that ``train.resume`` or ``train.init_from`` names, and describe it for the log; collective.
 
     Raises:
         ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
@@ -191,8 +191,8 @@ def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer
 
 
 def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The wider copies of the weights, made now, so that they are filled from the source themselves: those of the first
-    step would be made of what bf16 weights have left of it."""
+    """The fp32 copies of the weights, made before loading, so that the source fills them directly: copies made at the
+    first step would come from weights already rounded to bf16."""
     states = model.with_others(gather_state(model.module, optimizer))["optimizer"]["state"]
     return {name: moments["master"] for name, moments in states.items() if "master" in moments}
 
@@ -200,7 +200,7 @@ def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, tor
 def _fill_weights(
     job: Job, source: StoredCheckpoint, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
 ) -> tuple[list[str], list[str]]:
-    """Fill ``wanted`` and their wider copies.
+    """Fill ``wanted`` and their fp32 copies.
 
     Returns:
         The names of what the source may lack, and does; and lines for the log.
@@ -236,7 +236,7 @@ def _fitting_weights(
 
 
 def _widest(provenance: Provenance, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights ``opened``; where these are narrow and their optimizer kept wider copies, the copies."""
+    """The weights in ``opened``, or their fp32 copies where the optimizer of a bf16 model has them."""
     tensors: dict[str, Any] = provenance.ours(opened, source.format, source.path)["model"]
     if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in tensors.values()):
         return tensors
@@ -249,6 +249,6 @@ def _widest(provenance: Provenance, source: StoredCheckpoint, opened: Mapping[st
 
 
 def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:
-    """Progress with the samples that so many steps consume, where others counted steps alone."""
+    """Progress with its number of samples, computed from the steps where a checkpoint counts steps alone."""
     step, samples = int(progress["step"]), progress.get("consumed_samples")
     return {"step": step, "consumed_samples": step * global_batch if samples is None else int(samples)}

@@ -1,1 +1,4 @@
-"""``recipe convert``: one checkpoint as another, checked before it appears."""
+"""``recipe convert``: one checkpoint as another, checked before it appears.
+
+``convert.py``: tensor by tensor; read it first. ``outputs.py``: a model's outputs with the weights before and after.
+"""

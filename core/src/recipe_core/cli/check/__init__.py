@@ -1,4 +1,8 @@
-"""Checks of the parts of a job together, with the files, the processes and the disk."""
+"""Checks of the parts of a job together, with the files, the processes and the disk.
+
+``parts.py``: settings that must fit each other; read it first. ``layout.py``: the layout and the processes.
+``estimate.py``: memory, operations and checkpoints before a run. ``machine.py``: this machine's memory and cores.
+"""
 
 from __future__ import annotations
 

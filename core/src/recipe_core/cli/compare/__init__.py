@@ -1,1 +1,3 @@
-"""``recipe compare``: ``compare.py`` lays runs over each other, ``table.py`` and ``plot.py`` show them."""
+"""``recipe compare``: ``command.py`` is its command line, ``compare.py`` lays runs over each other, ``table.py`` and
+``plot.py`` show them.
+"""

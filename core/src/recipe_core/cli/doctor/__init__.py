@@ -1,4 +1,7 @@
-"""Installed packages, devices and plugins: do they work, and the way out if not. Imports no torch itself."""
+"""Installed packages, devices and plugins: do they work, and the way out if not. Imports no torch itself.
+
+``packages.py``, ``plugins.py``, ``machine.py``, ``variables.py``: the topics; each yields findings.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Text for ``recipe prepare``: files and dumps to documents, documents to clean text and to sentences.
 
-``readers.py``: files to records; read it first. ``inputs.py``: the files that the inputs name. ``stream.py``:
-unpacking and decoding; ``lines.py``, ``json_lines.py``: lines and JSON lines of a stream. ``settings.py``: settings,
-records and counts. ``wikitext/``: pages of MediaWiki dumps to prose. ``sentences.py``: text to sentences.
-``library.py``: the English text that CPython carries.
+``readers.py``: files to records; read it first. ``inputs.py``: the files that the inputs name. ``stream.py``: unpacking
+and decoding; ``lines.py``, ``json_lines.py``: lines and JSON lines of a stream. ``wikitext/``: pages of MediaWiki dumps
+to prose. ``sentences.py``: text to sentences. ``library.py``: the English text that CPython carries.
 """
 
 from __future__ import annotations
