@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from recipe_core.checkpoint.manifest import Manifest
+from recipe_core.checkpoint.manifest import Manifest, measure
 from recipe_core.train.metrics.curves import read_rows
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -190,3 +192,34 @@ def test_resuming_a_model_that_was_loaded_is_compared_by_its_config(
         done = fine_tune(*words, f"train.resume={step}", out=tmp_path / out)
         assert done.code == 2
         assert "  - layer_norm_eps: 1e-12 there, 1e-05 in this run\n  - num_attention_heads: 2 there, 4 in" in done.text
+
+
+def test_files_of_the_trainer_that_it_cannot_load(
+    folder: Path, bert: Path, tmp_path: Path, fine_tune: Callable[..., Any]
+) -> None:
+    """Sealed anew, so that no check sum tells: somebody made them, or another version of a library did."""
+    words, out = (*WORDS, f"model.source={bert}", f"data.folder={folder}"), tmp_path / "run"
+    assert fine_tune(*words, "train.stop_after=2", out=out).code == 0
+    checkpoint = out / "checkpoints" / "step-2"
+    manifest = Manifest.read(checkpoint)
+    for name, value in [
+        ("optimizer.pt", [1]),
+        ("optimizer.pt", {"state": {}, "param_groups": []}),
+        ("rng_state.pth", {"python": 1}),
+        ("scheduler.pt", {"last_epoch": "x", "_step_count": None}),
+        ("trainer_state.json", None),
+    ]:
+        file = checkpoint / name
+        content = file.read_bytes()
+        if value is None:
+            file.write_text('{"global_step": 2, "log_history": 5, "epoch": "x", "stateful_callbacks": 3}')
+        else:
+            torch.save(value, file)
+        replace(manifest, files={**manifest.files, name: measure(file)}).write(checkpoint)
+        done = fine_tune(*words, "train.stop_after=1", out=out)
+        assert done.code == 2, (name, value, done.text)
+        assert str(checkpoint) in done.text
+        assert "Traceback" not in done.text
+        file.write_bytes(content)
+    manifest.write(checkpoint)
+    assert fine_tune(*words, "train.stop_after=1", out=out).code == 0

@@ -54,6 +54,7 @@ class CheckpointFiles:
             *([("step", f"{step:,}" if isinstance(step, int) else str(step))] if step is not None else []),
             *_manifest_rows(source.manifest),
             *([("not checked", unchecked)] if (unchecked := source.unchecked()) else []),
+            *([("not checked", "the bytes of its files; `recipe verify` compares them")] if source.manifest else []),
             *_contents(state),
         ]
         return Inspection(kind="checkpoint", facts=tuple(facts))
@@ -76,7 +77,22 @@ class CheckpointFiles:
             source = find(self._registry, path, hashes=False)
         except PluginError:  # its bytes are right; what they mean, only the plugin that is missing knows
             return []
-        return _not_finite(source)
+        return self._contradictions(source) or _not_finite(source)
+
+    def _contradictions(self, source: StoredCheckpoint) -> list[str]:
+        """Differences between what the manifest says of format and step, and what is in the files."""
+        manifest = source.manifest
+        assert manifest is not None  # find() requires one of a checkpoint of ours
+        by_files = [spec.name for spec in formats_at(self._registry, source.path)]
+        if by_files and manifest.format not in by_files:
+            return [f"{manifests.NAME} says format {manifest.format}, and its files are of {' or '.join(by_files)}"]
+        try:
+            step = source.open().get("progress", {}).get("step")
+        except CheckpointError as error:
+            return [str(error)]
+        if isinstance(step, int) and step != manifest.step:
+            return [f"{manifests.NAME} says step {manifest.step}, and its files are of step {step}"]
+        return []
 
     def unchecked(self, path: Path) -> str:
         """A sentence that names the files without check sums; empty if all have some."""
@@ -97,7 +113,7 @@ def _manifest_rows(manifest: Manifest | None) -> Iterator[Row]:
 def _damage(path: Path) -> list[str]:
     """Problems of a checkpoint with a manifest."""
     try:
-        manifest = Manifest.read(path)
+        manifest = manifests.read_step(path)
     except CheckpointError as error:
         return [str(error)]
     return manifest.wrong_files(path) or manifest.wrong_hashes(path, manifest.files)

@@ -13,6 +13,7 @@ from recipe_core.checkpoint.io import hub_files
 from recipe_core.checkpoint.io.archive import has_check_sums
 from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
 from recipe_core.errors import CheckpointError
+from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, Part
 
@@ -72,15 +73,13 @@ class StoredCheckpoint:
         Raises:
             CheckpointError: the file is damaged.
         """
-        import yaml
-
         path = self.folder / "job.yaml"
         if not path.is_file():
             return {}
         try:
-            sections = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise CheckpointError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+            sections = read_yaml(path)
+        except (OSError, DocumentError) as error:
+            raise CheckpointError(f"{path}: cannot be read as YAML ({error})") from error
         return sections if isinstance(sections, Mapping) else {}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from recipe_core.data.sealed import file_problem, sealed, unlisted, unsealed
 from recipe_core.errors import CheckpointError
 from recipe_core.files import digest, sync, write_text
+from recipe_core.files.documents import read_text
 
 NAME = "checkpoint.json"
 STEP = re.compile(r"step-(0|[1-9][0-9]*)")
@@ -60,7 +61,7 @@ class Manifest:
             CheckpointError: there is none, or it is damaged; the message leaves it to the caller to name ``folder``.
         """
         try:
-            plain = unsealed((folder / NAME).read_text(encoding="utf-8"))
+            plain = unsealed(read_text(folder / NAME))
             _require_known(plain)
             files = {name: Entry(size=int(e["size"]), sha256=str(e["sha256"])) for name, e in plain["files"].items()}
             return cls(
@@ -72,7 +73,7 @@ class Manifest:
             raise CheckpointError(f"no {NAME} in it, so it was not written to its end") from error
         except OSError as error:
             raise CheckpointError(f"{NAME} cannot be read ({error.strerror or error})") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
 
     def wrong_files(self, folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.files import digest
+from recipe_core.files.documents import parse_json
 
 VERSION = 2
 """From 2 on a manifest has a digest of its own. Those from before have neither version nor digest."""
@@ -30,7 +31,7 @@ def unsealed(text: str) -> dict[str, Any]:
         ValueError: it is no JSON, or not what was written, or of a newer version.
         TypeError: it is JSON of something else.
     """
-    plain = json.loads(text)
+    plain = parse_json(text)
     if not isinstance(plain, dict):
         raise TypeError(f"expected an object, found {type(plain).__name__}")
     version, digest = plain.get(_VERSION), plain.pop(_DIGEST, None)
@@ -69,5 +70,8 @@ def unlisted(folder: Path, listed: Collection[str], manifest: str) -> list[str]:
 
 
 def _digest(plain: Mapping[str, Any]) -> str:
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    try:
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     return hashlib.sha256(text.encode()).hexdigest()

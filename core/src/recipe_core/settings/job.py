@@ -10,6 +10,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.files import require_local
+from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.registry import PARTS, PartKind, Registry
 from recipe_core.hooks.specs import (
     CheckpointFormat,
@@ -256,16 +257,14 @@ def _is_path(target: str) -> bool:
 
 
 def _read_file(target: str | Path) -> Mapping[str, Any]:
-    import yaml
-
     require_local(target, "FILE")
     path = Path(target)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from error
+    except DocumentError as error:
+        raise ConfigError(f"{path}: is not YAML ({error})") from error
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}: expected settings as `recipe show NAME` prints them, got {type(data).__name__}")
     return data

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from recipe_core.errors import PluginError
+from recipe_core.files.documents import parse_yaml
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 11):
@@ -58,12 +59,10 @@ class _Variants(Mapping[str, Mapping[str, Any]]):
 
 
 def _load(file: Traversable) -> Mapping[str, Any]:
-    import yaml
-
     try:
-        sections = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PluginError(f"{file}: is not YAML ({' '.join(str(error).split())})") from error
+        sections = parse_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PluginError(f"{file}: is not YAML ({error})") from error
     if not isinstance(sections, Mapping):
         raise PluginError(f"{file}: expected sections with settings, got {sections!r}")
     return sections

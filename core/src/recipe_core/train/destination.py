@@ -10,6 +10,7 @@ from pathlib import Path
 
 from recipe_core.errors import ConfigError, DiskError, LaunchError
 from recipe_core.files import disk_error, require_local
+from recipe_core.files.documents import MOST_YAML, DocumentError, parse_yaml, read_text
 from recipe_core.launch.process import started
 from recipe_core.launch.worker import Worker
 from recipe_core.train.metrics.curves import METRICS, read_lines
@@ -49,15 +50,13 @@ def begun(out: Path) -> bool:
 
 def _is_our_job(path: Path) -> bool:
     """True if a run wrote the file: it has all sections and no comment. Other programs have a job.yaml too."""
-    import yaml
-
     try:
-        text = path.read_text(encoding="utf-8")
-        settings = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        text = read_text(path, MOST_YAML)
+        sections = parse_yaml(text)
+    except (OSError, DocumentError):
         return False
     commented = any(line.lstrip().startswith("#") for line in text.splitlines())
-    return isinstance(settings, Mapping) and settings.keys() >= _SECTIONS and not commented
+    return isinstance(sections, Mapping) and sections.keys() >= _SECTIONS and not commented
 
 
 def new_folder(name: str) -> Path:

@@ -8,12 +8,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import disk_error, lock_now, write_text
+from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
@@ -76,8 +75,8 @@ def require_own(out: Path, job: Job) -> None:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        sections = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        sections = read_yaml(path)
+    except (OSError, DocumentError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({error}); give another --out") from error
     if not isinstance(sections, Mapping):
         raise ConfigError(f"{path}: expected settings as `recipe show` prints them; give another --out")

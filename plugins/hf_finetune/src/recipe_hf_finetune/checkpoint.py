@@ -11,8 +11,12 @@ from torch.distributed import ProcessGroup
 
 from recipe_core import NO_RUN, CheckpointError, Format, NoSettings, SaveContext
 from recipe_core.checkpoint.formats.hf import Hf
+from recipe_core.checkpoint.io.torch_save import read_tree
+from recipe_core.files.documents import read_json
 
 STATE = "trainer_state.json"
+TRAINING = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+"""Patterns of the files, beside the model and :data:`STATE`, from which the Trainer continues."""
 
 
 class TrainerFormat(Format):
@@ -45,10 +49,22 @@ class TrainerFormat(Format):
         """
         folder = path if path.is_dir() else path.parent
         try:
-            step = int(json.loads((folder / STATE).read_text(encoding="utf-8"))["global_step"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            step = int(read_json(folder / STATE)["global_step"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise CheckpointError(f"{folder / STATE}: is missing or damaged ({error})") from error
         return {**self._hf.open(folder), "progress": {"step": step}}
+
+    def require_training_state(self, folder: Path) -> None:
+        """Require that everything from which the Trainer continues can be read: it would end in a traceback.
+
+        Raises:
+            CheckpointError: a file is damaged, takes more memory than it has bytes, or names what no checkpoint needs.
+        """
+        self.open(folder)
+        for pattern in TRAINING:
+            for file in sorted(folder.glob(pattern)):
+                if not isinstance(read_tree(file, inert=lambda name: name.startswith(("numpy.", "_codecs."))), Mapping):
+                    raise CheckpointError(f"{file}: damaged, it does not hold what the Trainer saves")
 
     def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
         """Fill the model's tensors and the position.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from recipe_core import Job, PluginError, RecipeError
 from recipe_core.checkpoint.match.same_model import require_consistent, require_same
 from recipe_core.engine.select import spec_of
+from recipe_core.files.documents import read_json
 from recipe_core.train.pretrained import checkpoint_at, job_of
 from recipe_hf_finetune.model.source import RECIPE, has_tokenizer, ready
 from recipe_hf_finetune.settings import SequenceClassifier, settings
@@ -147,7 +147,7 @@ def _length(job: Job) -> Iterator[str]:
     if not place or not path.is_file():
         return
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
+        recorded = read_json(path)
         positions = int(recorded.get("max_position_embeddings") or 0)
     except (OSError, ValueError, AttributeError, TypeError) as error:
         yield f"model.source: {path}: cannot be read as JSON ({error})"

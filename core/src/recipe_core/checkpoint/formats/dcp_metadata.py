@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -45,10 +46,37 @@ def read_metadata(folder: Path) -> Metadata:
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise CheckpointError(f"{path}: damaged, it holds no metadata of torch.distributed.checkpoint")
     try:
+        _require_types(metadata)
         _require_consistent(path, metadata)
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error})") from error
     return metadata
+
+
+def _require_types(metadata: Metadata) -> None:
+    """Every number is one, every name a text: an object of a pickle has the attributes that the pickle gave it."""
+    _require(isinstance(metadata.state_dict_metadata, dict), "the list of tensors is no dict")
+    for index, info in metadata.storage_data.items():
+        _require(isinstance(index.fqn, str) and isinstance(info.relative_path, str), "a name is no text")
+        _require(index.offset is None or _sizes(index.offset), f"{index.fqn} has no place")
+        _require(_sizes((info.offset, info.length)), f"{index.fqn} is stored at no place of {info.relative_path}")
+    for name, entry in metadata.state_dict_metadata.items():
+        _require(isinstance(name, str), "a name is no text")
+        if not isinstance(entry, BytesStorageMetadata):
+            _require(isinstance(entry, TensorStorageMetadata), f"{name} is neither tensor nor bytes")
+            _require(_sizes(entry.size) and isinstance(entry.chunks, list), f"{name} has no shape")
+            _require(all(_sizes(c.offsets) and _sizes(c.sizes) for c in entry.chunks), f"{name} has no pieces")
+    for name, place in (metadata.planner_data or {}).items():
+        _require(isinstance(place, tuple) and all(isinstance(part, str | int) for part in place), f"{name} is nowhere")
+
+
+def _require(right: bool, wrong: str) -> None:
+    if not right:
+        raise TypeError(wrong)
+
+
+def _sizes(values: object) -> bool:
+    return isinstance(values, tuple) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
 def _require_consistent(path: Path, metadata: Metadata) -> None:
@@ -94,14 +122,18 @@ def _require_whole(metadata: Path, name: str, entry: TensorStorageMetadata | Byt
 def _require_apart(metadata: Path, name: str, entry: TensorStorageMetadata) -> None:
     """The pieces of a tensor lie within it, and none over another."""
     pieces = sorted(_ranges(chunk) for chunk in entry.chunks if math.prod(chunk.sizes))
-    for number, piece in enumerate(pieces):
+    for piece in pieces:
         if any(end > size for (_, end), size in zip(piece, entry.size, strict=True)):
             raise CheckpointError(f"{metadata}: a piece of {name} reaches beyond its end; it is damaged")
-        for other in pieces[number + 1 :]:
-            if piece and other[0][0] >= piece[0][1]:
-                break  # as all that follow
-            if all(a < d and c < b for (a, b), (c, d) in zip(piece, other, strict=True)):
-                raise CheckpointError(f"{metadata}: two pieces of {name} lie over each other; it is damaged")
+    if len(pieces) < 2:
+        return
+    places = np.array(pieces, dtype=np.int64).reshape(len(pieces), -1, 2)
+    begins, ends = places[..., 0], places[..., 1]
+    for number in range(len(pieces) - 1):
+        # Those that follow begin at the same place of the first dimension or further on.
+        near = slice(number + 1, int(np.searchsorted(begins[:, 0], ends[number, 0])) if begins.shape[1] else None)
+        if ((begins[near] < ends[number]) & (begins[number] < ends[near])).all(axis=1).any():
+            raise CheckpointError(f"{metadata}: two pieces of {name} lie over each other; it is damaged")
 
 
 def _ranges(chunk: ChunkStorageMetadata) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from recipe_core.checkpoint.lazy import Lazy, fill, lazy
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.errors import CheckpointError
+from recipe_core.files.documents import DocumentError, parse_json, read_json, read_text
 
 SAFE, BIN = "model.safetensors", "pytorch_model.bin"
 CONFIG = "config.json"
@@ -77,8 +78,8 @@ class Hf(Format):
                 raise CheckpointError(f"{file}: {min(twice)} is in another file of this folder too")
             tensors |= stored
         try:
-            files = {name: (folder / name).read_text(encoding="utf-8") for name in TEXTS if (folder / name).is_file()}
-        except (OSError, UnicodeDecodeError) as error:
+            files = {name: read_text(folder / name) for name in TEXTS if (folder / name).is_file()}
+        except (OSError, DocumentError) as error:
             raise CheckpointError(f"{folder}: {error}") from error
         if CONFIG in files:
             _require_object(folder / CONFIG, files[CONFIG])
@@ -128,8 +129,8 @@ def _pickled(file: Path) -> dict[str, Any]:
 
 def _require_object(path: Path, text: str) -> None:
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = parse_json(text)
+    except DocumentError as error:
         raise CheckpointError(f"{path}: is not JSON ({error})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")
@@ -138,7 +139,7 @@ def _require_object(path: Path, text: str) -> None:
 def _indexed(index: Path) -> dict[Path, set[str]]:
     tensors_of: dict[str, set[str]] = {}
     try:
-        for tensor, name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
+        for tensor, name in read_json(index)["weight_map"].items():
             tensors_of.setdefault(name, set()).add(tensor)
         files = {index.parent / name: tensors_of[name] for name in sorted(tensors_of)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import re
+import stat
 import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ _PLACE = re.compile(r"(dp_rank|tp_rank|pp_rank|mp_rank|tensor)_(\d+)(?:_(\d{3})\
 """The rank or the tensor number in a file's path."""
 _WRITTEN_AS = ".written_as"
 """A record of ours: folder and name under which a rank's file was written. torch.save has the name as the archive's."""
+_MOST_UNPACKED = 64 << 20
+"""Bytes that compressed records unpack to at most, beside twice what they have: weights hardly compress."""
 _STEP = 1 << 20
 """Bytes that are read at once: they are in the processor's cache when their check sum is taken."""
 
@@ -98,6 +101,7 @@ def records(path: Path, begin: int = 0, length: int | None = None) -> dict[int, 
         file = cast("BinaryIO", FileSlice(whole, begin, length)) if length is not None else whole
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
+            _require_packed_moderately(path, infos)
             summed = any(info.CRC for info in infos if info.file_size)
             for info in infos:
                 at = _first_byte(file, info)
@@ -110,6 +114,17 @@ def records(path: Path, begin: int = 0, length: int | None = None) -> dict[int, 
     if length is None and infos:
         _require_place(path, infos[0].filename.split("/")[0])
     return found
+
+
+def _require_packed_moderately(path: Path, infos: Iterable[zipfile.ZipInfo]) -> None:
+    """Refuse an archive whose compressed records would fill the memory: a megabyte of zeros packs into a kilobyte."""
+    packed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
+    unpacked = sum(info.file_size for info in packed)
+    if unpacked > _MOST_UNPACKED + 2 * sum(info.compress_size for info in packed):
+        raise CheckpointError(
+            f"{path}: refused, its {len(packed)} compressed records would unpack to {unpacked / 1e6:,.0f} MB, which no "
+            "weights do; get it as torch.save writes it, uncompressed"
+        )
 
 
 def written_as(path: Path) -> dict[str, bytes]:
@@ -194,9 +209,24 @@ def _cut_short(path: Path, missing: int) -> str:
     return f"{path}: it ends {missing:,} bytes too early; it is cut short"
 
 
+def require_regular(path: Path) -> None:
+    """Require that ``path`` is a file: a pipe may never end, and a device has neither size nor end.
+
+    Raises:
+        CheckpointError: it is something else, or cannot be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"{path}: is no regular file, so it holds no checkpoint")
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
+        require_regular(path)
         with path.open("rb", buffering=0) as file:
             yield cast("BinaryIO", file)
     except OSError as error:

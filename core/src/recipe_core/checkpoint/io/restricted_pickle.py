@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from recipe_core.errors import CheckpointError
+from recipe_core.files.documents import DocumentError, read_data
 
+MOST_PICKLE = 1 << 30
+"""Bytes of a pickle without tensors at most; a checkpoint of 100,000 shards has some 30 MB of metadata."""
 _PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
 _BUFFERS = ("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER")
 
@@ -70,13 +73,15 @@ def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
         CheckpointError: the file is missing or damaged, or names a forbidden global (nothing of it was called).
     """
     try:
-        data = path.read_bytes()
+        data = read_data(path, MOST_PICKLE)
         _require_bounded(data)
         return _Unpickler(io.BytesIO(data), permits).load()
     except ForbiddenGlobalError as error:
         raise CheckpointError(forbidden(path, error.name)) from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except DocumentError as error:
+        raise CheckpointError(f"{path}: {error}; it is no pickle of a checkpoint") from error
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(f"{path}: damaged, not readable as a pickle ({type(error).__name__}: {error})") from error
 

@@ -27,9 +27,12 @@ from recipe_core.checkpoint.io.restricted_pickle import stand_in, unreadable
 from recipe_core.checkpoint.lazy import Lazy, lazy, mapped
 from recipe_core.errors import CheckpointError, DiskFullError
 from recipe_core.files import disk_error
+from recipe_core.files.documents import require_bounded
 
 ALIGNMENT = 64
 """Storages begin at multiples of so many bytes, as torch.save has it."""
+_MOST_VALUES = 10_000_000
+"""Tensors, numbers and texts in a file at most; the optimizer of a model of 100,000 tensors has a million."""
 _IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
 """Globals beside weights in files from before the archives, whose globals cannot be listed."""
 
@@ -55,12 +58,14 @@ def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
             # On the meta device a storage has no bytes, and says where they are in the file.
             with _standing_in(path, inert):
                 tree = torch.load(path, map_location="meta", weights_only=True)
+            _require_bounded(tree)
             if all(_within(leaf, records) for leaf in _tensors(tree)):
                 return mapped(tree, lambda leaf: _leaf(leaf, records) if isinstance(leaf, Tensor) else leaf)
             with path.open("rb") as file:
                 archive.require_sound(file, path)
         with _standing_in(path, inert):
             tree = torch.load(path, map_location="cpu", weights_only=True)
+        _require_bounded(tree)
     except CheckpointError:
         raise
     except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
@@ -100,6 +105,17 @@ def write_tree(path: Path | None, tree: Any) -> None:
         for tensor in tensors:  # also after a failure: the other ranks wait in the gathering
             if tensor.together:
                 tensor.read()
+
+
+def _require_bounded(tree: Any) -> None:
+    """Refuse a pickle whose lists refer to others again and again, before it is walked through."""
+    require_bounded(tree, _children, _MOST_VALUES)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) and not isinstance(value, torch.Size) else ()
 
 
 def _tensors(tree: Any) -> list[Tensor]:

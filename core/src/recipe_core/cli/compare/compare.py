@@ -15,6 +15,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, DataError, did_you_mean
 from recipe_core.files import write_text
+from recipe_core.files.documents import DocumentError, read_json, read_yaml
 from recipe_core.settings.fill import flat
 from recipe_core.train.metrics.curves import METRICS, Curve
 from recipe_core.train.metrics.golden import away, within
@@ -195,15 +196,13 @@ def _is_golden(path: Path) -> bool:
 
 def _settings(curve: Curve) -> dict[str, Any]:
     """The settings of a run and its machine, by path of the setting; empty if unknown."""
-    import yaml
-
     found: dict[str, Any] = {}
     for name in ("job.yaml", "results.json"):
         path = curve.beside(name)
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}  # JSON is YAML
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+            data = (read_yaml if name == "job.yaml" else read_json)(path) if path else {}
+        except (OSError, DocumentError) as error:
+            raise DataError(f"{path}: cannot be read ({error})") from error
         if isinstance(data, Mapping):
             found |= dict(flat(data)) if name == "job.yaml" else {key: data[key] for key in WHERE if key in data}
     return found

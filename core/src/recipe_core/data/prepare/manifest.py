@@ -13,6 +13,7 @@ from typing import Any
 from recipe_core.data.sealed import file_problem, sealed, unlisted, unsealed
 from recipe_core.errors import DataError
 from recipe_core.files import digest
+from recipe_core.files.documents import read_text
 
 NAME = "manifest.json"
 LOCK, JOURNAL = "lock", "journal.jsonl"
@@ -37,7 +38,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / NAME
     try:
-        content = unsealed(path.read_text(encoding="utf-8"))
+        content = unsealed(read_text(path))
         if not isinstance(content.get("files", {}), dict):
             raise TypeError("it does not hold what `recipe prepare` writes")
     except FileNotFoundError:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from recipe_bert_dp.data.shards import Arrays, vocabulary_beside
 from recipe_core import DataError
+from recipe_core.data.tokenizer import require_tokenizer
+from recipe_core.files.documents import DocumentError, read_text
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,12 @@ class Pieces:
 
 
 def _read(path: Path) -> dict[int, str]:
-    try:
-        if path.suffix != ".json":
-            return dict(enumerate(path.read_text(encoding="utf-8").splitlines()))
+    if path.suffix == ".json":
         from tokenizers import Tokenizer
 
-        return {number: piece for piece, number in Tokenizer.from_file(str(path)).get_vocab().items()}
-    except Exception as error:  # the library tokenizers raises Exception itself
+        vocabulary = Tokenizer.from_str(require_tokenizer(path)).get_vocab()
+        return {number: piece for piece, number in vocabulary.items()}
+    try:
+        return dict(enumerate(read_text(path).splitlines()))
+    except (OSError, DocumentError) as error:
         raise DataError(f"{path}: cannot be read as a vocab.txt or tokenizer.json ({error})") from error

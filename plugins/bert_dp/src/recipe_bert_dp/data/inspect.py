@@ -96,8 +96,8 @@ def _shapes(paths: list[Path]) -> dict[Path, Shape]:
 
 
 def _blocks(file: Any, path: Path, shape: Shape) -> Iterator[tuple[int, Arrays]]:
-    for start in range(0, shape.rows, shards.ROWS_AT_ONCE):
-        stop = min(start + shards.ROWS_AT_ONCE, shape.rows)
+    for start in range(0, shape.rows, shape.rows_at_once):
+        stop = min(start + shape.rows_at_once, shape.rows)
         yield start, shards.read(file, path, shape, start, stop)
 
 
@@ -106,8 +106,8 @@ def _sampled(shapes: dict[Path, Shape]) -> Iterator[Arrays]:
     each = max(1, MOST_ROWS // len(shapes))
     for path, shape in shapes.items():
         with shards.opened(path) as file:
-            for start in range(0, min(shape.rows, each), shards.ROWS_AT_ONCE):
-                yield shards.read(file, path, shape, start, min(start + shards.ROWS_AT_ONCE, shape.rows, each))
+            for start in range(0, min(shape.rows, each), shape.rows_at_once):
+                yield shards.read(file, path, shape, start, min(start + shape.rows_at_once, shape.rows, each))
 
 
 class _Tally:

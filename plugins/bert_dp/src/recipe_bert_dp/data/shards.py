@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_bert_dp.data.stored import problems_of, require_regular
 from recipe_bert_dp.prepare.sink import Sink
 from recipe_core import DataError
 from recipe_core.files import sync
@@ -41,13 +42,16 @@ PACKED: Mapping[str, str] = {
 }
 """Arrays of a shard of Habana's: several samples per row, ``input_mask`` counts them from 1."""
 ROWS_AT_ONCE = 4096
-"""Rows that are in memory at a time."""
+"""Rows that are in memory at a time, unless they are very long."""
+_BYTES_AT_ONCE = 64 << 20
 CHUNK = 256
 """Rows that are compressed together."""
 PACKING: Mapping[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 """Every HDF5 library reads these filters. With the bytes of the numbers reordered first, gzip's fastest level makes the
 files a tenth smaller than its usual one without, in half the time."""
 ENDINGS = (".hdf5", ".h5")
+_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError)
+"""What h5py raises about files that contradict themselves."""
 
 
 def write(path: Path, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, str], *, gzip: bool) -> None:
@@ -97,6 +101,11 @@ class Shape:
         return self.slots > 0
 
     @property
+    def rows_at_once(self) -> int:
+        """Rows that are in memory at a time."""
+        return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE // (13 * max(1, self.sequence, self.predictions))))
+
+    @property
     def layout(self) -> Mapping[str, str]:
         return PACKED if self.packed else PLAIN
 
@@ -109,6 +118,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
         DataError: it is missing, truncated or no HDF5.
     """
     with naming(path):
+        require_regular(path)
         file = h5py.File(path, "r")
     with file:
         yield file
@@ -116,14 +126,14 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn an OSError of h5py's into a DataError about ``path``."""
+    """Turn what h5py raises about a file that is missing or damaged into a DataError about ``path``."""
     try:
         yield
-    except OSError as error:
+    except _DAMAGE as error:
         raise DataError(f"{path}: {_reason(path, error)}") from error
 
 
-def _reason(path: Path, error: OSError) -> str:
+def _reason(path: Path, error: Exception) -> str:
     if not path.exists():
         return "there is no such file"
     if "truncated" in str(error):
@@ -137,17 +147,23 @@ def shape_of(file: h5py.File, path: Path) -> Shape:
     Raises:
         DataError: an array is missing or has another shape; the message names all that is wrong.
     """
+    with naming(path):
+        return _shape_of(file, path)
+
+
+def _shape_of(file: h5py.File, path: Path) -> Shape:
     layout = PACKED if "next_sentence_positions" in file or "positions" in file else PLAIN
     if missing := [name for name in layout if name not in file]:
         raise DataError(
             f"{path}: lacks the array(s) {', '.join(missing)}; expected {', '.join(layout)}; it has "
             f"{', '.join(file) or 'none'}"
         )
+    if problems := problems_of(file, layout):
+        raise DataError(f"{path}: {'; '.join(problems)}")
     shapes = {name: tuple(int(n) for n in file[name].shape) for name in layout}
     rows, sequence = (*shapes["input_ids"], 0, 0)[:2]
     predictions = (*shapes["masked_lm_positions"], 0, 0)[1]
     slots = (*shapes["next_sentence_labels"], 0, 0)[1] if layout is PACKED else 0
-    problems = []
     for name, found in shapes.items():
         wide = {"m": predictions, "n": slots}.get(name[0], sequence)
         expected = (rows,) if name == "next_sentence_labels" and layout is PLAIN else (rows, wide)
@@ -176,7 +192,7 @@ def damaged(path: Path, start: int, stop: int) -> Iterator[None]:
     """Turn what is raised while these rows are read into a DataError about ``path``."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path}: damaged, rows {start} to {stop} cannot be read ({error})") from error
 
 

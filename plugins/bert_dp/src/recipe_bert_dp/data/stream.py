@@ -165,4 +165,4 @@ class Stream:
 def _slice_rows(shape: Shape) -> int:
     """Whole chunks of the file, :data:`SLICE` rows or more."""
     whole = shape.chunk * -(-SLICE // shape.chunk) if shape.chunk else SLICE
-    return min(whole, MOST_IN_SLICE)
+    return min(whole, MOST_IN_SLICE, shape.rows_at_once)

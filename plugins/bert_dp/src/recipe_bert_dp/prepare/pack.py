@@ -224,8 +224,8 @@ def _blocks(group: Group) -> Iterator[Arrays]:
     for part in group.slices:
         with shards.opened(part.path) as file:
             shape = shards.shape_of(file, part.path)
-            for start in range(part.start, part.stop, shards.ROWS_AT_ONCE):
-                yield shards.read(file, part.path, shape, start, min(start + shards.ROWS_AT_ONCE, part.stop))
+            for start in range(part.start, part.stop, shape.rows_at_once):
+                yield shards.read(file, part.path, shape, start, min(start + shape.rows_at_once, part.stop))
 
 
 @dataclass(frozen=True)

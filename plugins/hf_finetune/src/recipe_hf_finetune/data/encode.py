@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from recipe_core import ConfigError
+from recipe_core.data.tokenizer import require_tokenizer
 from recipe_hf_finetune.data.examples import Examples
 
 
@@ -53,6 +54,8 @@ def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
     """
     from transformers import AutoTokenizer
 
+    if (file := Path(place) / "tokenizer.json").is_file():
+        require_tokenizer(file)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(place), revision=revision)
     except Exception as error:  # OSError, ValueError and others: what is missing, in transformers' words

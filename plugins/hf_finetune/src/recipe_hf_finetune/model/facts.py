@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recipe_core import Model, ModelFacts, Part, RecipeError
+from recipe_core.files.documents import read_json
 from recipe_core.hooks.specs import load
 from recipe_core.train.pretrained import job_of
 from recipe_hf_finetune.model.source import RECIPE, ready
@@ -77,7 +77,7 @@ def _read(place: str | None) -> Sizes | None:
     """The sizes in the config.json of a folder, if it is a BERT's."""
     if place is None:
         return None
-    content: Mapping[str, Any] = json.loads((Path(place) / "config.json").read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = read_json(Path(place) / "config.json")
     if content.get("model_type") != "bert":
         return None
     return Sizes(

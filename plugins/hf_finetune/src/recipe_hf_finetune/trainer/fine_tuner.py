@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from recipe_core import DivergedError, Engine, Parallel
+from recipe_core import CheckpointError, DivergedError, Engine, Parallel, RecipeError
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
@@ -149,6 +150,18 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._flush()
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with loading(resume_from_checkpoint, "the model"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with loading(checkpoint, "optimizer and schedule"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with loading(checkpoint, "the states of random numbers"):
+            super()._load_rng_state(checkpoint)
+
     def save_pretrained(self, folder: str) -> None:
         """Write the model for ``from_pretrained``."""
         self.model.save_pretrained(folder)
@@ -183,6 +196,21 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._save_rng_state(place)
         if self.args.should_save:
             self.state.save_to_json(str(folder / STATE))
+
+
+@contextmanager
+def loading(checkpoint: str | None, part: str) -> Iterator[None]:
+    """Turn everything that transformers and torch raise about a checkpoint's content into one message."""
+    try:
+        yield
+    except RecipeError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"{checkpoint}: {part} in it cannot be loaded ({type(error).__name__}: {text}); it is damaged or of "
+            "another model: remove it to continue from the one before, or give another --out"
+        ) from error
 
 
 class Policy(TrainerCallback):  # type: ignore[misc]

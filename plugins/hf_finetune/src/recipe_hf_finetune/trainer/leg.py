@@ -20,17 +20,19 @@ from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import SideRanks
 from recipe_core.files import remove
+from recipe_core.files.documents import read_json
 from recipe_core.launch.stop import StopFlag
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import Report, log_line, warn
 from recipe_core.train.metrics.writer import Metrics
+from recipe_hf_finetune.checkpoint import STATE, TrainerFormat
 from recipe_hf_finetune.data.encode import Encoded
 from recipe_hf_finetune.data.splits import Corpus
 from recipe_hf_finetune.model import classifier
 from recipe_hf_finetune.results import metrics, predictions
 from recipe_hf_finetune.settings import settings, steps_per_epoch
 from recipe_hf_finetune.trainer.arguments import training_arguments
-from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties, evaluation_due
+from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties, evaluation_due, loading
 
 FINISHED = "finished.json"
 MODEL = "model"
@@ -156,12 +158,24 @@ def _begin(job: Job, leg: Leg, checkpoints: Checkpoints) -> Path | None:
         raise CheckpointError(
             f"train.resume: none, and {newest} is there to go on from; give another --out, or remove it"
         )
-    if newest is not None or resume in ("auto", "none") or not leg.first:
-        return newest
-    path = Path(resume)
-    if problems := checkpoints.problems(path):
-        raise CheckpointError(f"train.resume: {path} is not a whole checkpoint of this recipe: {'; '.join(problems)}")
-    return path
+    begin = newest
+    if newest is None and resume not in ("auto", "none") and leg.first:
+        begin = Path(resume)
+        if problems := checkpoints.problems(begin):
+            raise CheckpointError(
+                f"train.resume: {begin} is not a whole checkpoint of this recipe: {'; '.join(problems)}"
+            )
+    if begin is not None:
+        checkpoints.on_rank_0(lambda: _require_loadable(begin))
+    return begin
+
+
+def _require_loadable(checkpoint: Path) -> None:
+    from transformers import TrainerState
+
+    TrainerFormat().require_training_state(checkpoint)
+    with loading(str(checkpoint), "the Trainer's state"):
+        TrainerState.load_from_json(str(checkpoint / STATE))
 
 
 def _finish(bench: Bench, leg: Leg, trainer: FineTuner) -> dict[str, Any]:
@@ -194,7 +208,7 @@ def _logits(trainer: FineTuner, split: Encoded) -> Any:
 
 def _finished(folder: Path, steps: int) -> dict[str, Any] | None:
     try:
-        outcome: dict[str, Any] = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
+        outcome: dict[str, Any] = read_json(folder / FINISHED)
         return outcome if outcome["step"] == steps else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -20,7 +20,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from recipe_core import materialise
 from recipe_core.checkpoint.background import copied
 from recipe_core.train.seeds import mix
-from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties
+from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties, loading
 
 
 class TracedFineTuner(FineTuner):
@@ -129,8 +129,9 @@ class TracedFineTuner(FineTuner):
         """By the host: files know no device of this kind."""
         if checkpoint is not None:
             read = partial(torch.load, map_location="cpu", weights_only=True)
-            self.optimizer.load_state_dict(read(Path(checkpoint) / OPTIMIZER_NAME))
-            self.lr_scheduler.load_state_dict(read(Path(checkpoint) / SCHEDULER_NAME))
+            with loading(checkpoint, "optimizer and schedule"):
+                self.optimizer.load_state_dict(read(Path(checkpoint) / OPTIMIZER_NAME))
+                self.lr_scheduler.load_state_dict(read(Path(checkpoint) / SCHEDULER_NAME))
 
 
 def _tell_of_tracing(device: str) -> None:

@@ -6,7 +6,8 @@ from recipe_core import DataError, DataFacts
 from recipe_megatron_gpt.data.header import bin_path, read_header
 from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
-from recipe_megatron_gpt.tokenizer.text import read_tokenizer, tokenizer_file
+from recipe_megatron_gpt.tokenizer.text import tokenizer_file
+from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
 
 
 def facts(config: GptIndexed) -> DataFacts:

@@ -6,10 +6,11 @@ import json
 
 from recipe_core import DataError
 from recipe_core.files import home
+from recipe_core.files.documents import DocumentError, read_text
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer import text
-from recipe_megatron_gpt.tokenizer.vocabulary import known_end
+from recipe_megatron_gpt.tokenizer.vocabulary import known_end, read_tokenizer
 
 
 def files(config: GptIndexed) -> dict[str, str]:
@@ -23,12 +24,12 @@ def files(config: GptIndexed) -> dict[str, str]:
         path = corpus.prepare(home(), config.vocabulary).with_name(corpus.TOKENIZER)
     if path is None:
         return {}
-    tokenizer = text.read_tokenizer(path)
+    tokenizer = read_tokenizer(path)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     if end := known_end(tokenizer):
         settings |= {"bos_token": end, "eos_token": end}
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_text(path)
+    except (OSError, DocumentError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     return {"tokenizer.json": content, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recipe_core import DataError
 from recipe_core.files import home
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.sources import parse
 from recipe_megatron_gpt.settings import GptIndexed
+from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,19 +49,3 @@ def tokenizer_file(config: GptIndexed) -> Path | None:
         return Path(config.tokenizer).expanduser()
     beside = (source.prefix.with_name(corpus.TOKENIZER) for source in parse(config.files))
     return next((path for path in beside if path.is_file()), None)
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json.
-
-    Raises:
-        DataError: the file is missing or no tokenizer.
-    """
-    from tokenizers import Tokenizer
-
-    if not path.is_file():
-        raise DataError(f"{path}: not found; data.tokenizer takes the path of a tokenizer.json")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise DataError(f"{path}: is no tokenizer.json that the library tokenizers reads ({error})") from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recipe_core import ConfigError, DataError
+from recipe_core.data.tokenizer import require_tokenizer
+from recipe_core.files.documents import read_json, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -40,6 +41,17 @@ def read_vocabulary(path: Path) -> Tokenizer:
     return tokenizer
 
 
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a tokenizer.json.
+
+    Raises:
+        DataError: the file cannot be read, or is none that the library can work with.
+    """
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(require_tokenizer(path))
+
+
 def files_of(path: Path) -> list[Path]:
     """The files that make the tokenizer in ``path``; of GPT-2's two, one may be missing.
 
@@ -59,18 +71,16 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
     if path.name in _PAIR:
         return _gpt2(*(path.with_name(name) for name in _PAIR))
     if path.suffix == ".txt":
         return _bert(path)
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     if not isinstance(content, dict) or "model" not in content:
         raise DataError(f"{path}: is no tokenizer.json (it has no key 'model'); GPT-2's files are named vocab.json")
     if content["model"].get("dropout"):
         raise DataError(f"{path}: its ids are random (model.dropout is {content['model']['dropout']}); set it to null")
-    return Tokenizer.from_file(str(path))
+    return read_tokenizer(path)
 
 
 def _gpt2(vocabulary: Path, merges: Path) -> Tokenizer:
@@ -91,7 +101,7 @@ def _bert(path: Path) -> Tokenizer:
     """As transformers' BertTokenizerFast reads a vocab.txt; one without a capital letter is for small letters."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    pieces = path.read_text(encoding="utf-8").splitlines()
+    pieces = read_text(path).splitlines()
     if "[UNK]" not in pieces:
         raise DataError(f"{path}: has no line [UNK], so it is no vocabulary of BERT")
     uncased = not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
