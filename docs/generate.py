@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recipe_core.errors import ExitCode
-from recipe_core.hooks.registry import Registry, load
+from recipe_core.hooks.registry import PartKind, Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 
@@ -46,18 +46,32 @@ With `--processes`, the command ends with the most telling code of its ranks: th
 itself; 75 where none did and a rank was stopped, or lost another. `srun` ends with the highest code of its tasks, and
 `torchrun` with 1 whenever a rank did not end with 0: there, look at `results.json` and `logs/`.
 """
-KINDS: dict[Literal["model", "data", "layout", "checkpoint", "engine"], str] = {
+KINDS: dict[PartKind | Literal["tracker"], str] = {
     "model": "Models",
     "data": "Datasets",
     "layout": "Layouts",
     "checkpoint": "Checkpoint formats",
     "engine": "Engines",
+    "loss": "Losses",
+    "optimizer": "Optimizers",
+    "schedule": "Schedules",
+    "tracker": "Trackers",
 }
 NOTES = {
     "engine": (
         "`engine=auto`, the default, is the engine that claims the machine: `xla` where PyTorch/XLA reaches its "
         "accelerator, else `native`. `train.engine=NAME` says the same as `engine=NAME`.",
-    )
+    ),
+    "loss": ("`loss=model`, the default, is the loss that the model itself brings.",),
+    "optimizer": (
+        "`optimizer=NAME` says the same as `train.optimizer=NAME`. Settings that optimizers have in common are those "
+        "of the section `train`; `optimizer.betas=0.9,0.95` says the same as `train.betas=0.9,0.95`.",
+    ),
+    "schedule": (
+        "`schedule=NAME` says the same as `train.schedule=NAME`, and `schedule.min_lr=1e-5` the same as "
+        "`train.min_lr=1e-5`.",
+    ),
+    "tracker": ("`train.trackers=NAME,NAME` says which are used; their settings are `tracker.NAME.setting`.",),
 }
 """Paragraphs before the contributions of a kind."""
 
@@ -68,7 +82,10 @@ def page(registry: Registry) -> str:
     for kind, title in KINDS.items():
         parts += [f"## {title}", *NOTES.get(kind, ())]
         for spec in (registry.get(kind, name) for name in registry.names(kind)):
-            parts += [f"### {kind}={spec.name}", sentence(spec.summary), table(spec.config)]
+            head = f"train.trackers={spec.name}" if kind == "tracker" else f"{kind}={spec.name}"
+            uses = getattr(spec, "uses", ())
+            used = f"Of `train` it uses {', '.join(f'`{name}`' for name in uses)}." if uses else ""
+            parts += [f"### {head}", sentence(spec.summary), *filter(None, [used]), table(spec.config)]
     parts += ["## recipe prepare", "What makes data sets; on the line, these are written `setting=value`."]
     for spec in (registry.get("data", name) for name in registry.names("data")):
         if isinstance(spec, Dataset) and spec.prepare:

@@ -22,9 +22,11 @@ from recipe_core.errors import (
     RecipeError,
     did_you_mean,
 )
+from recipe_core.hooks.facts import OptimizerFacts
 from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.hooks import hookimpl
 from recipe_core.hooks.launcher import Launcher, Submission
+from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     DataFacts,
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from recipe_core.ops.vocabulary import linear_logits
     from recipe_core.settings.job import Job
     from recipe_core.settings.variants import variants_of
+    from recipe_core.train.metrics.tracker import TrackedRun, Tracker
+    from recipe_core.train.optim.build import Trainable
 
 _LATER = {
     "checkpoint.adapter": ("Adapter", "Link", "Naming"),
@@ -85,6 +89,8 @@ _LATER = {
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
+    "train.metrics.tracker": ("TrackedRun", "Tracker"),
+    "train.optim.build": ("Trainable",),
     "settings.variants": ("variants_of",),
 }
 """The names of the block above, by module: imported at the first use, since most of them need PyTorch."""
@@ -117,12 +123,15 @@ __all__ = [
     "Lazy",
     "Link",
     "Loss",
+    "LossSpec",
     "Micro",
     "Model",
     "ModelFacts",
     "Naming",
     "NoSettings",
     "OneFile",
+    "OptimizerFacts",
+    "OptimizerSpec",
     "Parallel",
     "Part",
     "PluginError",
@@ -131,10 +140,15 @@ __all__ = [
     "Run",
     "Samples",
     "SaveContext",
+    "ScheduleSpec",
     "Stages",
     "Structure",
     "Submission",
+    "TrackedRun",
+    "Tracker",
+    "TrackerSpec",
     "Train",
+    "Trainable",
     "Use",
     "Variable",
     "add_norm",

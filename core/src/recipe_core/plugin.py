@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.hooks.hooks import hookimpl
 from recipe_core.hooks.launcher import Launcher
+from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
 from recipe_core.launch.launchers.sky import Sky
 from recipe_core.launch.launchers.slurm import Slurm
 from recipe_core.launch.launchers.trainjob import Kubernetes
 from recipe_core.layouts.settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
+from recipe_core.settings.schedule import Wsd
 
 
 @hookimpl
@@ -124,4 +126,81 @@ def register_launchers() -> Iterable[Launcher]:
         build="recipe_core.launch.launchers.sky:task",
         config=Sky,
         summary="SkyPilot: a task, printed for sky launch",
+    )
+
+
+@hookimpl
+def register_losses() -> Iterable[LossSpec]:
+    """The one that every model brings."""
+    yield LossSpec(
+        name=OWN_LOSS,
+        build="recipe_core.layouts.parallel:own_loss",
+        summary="the loss that the model itself brings",
+    )
+
+
+@hookimpl
+def register_optimizers() -> Iterable[OptimizerSpec]:
+    """Adam with decoupled weight decay, and its form for very large batches."""
+    common = ("weight_decay", "betas", "eps", "optimizer_states", "stochastic_rounding")
+    yield OptimizerSpec(
+        name="adamw",
+        build="recipe_core.train.optim.build:adamw",
+        facts="recipe_core.settings.optimizer:adam_facts",
+        uses=common,
+        summary="AdamW: Adam with decoupled weight decay",
+    )
+    yield OptimizerSpec(
+        name="lamb",
+        build="recipe_core.train.optim.build:lamb",
+        facts="recipe_core.settings.optimizer:adam_facts",
+        uses=(*common, "trust_clip"),
+        summary="NVIDIA's LAMB, for very large batches: each weight's Adam update scaled to the weight's norm",
+    )
+
+
+@hookimpl
+def register_schedules() -> Iterable[ScheduleSpec]:
+    """The learning rate of each step; all but ``polynomial`` begin with a linear warm-up."""
+    warmup = ("warmup_steps", "warmup_ratio")
+    yield ScheduleSpec(
+        name="constant",
+        build="recipe_core.settings.schedule:constant",
+        uses=warmup,
+        summary="the peak after the warm-up",
+    )
+    yield ScheduleSpec(
+        name="linear",
+        build="recipe_core.settings.schedule:linear",
+        uses=(*warmup, "min_lr"),
+        summary="a straight fall to train.min_lr",
+    )
+    yield ScheduleSpec(
+        name="cosine",
+        build="recipe_core.settings.schedule:cosine",
+        uses=(*warmup, "min_lr"),
+        summary="a fall to train.min_lr along half a cosine",
+    )
+    yield ScheduleSpec(
+        name="polynomial",
+        build="recipe_core.settings.schedule:polynomial",
+        uses=(*warmup, "min_lr", "schedule_power"),
+        summary="NVIDIA's for LAMB: (1 - progress)^train.schedule_power, a step down after the warm-up",
+    )
+    yield ScheduleSpec(
+        name="wsd",
+        build="recipe_core.settings.schedule:wsd",
+        config=Wsd,
+        uses=(*warmup, "min_lr"),
+        summary="warm-up, stable, decay: the peak until a fall to train.min_lr in the last steps",
+    )
+
+
+@hookimpl
+def register_trackers() -> Iterable[TrackerSpec]:
+    """Files that TensorBoard reads."""
+    yield TrackerSpec(
+        name="tensorboard",
+        build="recipe_core.train.metrics.tensorboard:build",
+        summary="files for TensorBoard, in the folder tensorboard of the run",
     )

@@ -31,7 +31,7 @@ from recipe_core import (
 from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError, DataError, PluginError
 from recipe_core.hooks.registry import Registry, load
-from recipe_core.settings.job import Job, resolve
+from recipe_core.settings.job import SECTIONS, Job, resolve
 from recipe_core.testing import toy
 
 HERE = "fake_parts"
@@ -247,7 +247,7 @@ def test_every_mistake_is_in_one_message() -> None:
         world_size=3,
     ) == [
         "'steps': expected section.setting=value, as in train.steps=100 or layout=ddp",
-        "trian: no such section; did you mean 'train'? (sections: model, data, layout, checkpoint, engine, train)",
+        f"trian: no such section; did you mean 'train'? (sections: {', '.join(SECTIONS)})",
         "model.layres: no such setting; did you mean 'layers'? (settings: layers, positions, rates, scale)",
         "layout: no layout named 'taem'; did you mean 'team'? "
         "(there are: ddp, fsdp, nodp, pp, single, team, tp, zero1)",
@@ -404,7 +404,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_sections_of_a_file_are_checked_like_words(tmp_path: Path) -> None:
     path = written(tmp_path, "recipe: gpt\nmodle: {}\ntrain: 5\nlayout: [tp]\nmodel: {layers: x, 7: 8}\n")
     assert problems(target=path) == [
-        "modle: no such section; did you mean 'model'? (sections: model, data, layout, checkpoint, engine, train)",
+        f"modle: no such section; did you mean 'model'? (sections: {', '.join(SECTIONS)})",
         "train: expected settings ({name: value}), got 5",
         "layout: expected settings ({name: value}), got ['tp']",
         "model.7: no such setting (settings: layers, positions, rates, scale)",

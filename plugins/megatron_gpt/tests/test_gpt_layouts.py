@@ -7,6 +7,7 @@ import pytest
 from recipe_core.cli.check import checked_job
 from recipe_core.cli.check.estimate import Estimate, estimate
 from recipe_core.errors import ConfigError
+from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.hooks.registry import load
 from recipe_core.train.preflight import division_problems
 
@@ -20,7 +21,7 @@ def needs(*words: str) -> Estimate:
     model, data = job.facts.model, job.facts.data
     assert model is not None
     assert data is not None
-    return estimate(model, data, job.train, *job.division(RANKS))
+    return estimate(model, data, job.train, *job.division(RANKS), optimizer_facts(job.optimizer, job.train, model))
 
 
 def test_6_7b_on_32_ranks() -> None:

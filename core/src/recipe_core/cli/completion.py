@@ -18,11 +18,12 @@ from click.shell_completion import (
 )
 
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.registry import PARTS, Registry, load
-from recipe_core.hooks.specs import Recipe
+from recipe_core.hooks.registry import PARTS, PartKind, Registry, load
+from recipe_core.hooks.specs import Recipe, Use
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
-from recipe_core.settings.job import AUTO, split_name
+from recipe_core.settings.job import IN_TRAIN, split_name
+from recipe_core.settings.parts import AUTO
 from recipe_core.settings.values import choices, kinds
 
 
@@ -70,11 +71,18 @@ def _settings(registry: Registry, words: Sequence[str]) -> dict[str, Any]:
     declared: dict[str, Any] = {}
     recipe, chosen = _recipe(registry, words), fill.overrides([word for word in words if "=" in word], [])
     for kind in PARTS:
-        name = chosen.get(kind, {}).get("use") or (getattr(recipe, kind).name if recipe else None)
+        named = chosen.get("train", {}).get(kind) if kind in IN_TRAIN else None
+        name = chosen.get(kind, {}).get("use") or named or (_usual(recipe, kind) if recipe else None)
         declared[kind] = None
         if name in registry.names(kind):
             declared |= _paths(registry.get(kind, name).config, kind)
     return declared | _paths(type(recipe.train) if recipe else Train, "train")
+
+
+def _usual(recipe: Recipe, kind: PartKind) -> str:
+    """The name of a part in the recipe itself."""
+    use: Use | None = getattr(recipe, kind)
+    return use.name if use is not None else str(getattr(recipe.train, kind))
 
 
 def _paths(settings: type, parent: str) -> dict[str, Any]:
@@ -91,7 +99,7 @@ def _values(registry: Registry, words: Sequence[str], path: str) -> Iterator[str
     """``path=value`` for each value that may follow."""
     section = path.removesuffix(".use")
     for kind in PARTS:
-        if section == kind or (kind == "engine" and section == "train.engine"):
+        if section == kind or (kind in IN_TRAIN and section == f"train.{kind}"):
             names = registry.names(kind)
             yield from (f"{path}={name}" for name in ([AUTO, *names] if kind == "engine" else names))
     yield from (f"{path}={value}" for value in choices(_settings(registry, words).get(path)))

@@ -13,6 +13,7 @@ from recipe_core.cli.check.machine import Memory, free_space, memory, scaled, si
 from recipe_core.cli.check.target import Target, node_memory, warnings
 from recipe_core.engine.environment import variables
 from recipe_core.errors import RecipeError
+from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.hooks.registry import KINDS, NOUNS, Kind, Registry
 from recipe_core.hooks.specs import DataFacts, Recipe
 from recipe_core.hooks.train import Train
@@ -47,7 +48,8 @@ def _block(
     registry: Registry, kind: Kind, owners: dict[tuple[Kind, str], str], widths: tuple[int, int]
 ) -> Iterator[str]:
     """One kind: a heading, then a line with name, owner and summary for each contribution."""
-    yield click.style(f"{NOUNS[kind].capitalize()}s", bold=True)
+    noun = NOUNS[kind].capitalize()
+    yield click.style(f"{noun}{'es' if noun.endswith('s') else 's'}", bold=True)
     for name in registry.names(kind):
         item = registry.claims[kind][name][0].item
         first, second = name.ljust(widths[0]), owners[kind, name].ljust(widths[1])
@@ -78,7 +80,7 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
         unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
         return "\n\n".join([head, f"  {unknown}", *_blocks([_engine(job), _environment(job, world_size)])])
     division, data_ranks = job.division(world_size)
-    figures = estimate(model, data, job.train, division, data_ranks)
+    figures = estimate(model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model))
     groups = [
         [("parameters", _count(figures.parameters)), *_engine(job)],
         _memory(job, figures, world_size, target),
@@ -100,13 +102,15 @@ def _memory(job: Job, figures: Estimate, world_size: int, target: Target | None)
     rows = [
         ("weights", figures.weights),
         ("gradients", figures.gradients),
-        ("optimizer states", figures.optimizer),
+        *([("optimizer states", figures.optimizer)] if job.optimizer.spec.facts else []),
         ("activations", figures.activations),
         ("logits", figures.logits),
         *([("between stages", figures.passed)] if figures.passed else []),
         ("total", figures.memory),
         *([("in the host's memory", figures.host)] if figures.host else []),
     ]
+    if not job.optimizer.spec.facts:
+        rows.append((f"and the states of {job.optimizer.spec.name}, not known", 0))
     widths = train.precision + _STATES[train.optimizer_states]
     inside = ", activation checkpointing" if train.activation_checkpointing else ""
     head = f"of one process ({widths}, micro batch {train.micro_batch}{inside}{_layout(job, world_size)})"

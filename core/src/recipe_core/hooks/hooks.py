@@ -1,4 +1,4 @@
-"""The seven hooks. A plugin implements any of them in a module that imports no torch.
+"""The hooks. A plugin implements any of them in a module that imports no torch.
 
 A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module. Hooks take no
 arguments and give back an iterable; what they give back says where the code is and does not import it.
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import pluggy
 
 from recipe_core.hooks.launcher import Launcher
+from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe
 
 PROJECT = "recipe"
@@ -168,6 +169,134 @@ def register_engines() -> Iterable[EngineSpec]:
                 problems="my_plugin.machine:problems",  # problems(config, train, layout, processes) -> messages
                 layouts={"ddp": "my_plugin.layouts:replicated"},  # in the place of the layout's own build
                 summary="devices of mine",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_losses() -> Iterable[LossSpec]:
+    """Return the losses that this plugin adds, for models of any plugin (``loss=NAME``).
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import LossSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Smoothed:
+            smoothing: float = 0.1
+
+
+        @hookimpl
+        def register_losses() -> Iterable[LossSpec]:
+            yield LossSpec(
+                name="smoothed",
+                build="my_plugin.loss:build",  # build(config, own) -> loss; own: the model's, to build upon
+                config=Smoothed,
+                takes=("labels",),
+                metrics={"largest_logit": "max"},
+                summary="cross entropy with smoothed labels",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_optimizers() -> Iterable[OptimizerSpec]:
+    """Return the optimizers that this plugin adds.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import OptimizerFacts, OptimizerSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Momentum:
+            momentum: float = 0.9
+
+
+        def facts(config, train, model) -> OptimizerFacts:
+            return OptimizerFacts(bytes_per_parameter=4.0)
+
+
+        @hookimpl
+        def register_optimizers() -> Iterable[OptimizerSpec]:
+            yield OptimizerSpec(
+                name="momentum",
+                build="my_plugin.optimizer:build",  # build(config, trainable) -> torch.optim.Optimizer
+                facts="my_plugin.plugin:facts",
+                config=Momentum,
+                uses=("weight_decay",),  # of the section train
+                summary="stochastic gradient descent with momentum",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_schedules() -> Iterable[ScheduleSpec]:
+    """Return the learning-rate schedules that this plugin adds.
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import ScheduleSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Halving:
+            every: int = 1000
+
+
+        def build(config, train):
+            return lambda step: train.lr * 0.5 ** (step // config.every)
+
+
+        @hookimpl
+        def register_schedules() -> Iterable[ScheduleSpec]:
+            yield ScheduleSpec(
+                name="halving",
+                build="my_plugin.plugin:build",  # build(config, train) -> rate(step)
+                config=Halving,
+                summary="half the rate every so many steps",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_trackers() -> Iterable[TrackerSpec]:
+    """Return the trackers that this plugin adds: places where metrics are shown (``train.trackers=NAME,NAME``).
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import TrackerSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Csv:
+            file: str = "metrics.csv"
+
+
+        @hookimpl
+        def register_trackers() -> Iterable[TrackerSpec]:
+            yield TrackerSpec(
+                name="csv",
+                build="my_plugin.tracker:build",  # build(config, run) -> Tracker, which has log and close
+                config=Csv,
+                summary="metrics as a table in the run folder",
             )
     """
     return ()

@@ -17,11 +17,12 @@ import pluggy
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
 from recipe_core.hooks.launcher import Launcher
+from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, LayoutSettings, Model, Recipe, Spec
 from recipe_core.hooks.version import load_point, require_api
 
-PartKind = Literal["model", "data", "layout", "checkpoint", "engine"]
-Kind = Literal["recipe", "launcher"] | PartKind
+PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
+Kind = Literal["recipe", "launcher", "tracker"] | PartKind
 Contribution = Spec | Recipe
 Loader = Callable[[], object]
 
@@ -33,9 +34,13 @@ KINDS: dict[Kind, str] = {
     "checkpoint": "register_checkpoint_formats",
     "engine": "register_engines",
     "launcher": "register_launchers",
+    "loss": "register_losses",
+    "optimizer": "register_optimizers",
+    "schedule": "register_schedules",
+    "tracker": "register_trackers",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
-PARTS: tuple[PartKind, ...] = ("model", "data", "layout", "checkpoint", "engine")
+PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
 """The kinds that a recipe is composed of; each is a section of settings."""
 NOUNS: dict[Kind, str] = {
     "recipe": "recipe",
@@ -45,6 +50,10 @@ NOUNS: dict[Kind, str] = {
     "checkpoint": "checkpoint format",
     "engine": "engine",
     "launcher": "launcher",
+    "loss": "loss",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "tracker": "tracker",
 }
 _CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -54,6 +63,10 @@ _CLASSES: dict[Kind, type[Contribution]] = {
     "checkpoint": CheckpointFormat,
     "engine": EngineSpec,
     "launcher": Launcher,
+    "loss": LossSpec,
+    "optimizer": OptimizerSpec,
+    "schedule": ScheduleSpec,
+    "tracker": TrackerSpec,
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Can be typed without quotes, is a file name, and holds no ``:``, which divides a recipe from its variant."""
@@ -90,6 +103,8 @@ class Registry:
     def get(self, kind: Literal["layout"], name: str) -> Layout: ...
     @overload
     def get(self, kind: Literal["checkpoint"], name: str) -> CheckpointFormat: ...
+    @overload
+    def get(self, kind: Literal["tracker"], name: str) -> TrackerSpec: ...
     @overload
     def get(self, kind: PartKind, name: str) -> Spec: ...
     @overload

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+from recipe_core.hooks.facts import DataFacts as DataFacts  # plugins may import them from here
+from recipe_core.hooks.facts import ModelFacts as ModelFacts
 from recipe_core.hooks.target import called
 from recipe_core.hooks.target import load as load  # which most of the core imports from here
 from recipe_core.hooks.train import Train
+
+Reduction = Literal["mean", "sum", "max", "count"]
+"""How a metric of several micro batches and ranks becomes one number, see :attr:`Model.metrics`."""
 
 
 @dataclass(frozen=True)
@@ -53,64 +58,6 @@ class Part(Generic[S]):
     def build(self, *args: Any) -> Any:
         """Import the contribution's code and call it."""
         return self.spec.load()(*args)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """Sizes of a model that follow from its settings; all counts are for one sample of the requested length.
-
-    "Values" are tensor elements, not bytes.
-    """
-
-    parameters: int
-    """Trainable parameters, tied ones once."""
-    flops_per_sample: float
-    """Floating-point operations of forward and backward, without recomputation."""
-    activation_values: int
-    """Values that forward saves for backward."""
-    recomputed_activation_values: int
-    """The same under activation checkpointing: the inputs of the blocks, and the activations of one block."""
-    logits_values: int
-    """Values of the largest logits-like tensor that exists at once for one sample."""
-    max_sequence: int | None = None
-    """Longest sequence that the model takes, if it has a limit."""
-    vocabulary: int | None = None
-    """Token ids must be below this."""
-    blocks: int = 0
-    """Number of blocks; 0: none. A pipeline cuts between them, and a fully sharded layout gathers one at a time."""
-    block_parameters: int = 0
-    """Parameters of one block."""
-    divisible: Mapping[str, int] = field(default_factory=dict)
-    """Sizes that tensor parallelism cuts, by setting (``{"model.heads": 12}``): the degree must divide them. The
-    vocabulary is not among them: its shards may differ by some rows, unless data-parallel ranks divide them further."""
-    divided_parameters: int = 0
-    """Of ``parameters``, those that tensor parallelism cuts."""
-    divided_activation_values: int = 0
-    """Of ``activation_values``, those that it cuts; sequence parallelism cuts the others."""
-    divided_recomputed_values: int = 0
-    """The same of ``recomputed_activation_values``."""
-    stream_values: int = 0
-    """Values that pass from one block to the next."""
-    mixed_activation_values: int = 0
-    """Additional 16-bit values under ``bf16_mixed``, beyond one for each of ``activation_values``: values that stay in
-    fp32 (the residual stream, and the inputs of norms) count once more, and so does each copy that autocast makes
-    where several layers read the same tensor. Tensor parallelism cuts none of them, sequence parallelism all."""
-    mixed_recomputed_values: int = 0
-    """The same, beyond ``recomputed_activation_values``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFacts:
-    """Sizes of a dataset that follow from its settings and the headers of its files, without reading the samples."""
-
-    sequence: int
-    """Tokens in one sample, padding included."""
-    vocabulary: int | None = None
-    """Token ids are below this, as far as it is known beforehand."""
-    train_samples: int | None = None
-    """Different training samples, as far as it is known beforehand."""
-    problems: tuple[str, ...] = ()
-    """Everything wrong with the files, one message each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +111,7 @@ class Model(Spec):
 
     ``module(batch)`` takes a micro batch (``dict`` of tensors, first dimension: sample) and returns an output;
     ``loss(output, batch)`` turns that into a ``dict`` of scalar tensors: ``"loss"`` is what is minimised, a mean over
-    the micro batch; the others are logged beside it, except ``real_tokens`` and ``sequences``: these are counts, which
-    are added up and become speeds.
+    the micro batch; the others are logged beside it, see ``metrics``.
     """
 
     facts: str = field(default="", metadata=called("config", "sequence"))
@@ -178,8 +124,14 @@ class Model(Spec):
     """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
     patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
     ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one."""
-    stages: Stages | None = None
-    """Stages of a pipeline; None: the model cannot be cut so."""
+    stages: Stages | str | None = field(default=None, metadata=called("config"))
+    """Stages of a pipeline, or ``package.module:function(config) -> Stages | None``, without torch, where they follow
+    from the settings; None: the model cannot be cut so."""
+    metrics: Mapping[str, Reduction] = field(default_factory=dict)
+    """How what the loss returns becomes one number of a step, over micro batches and ranks: ``mean`` (all that are not
+    named), ``sum``, ``max``, or ``count``: an exact whole number that is added up over all steps between two lines of
+    the log and shown as a speed (``real_tokens`` as ``real_tokens_per_second``). ``real_tokens`` and ``sequences`` are
+    counts unless the model says otherwise. An evaluation has no counts."""
     deferred: bool = False
     """Under ``torch.device("meta")``, ``build`` returns a module without values, whose method ``initial_value(name,
     shape)`` returns the value of each parameter and buffer; layouts that divide the model then never hold all of it."""
@@ -187,7 +139,7 @@ class Model(Spec):
     free: tuple[str, ...] = ()
     """Settings that do not change the function that the model computes, such as dropout and how it is initialised. All
     others must be those that a checkpoint records of its model where a run begins with it or goes on from it."""
-    resolved: str = ""
+    resolved: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> Mapping[str, Any]``, without torch: the settings that are compared so, with
     those filled in that follow from others. Empty: the settings as they are."""
     takes: tuple[str, ...] = ()
@@ -202,8 +154,10 @@ class Model(Spec):
 
     def structure(self, config: Any) -> Structure:
         """Return the names by which the model of these settings may be divided."""
-        plan = load(self.plan, f"model {self.name!r}")(config) if self.plan else {}
-        return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=self.stages)
+        owner = f"model {self.name!r}"
+        plan = load(self.plan, owner)(config) if self.plan else {}
+        stages = load(self.stages, owner)(config) if isinstance(self.stages, str) else self.stages
+        return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=stages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,6 +313,14 @@ class Recipe:
     layout: Use = Use("ddp")
     checkpoint: Use = Use("dcp")
     engine: Use = Use("auto")
+    loss: Use = Use("model")
+    """``model``: the model's own."""
+    optimizer: Use | None = None
+    """None: the one that ``train`` names."""
+    schedule: Use | None = None
+    """None: the one that ``train`` names."""
+    trackers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of trackers, by their names; ``train.trackers`` says which of them are used."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["fp32", "bf16_mixed", "bf16"]
-Schedule = Literal["constant", "linear", "cosine", "polynomial"]
-OptimizerName = Literal["adamw", "lamb"]
+Schedule = str
+"""The name of a learning-rate schedule."""
 OptimizerStates = Literal["weights", "fp32", "master"]
 
 
@@ -41,20 +41,18 @@ class Train:
     lr: float = 1e-3
     """Peak learning rate."""
     min_lr: float = 0.0
-    """Learning rate at the end of a linear, cosine or polynomial schedule."""
+    """Learning rate at the end of a schedule that falls."""
     schedule: Schedule = "cosine"
-    """How the learning rate goes on after the warm-up. ``linear`` and ``cosine`` fall from ``lr`` to ``min_lr``.
-    ``polynomial`` is NVIDIA's for LAMB: it falls with (1 - progress)^``schedule_power``, where progress is that of the
-    whole run, so that the warm-up's end is a step down."""
+    """The schedule of the learning rate: ``constant``, ``linear``, ``cosine``, ``polynomial``, ``wsd``, or one of a
+    plugin. ``schedule=NAME`` says the same."""
     schedule_power: float = 0.5
     """Power of the polynomial schedule."""
     warmup_steps: int = 0
     """Steps in which the learning rate rises linearly from zero."""
     warmup_ratio: float = 0.0
     """The same as a proportion of ``steps``; give one of the two."""
-    optimizer: OptimizerName = "adamw"
-    """``lamb``: NVIDIA's LAMB, for very large batches. The gradients are clipped to their global norm (``clip``), then
-    each weight's Adam update is scaled to the weight's own norm; biases and norms take the Adam update itself."""
+    optimizer: str = "adamw"
+    """The optimizer: ``adamw``, ``lamb``, or one of a plugin. ``optimizer=NAME`` says the same."""
     optimizer_states: OptimizerStates = "weights"
     """``weights``: moments as wide as the weights; ``fp32``: fp32 moments, also of bf16 weights; ``master``: fp32
     moments and an fp32 copy of the bf16 weights, which takes the updates."""
@@ -83,6 +81,8 @@ class Train:
     """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
     log_every: int = 10
     """Steps per line of metrics.jsonl and of the console."""
+    trackers: tuple[str, ...] = ("tensorboard",)
+    """Where else metrics are shown, beside metrics.jsonl; settings of a tracker are ``tracker.NAME.setting``."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates never."""
     eval_samples: int = 64
@@ -163,6 +163,4 @@ class Train:
             problems.append(
                 "stochastic_rounding: optimizer_states=master keeps all of each update already; take one of the two"
             )
-        if self.trust_clip and self.optimizer != "lamb":
-            problems.append(f"trust_clip: only optimizer=lamb takes it, and this is {self.optimizer}")
         return problems

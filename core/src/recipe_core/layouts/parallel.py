@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.engine.loader import Batch as Batch  # datasets and models import it from here
-from recipe_core.hooks.specs import Structure
+from recipe_core.hooks.specs import Reduction, Structure
 from recipe_core.hooks.train import Train
 from recipe_core.layouts import gradients
 
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
 Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
 """Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
-COUNTS = ("real_tokens", "sequences")
-"""Counts that a loss may return beside its values: tokens that are no padding, and sequences, of which a packed sample
-holds several. They are summed over micro batches, steps and ranks, where values are averaged."""
+Reductions = Mapping[str, Reduction]
+"""How metrics are reduced, by name; those that are not named are averaged."""
+COUNTED: Reductions = {"real_tokens": "count", "sequences": "count"}
+"""Counts unless a model says otherwise: tokens that are no padding, and sequences, of which a packed sample holds
+several."""
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 """Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
 
@@ -37,16 +39,31 @@ def plain_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def without_counts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values of a loss that are averaged."""
-    return {name: value for name, value in values.items() if name not in COUNTS}
+def own_loss(config: object, own: Loss) -> Loss:
+    """The loss that the model itself brings."""
+    return own
 
 
-def accumulate(total: dict[str, Tensor], values: Mapping[str, Tensor], micro_batches: int) -> None:
-    """Add what the loss of one of ``micro_batches`` gave: to the means of values, and to the sums of counts."""
-    for name, value in values.items():
-        term = value.detach().long() if name in COUNTS else value.detach().float() / micro_batches
-        total[name] = total[name] + term if name in total else term
+def without_counts(values: Mapping[str, Tensor], reductions: Reductions) -> dict[str, Tensor]:
+    """The values of a loss that are no counts."""
+    return {name: value for name, value in values.items() if reductions.get(name) != "count"}
+
+
+def accumulate(
+    total: dict[str, Tensor], values: Mapping[str, Tensor], micro_batches: int, reductions: Reductions
+) -> None:
+    """Reduce what the loss of one of ``micro_batches`` gave into ``total``; counts stay whole numbers."""
+    for name, tensor in values.items():
+        reduction, value = reductions.get(name, "mean"), tensor.detach()
+        value = value.long() if reduction == "count" else value.float()
+        if reduction == "mean":
+            value = value / micro_batches
+        if name not in total:
+            total[name] = value
+        elif reduction == "max":
+            total[name] = torch.maximum(total[name], value)
+        else:
+            total[name] = total[name] + value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +123,8 @@ class Parallel:
         self.shard_groups: dict[str, tuple[ProcessGroup, ...]] = {}
         """Of parameters (by name) that are shards as plain tensors, the groups of ranks that hold the other shards. A
         DTensor knows its own."""
+        self.reductions: Reductions = COUNTED
+        """How what the loss returns is reduced."""
 
     def parameters(self) -> list[nn.Parameter]:
         """Trainable parameters, tied ones once."""
@@ -155,14 +174,14 @@ class Parallel:
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
         """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.
 
-        Returns what ``micro`` gave: values averaged over this rank's micro batches, counts summed.
+        Returns what ``micro`` gave, reduced over this rank's micro batches as ``reductions`` says.
         """
         total: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             with self._reduce(number == len(batches) - 1):
                 values = micro(self.replica or self.module, batch, number)
                 (values["loss"] / len(batches)).backward()
-            accumulate(total, values, len(batches))
+            accumulate(total, values, len(batches), self.reductions)
         self._complete()
         return total
 

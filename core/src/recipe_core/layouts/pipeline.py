@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from recipe_core.layouts import gradients
-from recipe_core.layouts.parallel import COUNTS, Batch, Loss, Micro, Run, accumulate, plain_name
+from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, accumulate, plain_name
 from recipe_core.layouts.reducer import Reducer, add_up
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded
@@ -183,7 +183,8 @@ class Pipeline(Sharded):
             self._keys[training] = message[0]
         shared = dict.fromkeys(self._keys[training], torch.empty(()))
         for dtype in (torch.float32, torch.int64):  # counts stay exact
-            names = [name for name in shared if (name in COUNTS) == (dtype == torch.int64)]
+            counts = [name for name in shared if self.reductions.get(name) == "count"]
+            names = counts if dtype == torch.int64 else [name for name in shared if name not in counts]
             if names:
                 stacked = torch.empty(len(names), dtype=dtype, device=self.device)
                 if self.last:
@@ -248,7 +249,7 @@ class _Passing(nn.Module):
         output = values["loss"]
         if pipeline.last:
             output = output / count
-            accumulate(self.total, values, count)
+            accumulate(self.total, values, count, pipeline.reductions)
         if this == count - 1 and output.requires_grad:
             # Backward takes the micro batches in the same order: when this one's begins, gradients may go out.
             output.register_hook(lambda gradient: pipeline._reduce(last=True) and None)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.files import require_local
 from recipe_core.files.documents import DocumentError, read_yaml
-from recipe_core.hooks.registry import PARTS, PartKind, Registry
+from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.registry import NOUNS, PARTS, PartKind, Registry
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     Dataset,
@@ -25,20 +26,19 @@ from recipe_core.hooks.specs import (
     Spec,
     Structure,
     Use,
-    load,
 )
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
+from recipe_core.settings.parts import AUTO as AUTO
+from recipe_core.settings.parts import changed, engine_section, lend, part, tracker_parts, unused
+from recipe_core.settings.schedule import Rate
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
-SECTIONS = (*PARTS, "train")
-AUTO, NATIVE = "auto", "native"
-"""``engine=auto``: the engine that claims the machine, else the core's own."""
-_BUCKET = "bucket_mb"
-MOVED = ("engine", _BUCKET)
-"""Settings that the section ``train`` had, and files of earlier versions have there: they are the engine's."""
+SECTIONS = (*PARTS, "tracker", "train")
+IN_TRAIN: tuple[PartKind, ...] = ("engine", "optimizer", "schedule")
+"""Parts that may be named in the section ``train`` too: ``train.optimizer=NAME``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,10 @@ class Job:
     checkpoint: Part[CheckpointFormat]
     engine: Part[EngineSpec]
     """The engine of this machine, where ``auto`` was asked for."""
+    loss: Part[LossSpec]
+    optimizer: Part[OptimizerSpec]
+    schedule: Part[ScheduleSpec]
+    trackers: tuple[Part[TrackerSpec], ...]
     train: Train
     processes: int
     """Processes to start by default: as many as the variant is made for, or the recipe."""
@@ -72,9 +76,15 @@ class Job:
             plain["variant"] = self.variant
         for kind in PARTS:
             part: Part[Spec] = getattr(self, kind)
-            plain[kind] = {"use": part.spec.name, **fill.plain(part.config)}
+            settings = fill.plain(part.config)
+            # What the section `train` names, and the model's own loss, need a section for their settings alone.
+            if settings or not (kind in ("optimizer", "schedule") or part.spec.name == OWN_LOSS):
+                plain[kind] = {"use": part.spec.name, **settings}
         if self.auto:
-            plain["engine"] = {"use": AUTO, **_changed(self.engine)}
+            plain["engine"] = {"use": AUTO, **changed(self.engine)}
+        trackers = {part.spec.name: fill.plain(part.config) for part in self.trackers}
+        if any(trackers.values()):
+            plain["tracker"] = {name: settings for name, settings in trackers.items() if settings}
         return {**plain, "train": fill.plain(self.train)}
 
     def as_yaml(self) -> str:
@@ -88,6 +98,11 @@ class Job:
             list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
         )
         return yaml.dump(self.as_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+    def learning_rate(self) -> Rate:
+        """Return the learning rate as a function of the step."""
+        rate: Rate = self.schedule.build(self.schedule.config, self.train)
+        return rate
 
     def model_facts(self) -> ModelFacts | None:
         """Return the facts of the model at the length of the samples; None where it or the dataset has none."""
@@ -125,6 +140,7 @@ class Draft:
     variant: str | None
     parts: dict[PartKind, Part[Any]]
     """Those whose name and settings are right."""
+    trackers: tuple[Part[TrackerSpec], ...]
     train: Train | None
     """None where its settings are wrong."""
     processes: int
@@ -147,6 +163,7 @@ class Draft:
             recipe=self.recipe,
             variant=self.variant,
             train=self.train,
+            trackers=self.trackers,
             processes=self.processes,
             auto=self.auto,
             facts=self.facts,
@@ -196,10 +213,15 @@ def draft(
     for layer in (*layers, file, extra):
         merged = fill.merge(merged, _sections(layer, problems))
     auto = merged["engine"]["use"] == AUTO
-    merged["engine"] = _engine(registry, merged, problems)
-    filled = {kind: _part(registry, kind, merged[kind], problems) for kind in PARTS}
+    merged["engine"] = engine_section(registry, merged, problems)
+    for kind in ("optimizer", "schedule"):
+        merged["train"] |= lend(registry, kind, merged[kind]) | {kind: merged[kind]["use"]}
+    filled = {kind: part(registry, kind, merged[kind], problems) for kind in PARTS}
     parts = {kind: part for kind, part in filled.items() if part is not None}
     train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", problems)
+    if train is not None and "optimizer" in parts:
+        problems += unused(registry, parts["optimizer"].spec, train)
+    trackers = tuple(tracker_parts(registry, merged["tracker"], train, problems))
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None and train is not None:
         train = train.for_run(world_size or processes, _train_samples(facts))
@@ -207,20 +229,13 @@ def draft(
         recipe=recipe,
         variant=variant,
         parts=parts,
+        trackers=trackers,
         train=train,
         processes=processes,
         auto=auto,
         facts=facts,
         problems=problems,
     )
-
-
-def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part[Any] | None:
-    """Return the contribution that a section names (``use``), with its settings; ``problems`` collects mistakes."""
-    if not isinstance(section.get("use"), str):
-        problems.append(f"{kind}: expected a line `use: NAME`")
-        return None
-    return _part(registry, kind, section, problems)
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -272,9 +287,9 @@ def _read_file(target: str | Path) -> Mapping[str, Any]:
 
 def _base(recipe: Recipe) -> dict[str, Any]:
     """Return the sections of the recipe itself."""
-    sections: dict[str, Any] = {"train": fill.plain(recipe.train)}
+    sections: dict[str, Any] = {"train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers)}
     for kind in PARTS:
-        use: Use = getattr(recipe, kind)
+        use: Use = getattr(recipe, kind) or Use(sections["train"][kind])
         sections[kind] = {"use": use.name, **fill.plain(use.settings)}
     return sections
 
@@ -310,7 +325,7 @@ def _processes(number: object, owner: str) -> int:
 def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
     """Return the sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``.
 
-    ``train.engine`` stands for ``engine.use``.
+    ``train.engine`` stands for ``engine.use``, and so on for ``IN_TRAIN``.
     """
     sections: dict[str, dict[str, Any]] = {}
     for name, value in layer.items():
@@ -319,63 +334,14 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
             problems.append(f"{name}: no such section{hint} (sections: {', '.join(SECTIONS)})")
         elif isinstance(value, Mapping):
             sections[name] = fill.plain(value)
-        elif isinstance(value, str) and name != "train":
+        elif isinstance(value, str) and name not in ("train", "tracker"):
             sections[name] = {"use": value}
         elif value is not None:
             problems.append(f"{name}: expected settings ({{name: value}}), got {value!r}")
-    if "engine" in sections.get("train", {}):
-        name, section = sections["train"].pop("engine"), sections.setdefault("engine", {})
-        if section.setdefault("use", name) != name:
-            problems.append(f"train.engine, engine: they name two engines ({name}, {section['use']}); give one of them")
+    for kind in IN_TRAIN:
+        if kind in sections.get("train", {}):
+            name, section = sections["train"].pop(kind), sections.setdefault(kind, {})
+            if section.setdefault("use", name) != name:
+                both = f"{name}, {section['use']}"
+                problems.append(f"train.{kind}, {kind}: they name two {NOUNS[kind]}s ({both}); give one of them")
     return sections
-
-
-def _engine(registry: Registry, merged: Mapping[str, dict[str, Any]], problems: list[str]) -> dict[str, Any]:
-    """The section ``engine`` with the name of this machine's engine in the place of ``auto``.
-
-    ``train.bucket_mb``, where it stood in files of earlier versions, goes to an engine that has such a setting.
-    """
-    section, bucket = dict(merged["engine"]), merged["train"].pop(_BUCKET, None)
-    specs = [claims[0].item for claims in registry.claims["engine"].values()]
-    engines = {spec.name: spec for spec in specs if isinstance(spec, EngineSpec)}
-    if section["use"] == AUTO:
-        device = str(merged["train"].get("device", AUTO))
-        claimed = [name for name, spec in engines.items() if spec.claims and _function(spec, spec.claims)(device)]
-        if len(claimed) > 1:
-            problems.append(f"engine: {' and '.join(claimed)} all claim this machine; name one: engine={claimed[0]}")
-        section["use"] = claimed[0] if claimed else NATIVE
-    taken = engines.get(str(section["use"]))
-    if bucket is not None and taken is not None and _BUCKET in [one.name for one in fields(taken.config)]:
-        section.setdefault(_BUCKET, bucket)
-    return section
-
-
-def _function(spec: EngineSpec, target: str) -> Any:
-    return load(target, f"engine {spec.name!r}")
-
-
-def _changed(part: Part[Any]) -> dict[str, Any]:
-    """The settings of ``part`` that are not the default."""
-    usual: dict[str, Any] = fill.plain(part.spec.config())
-    return {name: value for name, value in fill.plain(part.config).items() if value != usual[name]}
-
-
-def _part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part[Any] | None:
-    """Return the contribution that a section names, with its settings."""
-    settings = dict(section)
-    name = settings.pop("use")
-    try:
-        spec = registry.get(kind, str(name))
-    except PluginError as error:
-        problems.append(f"{kind}: {error}{_plugin_of(registry, str(name)) if kind == 'engine' else ''}")
-        return None
-    filled = fill.fill(spec.config, settings, kind, problems)
-    return None if filled is None else Part(spec, filled)
-
-
-def _plugin_of(registry: Registry, name: str) -> str:
-    """The way out where an engine is unknown and no known one has a similar name."""
-    known = registry.names("engine")
-    if name in known or did_you_mean(name, known):
-        return ""
-    return f"; install the plugin that has it (pip install recipe-{name}), or take engine={NATIVE}"

@@ -1,10 +1,23 @@
-"""The learning rate of each step."""
+"""Schedules: the learning rate of each step."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-from recipe_core.hooks.train import Train
+from recipe_core.hooks.specs import NoSettings
+from recipe_core.hooks.train import Train, too_small
+
+Rate = Callable[[int], float]
+"""The learning rate of the optimizer step with this number, counted from 0."""
+
+_FALLS: dict[str, Callable[[float], float]] = {
+    "linear": lambda done: 1 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "sqrt": lambda done: 1 - math.sqrt(done),
+}
 
 
 def warmup_steps(train: Train) -> int:
@@ -12,32 +25,102 @@ def warmup_steps(train: Train) -> int:
     return train.warmup_steps or round(train.warmup_ratio * train.steps)
 
 
-def learning_rate(train: Train, step: int) -> float:
-    """Learning rate of the optimizer step number ``step``, counted from 0.
+def constant(config: object, train: Train) -> Rate:
+    """The peak after the warm-up.
 
-    As in Megatron-LM and transformers, the rate rises from zero (the first step's) to the peak in the warm-up, then
-    falls to ``min_lr`` at ``train.steps``: linearly, or along half a cosine (Loshchilov and Hutter, 2017).
-
-    The polynomial schedule is the PolyWarmUpScheduler of NVIDIA's BERT for LAMB. It counts from 1, so that the first
-    step's rate is not zero and the last one's is ``min_lr``, and its curve begins with the run, not with the end of the
-    warm-up: there the rate drops, to 85 % of the peak after a warm-up of 28.43 % with the power 0.5.
+    As in Megatron-LM and transformers, the rate rises from zero (the first step's) to the peak in the warm-up.
     """
-    if train.schedule == "polynomial":
-        return _polynomial(train, step + 1)
+    return _after_warmup(train, None)
+
+
+def linear(config: object, train: Train) -> Rate:
+    """A straight fall from the end of the warm-up to ``min_lr`` at ``train.steps``."""
+    return _after_warmup(train, _FALLS["linear"])
+
+
+def cosine(config: object, train: Train) -> Rate:
+    """A fall along half a cosine (Loshchilov and Hutter, 2017)."""
+    return _after_warmup(train, _FALLS["cosine"])
+
+
+def _after_warmup(train: Train, left: Callable[[float], float] | None, stable: int = 0) -> Rate:
+    """Warm-up, then the peak up to step ``stable``, then a fall to ``min_lr`` at the last step.
+
+    ``left`` says how much of the way from the peak to ``min_lr`` is left, by the proportion of the fall's steps that
+    are done; None: there is no fall.
+    """
     warmup = warmup_steps(train)
-    if step < warmup:
-        return train.lr * step / warmup
-    if train.schedule == "constant":
-        return train.lr
-    done = min(1.0, (step - warmup) / max(1, train.steps - warmup))
-    left = 1 - done if train.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return train.min_lr + (train.lr - train.min_lr) * left
+    start = max(warmup, stable)
+
+    def rate(step: int) -> float:
+        if step < warmup:
+            return train.lr * step / warmup
+        if left is None or step < start:
+            return train.lr
+        done = min(1.0, (step - start) / max(1, train.steps - start))
+        return train.min_lr + (train.lr - train.min_lr) * left(done)
+
+    return rate
 
 
-def _polynomial(train: Train, number: int) -> float:
-    progress = min(1.0, number / train.steps)
-    warmup = train.warmup_ratio or train.warmup_steps / train.steps
-    if progress < warmup:
-        return train.lr * progress / warmup
-    left: float = (1 - progress) ** train.schedule_power
-    return train.min_lr + (train.lr - train.min_lr) * left
+def polynomial(config: object, train: Train) -> Rate:
+    """The PolyWarmUpScheduler of NVIDIA's BERT for LAMB.
+
+    It counts from 1, so that the first step's rate is not zero and the last one's is ``min_lr``, and its curve begins
+    with the run, not with the end of the warm-up: there the rate drops, to 85 % of the peak after a warm-up of 28.43 %
+    with the power 0.5.
+    """
+
+    def rate(step: int) -> float:
+        progress = min(1.0, (step + 1) / train.steps)
+        warmup = train.warmup_ratio or train.warmup_steps / train.steps
+        if progress < warmup:
+            return train.lr * progress / warmup
+        left: float = (1 - progress) ** train.schedule_power
+        return train.min_lr + (train.lr - train.min_lr) * left
+
+    return rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wsd:
+    """Warm-up, a stable phase at the peak, and a decay at the end."""
+
+    decay_steps: int = 0
+    """Steps of the decay, the last ones of the run."""
+    decay_ratio: float = 0.1
+    """The same as a proportion of ``train.steps``, where ``decay_steps`` is 0."""
+    shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    """How the rate falls to ``train.min_lr``. ``sqrt``: with 1 - sqrt(progress), fast at first."""
+
+    def __post_init__(self) -> None:
+        problems = too_small(self, 0, "decay_steps")
+        if not 0 <= self.decay_ratio <= 1:
+            problems.append(f"decay_ratio: expected 0 to 1, got {self.decay_ratio}")
+        if problems:
+            raise ValueError("\n".join(problems))
+
+
+def wsd(config: Wsd, train: Train) -> Rate:
+    """Warm-up, stable, decay (Hu and others, 2024, MiniCPM; ``sqrt``: Hägele and others, 2024).
+
+    The decay begins ``decay_steps`` before ``train.steps``, never before the end of the warm-up. A run stopped in the
+    stable phase may be continued with more steps: what it did so far is the same.
+    """
+    decay = config.decay_steps or round(config.decay_ratio * train.steps)
+    return _after_warmup(train, _FALLS[config.shape] if decay else None, stable=train.steps - decay)
+
+
+_OWN: dict[str, Callable[[object, Train], Rate]] = {
+    "constant": constant, "linear": linear, "cosine": cosine, "polynomial": polynomial,
+}  # fmt: skip
+
+
+def learning_rate(train: Train, step: int) -> float:
+    """Learning rate of step number ``step`` by one of the schedules without settings, where nothing but ``train`` is
+    known.
+
+    Raises:
+        KeyError: it is another schedule.
+    """
+    return _OWN[train.schedule](NoSettings(), train)(step)

@@ -24,13 +24,13 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due
 from recipe_core.launch.stop import StopFlag
-from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, without_counts
-from recipe_core.settings.schedule import learning_rate
+from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, accumulate, without_counts
+from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
 from recipe_core.train.feed import Feed, starts
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.golden import Golden
-from recipe_core.train.metrics.meter import Meter, mean_over_ranks
+from recipe_core.train.metrics.meter import Meter, reduce_over_ranks
 from recipe_core.train.metrics.report import Report
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import set_learning_rate
@@ -54,6 +54,7 @@ class Trainer:
     saver: Saver
     stop: StopFlag
     report: Report
+    learning_rate: Rate
     metrics: Metrics | None
     """Writes the rows of metrics; rank 0 alone has it."""
     golden: Golden | None = None
@@ -102,7 +103,7 @@ class Trainer:
     def step(self, *, last: bool) -> None:
         """One optimizer step; ``last``: no further one follows, so that no batches are read ahead."""
         start, cfg, consumed = time.perf_counter(), self.run.train, self.progress.consumed_samples
-        rate = learning_rate(cfg, self.progress.step)
+        rate = self.learning_rate(self.progress.step)
         batches = self.feed.step(consumed, last=last)  # this rank's micro batches, on the device
         firsts = starts(self.run, consumed, cfg.global_batch)  # the number of each one's first sample
         values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
@@ -125,17 +126,18 @@ class Trainer:
             return self.loss(module(batch), batch)
 
     def evaluate(self) -> dict[str, float] | None:
-        """Means over the first ``eval_samples`` validation samples; None when a signal asked to stop."""
+        """Values over the first ``eval_samples`` validation samples; None when a signal asked to stop."""
+        reductions = self.model.reductions
         total: dict[str, Tensor] = {}
         firsts = starts(self.run, 0, self.run.train.eval_samples)
         for first in firsts:
             if self._asked_to_stop():
                 return None
             batch = self.feed.validation(first)
-            values = without_counts(self.model.evaluate(batch, partial(self._forward, [first])))
-            for name, value in values.items():
-                total[name] = total.get(name, torch.zeros_like(value)) + value / len(firsts)
-        return {f"val_{name}": value for name, value in mean_over_ranks(self.engine, self.run, total).items()}
+            values = without_counts(self.model.evaluate(batch, partial(self._forward, [first])), reductions)
+            accumulate(total, values, len(firsts), reductions)
+        means = reduce_over_ranks(self.engine, self.run, total, reductions)
+        return {f"val_{name}": value for name, value in means.items()}
 
     def _evaluate_first(self) -> bool:
         """Evaluate before the first step, where that is due; returns whether a signal asked to stop.

@@ -27,7 +27,7 @@ from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
-from recipe_core.train import optim
+from recipe_core.train.optim import Trainable
 
 SHOWN = 5
 """Names that a message lists; it counts the others."""
@@ -111,8 +111,10 @@ def _blank_state(job: Job) -> dict[str, Any]:
     with torch.device("meta"):
         module, _ = job.model.build(job.model.config)
     module = cast(module, job.train.precision)
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    trainable = Trainable(named=named, train=job.train, structure=job.structure())
     return {
-        **gather_state(module, optim.build(module.named_parameters(), job.train)),
+        **gather_state(module, job.optimizer.build(job.optimizer.config, trainable)),
         "progress": {"step": 0, "consumed_samples": 0},
     }
 

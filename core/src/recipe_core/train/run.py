@@ -24,10 +24,10 @@ from recipe_core.errors import ConfigError
 from recipe_core.files import home
 from recipe_core.hooks.specs import load
 from recipe_core.launch.stop import StopFlag
-from recipe_core.layouts.parallel import Parallel, Run, Samples
+from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
 from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
-from recipe_core.train import optim, replicas
+from recipe_core.train import replicas
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, read_rows
@@ -35,7 +35,9 @@ from recipe_core.train.metrics.golden import load_golden
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.report import Report, log_line, warn
 from recipe_core.train.metrics.results import conclude, measured
+from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
+from recipe_core.train.optim import Trainable
 from recipe_core.train.recompute import recompute
 from recipe_core.train.resume import Progress, begin
 
@@ -57,7 +59,13 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run, engine)
-    optimizer = optim.build(model.named_parameters(), job.train, model.shard_groups, traced=engine.traced)
+    optimizer: torch.optim.Optimizer = job.optimizer.build(
+        job.optimizer.config,
+        Trainable(
+            named=model.named_parameters(), train=job.train, structure=run.structure, shard_groups=model.shard_groups,
+            traced=engine.traced,
+        )
+    )  # fmt: skip
     model.follow(optimizer)
     samples = job.data.build(job.data.config, run)
     with ExitStack() as stack:
@@ -74,9 +82,12 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
         feed = stack.enter_context(Feed(samples, run, engine.device_loader))
         metrics = None
         if engine.rank == 0:
-            metrics = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend))
+            trackers = Trackers(job.trackers, job.name, job.as_dict())
+            metrics = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend, trackers))
         flops = facts.flops_per_sample if facts else None
-        meter = Meter(engine, run, job.tokens_per_sample(), flops, every_loss=golden is not None)
+        meter = Meter(
+            engine, run, job.tokens_per_sample(), flops, reductions=model.reductions, every_loss=golden is not None
+        )
         report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
         if golden is not None:
             report.say(golden.announcement(progress.step))
@@ -85,7 +96,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
             meter=meter, checkpoints=checkpoints, saver=saver, stop=stop, report=report, metrics=metrics,
-            golden=golden, dry_run=dry_run,
+            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run,
         ).train()  # fmt: skip
         saver.wait()
     if dry_run:
@@ -130,7 +141,8 @@ def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     model: Parallel = build(module, job.layout.config, run)
     if job.train.activation_checkpointing:
         recompute(model.module, run.structure.blocks, engine.recompute)  # with what the layout made of the blocks
-    return model, model.loss(loss)
+    model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
+    return model, model.loss(job.loss.build(job.loss.config, loss))
 
 
 def _checkpoints(
@@ -148,7 +160,7 @@ def _checkpoints(
         keep_best=job.train.keep_best,
         notes={"job.yaml": job.as_yaml()},
         trend=trend,
-        context=SaveContext(group=ranks.group, train=job.train, samples=samples),
+        context=SaveContext(group=ranks.group, train=job.train, rate=job.learning_rate(), samples=samples),
     )
     return checkpoints, form.background
 

@@ -11,7 +11,7 @@ import torch
 
 from recipe_core.engine import protocol
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.parallel import Run, accumulate
+from recipe_core.layouts.parallel import COUNTED, Run, accumulate
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.toy import ToyData
@@ -69,7 +69,7 @@ def test_counts_are_added_up_over_the_window(meter: Meter) -> None:
 def test_a_count_is_exact_beyond_what_fp32_holds(meter: Meter) -> None:
     total: dict[str, torch.Tensor] = {}
     for _ in range(3):  # micro batches
-        accumulate(total, {"loss": torch.tensor(0.0), "real_tokens": torch.tensor(2**24 + 1)}, 3)
+        accumulate(total, {"loss": torch.tensor(0.0), "real_tokens": torch.tensor(2**24 + 1)}, 3, COUNTED)
     meter.step(total, torch.tensor(0.0), 0.1, 1.0)
     assert meter.read().row["real_tokens_per_second"] == 3 * (2**24 + 1)
 

@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
+from recipe_core import plugin
 from recipe_core.errors import DataError
+from recipe_core.hooks.specs import NoSettings, Part
 from recipe_core.train.metrics.curves import read_curve, read_rows
-from recipe_core.train.metrics.writer import Metrics
+from recipe_core.train.metrics.tracker import Trackers
+from recipe_core.train.metrics.writer import Metrics as Writer
+
+
+def Metrics(*arguments: Any) -> Writer:
+    """With TensorBoard, as every run has it by default."""
+    return Writer(*arguments, trackers=Trackers([Part(spec, NoSettings()) for spec in plugin.register_trackers()]))
 
 
 @contextmanager
@@ -90,7 +98,7 @@ def test_the_events_are_those_of_tensorboardx(tmp_path: Path, since: int) -> Non
     write(tmp_path / "ours", since, range(since + 1, 5))
     theirs = SummaryWriter(str(tmp_path / "theirs" / "tensorboard"), purge_step=since + 1 if since else None)
     for row in rows(range(since + 1, 5)):
-        theirs.add_scalar("loss", row["loss"], row["step"])
+        theirs.add_scalar("train/loss", row["loss"], row["step"])
     theirs.close()
     found = events(tmp_path / "ours")
     assert found == events(tmp_path / "theirs")

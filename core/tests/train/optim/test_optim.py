@@ -82,7 +82,6 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
             {"precision": "bf16", "stochastic_rounding": True, "optimizer_states": "master"},
             "stochastic_rounding: optimizer_states=master keeps all of each update",
         ),
-        ({"trust_clip": 2.0}, "trust_clip: only optimizer=lamb takes it, and this is adamw"),
         ({"optimizer": "lamb", "trust_clip": -1.0}, "trust_clip: expected at least 0, got -1.0"),
         ({"schedule_power": 0.0}, "schedule_power: expected more than 0, got 0.0"),
     ],

@@ -61,9 +61,8 @@ class NeuronBertFormat(OneFile):
         tree: dict[str, Any] = {"model": self._named(to_theirs(NAMES, state["model"], ties=True))}
         if "optimizer" in state:
             states = state["optimizer"]["state"]
-            tree["optimizer"] = indexed_state(states, state["model"], context.train, step, self.name)
-            assert context.train is not None  # indexed_state has seen to it
-            tree["scheduler"] = scheduled(context.train, step)
+            tree["optimizer"] = indexed_state(states, state["model"], context, step, self.name)
+            tree["scheduler"] = scheduled(context, step)
         epoch, index, files = self._position(progress, context.samples)
         return tree | {"files": [index, *files], "epoch": epoch, OURS: {"progress": progress}}
 

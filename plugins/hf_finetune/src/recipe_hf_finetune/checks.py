@@ -65,8 +65,10 @@ def _train(job: Job) -> Iterator[str]:
         if getattr(train, name) != value:
             shown = {None: "null", False: "false"}.get(value, value)  # type: ignore[call-overload]
             yield f"train.{name}: the Trainer knows {shown} alone, got {getattr(train, name)}"
-    if train.schedule == "polynomial":
-        yield "train.schedule: expected constant, linear or cosine in this recipe, got polynomial"
+    if train.schedule not in ("constant", "linear", "cosine"):
+        yield f"train.schedule: expected constant, linear or cosine in this recipe, got {train.schedule}"
+    if job.loss.spec.name != "model":
+        yield f"loss: the Trainer knows the model's own alone, got {job.loss.spec.name}"
     if train.init_from is not None:
         yield (
             "train.init_from: this recipe begins with the model that model.source names; set "

@@ -67,7 +67,7 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         form: Format = request.to.build(request.to.config)
         whole = {"progress": {"step": step}, **converted}
         theirs = provenance.theirs(whole, target, source.path, form.grid)
-        form.save(part, theirs, SaveContext(train=provenance.train))
+        form.save(part, theirs, SaveContext(train=provenance.train, rate=provenance.rate))
         _seal(part, source, target, provenance, step)
         written = provenance.ours(form.open(part), target, part)
         _compare(converted, written, target)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.ranks.join import Grid
     from recipe_core.hooks.train import Train
     from recipe_core.layouts.parallel import Samples
+    from recipe_core.settings.schedule import Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class SaveContext:
     a group of its own."""
     train: Train | None = None
     """The training settings that the optimizer state belongs to; None where they are not known."""
+    rate: Rate | None = None
+    """The learning rate of each step; None where it is not known."""
     samples: Samples | None = None
     """The run's dataset; None outside a run."""
     writer: Callable[[Path], None] | None = None

@@ -18,7 +18,9 @@ from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, DataFacts, Dataset, Model, Part, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
-from recipe_core.settings.job import MOVED, part, resolve
+from recipe_core.settings.job import resolve
+from recipe_core.settings.parts import MOVED, part
+from recipe_core.settings.schedule import Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,8 @@ class Provenance:
     model: Part[Model] | None = None
     data: Part[Dataset] | None = None
     train: Train | None = None
+    rate: Rate | None = None
+    """The learning rate of each step."""
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The settings as ``job.yaml`` has them."""
     guessed: str = ""
@@ -136,7 +140,8 @@ def provenance_of(
     """
     if recipe is not None:
         job = resolve(registry, recipe)
-        return Provenance(model=job.model, data=job.data, train=job.train, sections=job.as_dict())
+        rate = job.learning_rate()
+        return Provenance(model=job.model, data=job.data, train=job.train, rate=rate, sections=job.as_dict())
     sections = source.job()
     if sections:
         return _of_sections(registry, sections, source.folder)
@@ -153,7 +158,10 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     data = part(registry, "data", parts["data"], []) if "data" in parts else None
     settings = {name: value for name, value in parts.get("train", {}).items() if name not in MOVED}
     train = fill.fill(Train, settings, "train", []) if "train" in parts else None
-    return Provenance(model=model, data=data, train=train, sections=sections)
+    named = parts.get("schedule") or {"use": train.schedule if train else None}
+    schedule = part(registry, "schedule", named, [])
+    rate = schedule.build(schedule.config, train) if schedule is not None and train is not None else None
+    return Provenance(model=model, data=data, train=train, rate=rate, sections=sections)
 
 
 def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any]) -> Provenance:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from recipe_core.checkpoint.formats.base import SaveContext
 from recipe_core.checkpoint.lazy import Lazy, lazy
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
@@ -25,20 +26,21 @@ def groups_of(model: Mapping[str, Any]) -> list[list[str]]:
 
 
 def indexed_state(
-    states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], train: Train | None, step: int, what: str
+    states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], context: SaveContext, step: int, what: str
 ) -> dict[str, Any]:
     """The ``state_dict()`` of an optimizer with these states.
 
     Args:
         states: by name of the parameter, then by kind (``exp_avg``).
         model: names and tensors in the order of the foreign module.
-        train: the settings that the states belong to.
+        context: has the settings that the states belong to, and the learning rate.
         step: steps done.
         what: the format's name, for the message.
 
     Raises:
         CheckpointError: the settings are not known.
     """
+    train = context.train
     if train is None:
         raise CheckpointError(
             f"{what} keeps the learning rate beside the optimizer, and it is not known here: name a recipe that has it "
@@ -50,18 +52,26 @@ def indexed_state(
     for names, decay in zip(groups_of(own), (train.weight_decay, 0.0), strict=True):
         first = len(states_by_number)
         states_by_number.update({first + place: dict(states[name]) for place, name in enumerate(names)})
-        settings.append({**_settings(train, step, decay), "params": list(range(first, len(states_by_number)))})
+        settings.append(
+            {
+                **_settings(train, _rate(context, train, step), step, decay),
+                "params": list(range(first, len(states_by_number))),
+            }
+        )
     return {"state": states_by_number, "param_groups": settings}
 
 
-def scheduled(train: Train, step: int) -> dict[str, Any]:
-    """The ``state_dict()`` of a LambdaLR over the two groups after ``step`` steps."""
+def scheduled(context: SaveContext, step: int) -> dict[str, Any]:
+    """The ``state_dict()`` of a LambdaLR over the two groups after ``step`` steps; empty if the run is not known."""
+    train = context.train
+    if train is None:
+        return {}
     return {
         "base_lrs": [train.lr, train.lr],
         "last_epoch": step,
         "_step_count": step + 1,
         "_get_lr_called_within_step": False,
-        "_last_lr": [learning_rate(train, step)] * 2,
+        "_last_lr": [_rate(context, train, step)] * 2,
         "lr_lambdas": [None, None],
     }
 
@@ -158,7 +168,11 @@ def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[s
     return state
 
 
-def _settings(train: Train, step: int, decay: float) -> dict[str, Any]:
+def _rate(context: SaveContext, train: Train, step: int) -> float:
+    return learning_rate(train, step) if context.rate is None else context.rate(step)
+
+
+def _settings(train: Train, rate: float, step: int, decay: float) -> dict[str, Any]:
     """The settings of a parameter group under all names by which common optimizers look for them."""
     adamw = torch.optim.AdamW([torch.zeros(1)], lr=train.lr, betas=train.betas, eps=train.eps).defaults
     lamb = {
@@ -170,7 +184,7 @@ def _settings(train: Train, step: int, decay: float) -> dict[str, Any]:
     return {
         **adamw,
         **(lamb if train.optimizer == "lamb" else {}),
-        "lr": learning_rate(train, step),
+        "lr": rate,
         "initial_lr": train.lr,
         "weight_decay": decay,
         "step": step,

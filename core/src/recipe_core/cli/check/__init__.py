@@ -17,6 +17,7 @@ from recipe_core.cli.check.parts import (
     fact_problems,
     format_problems,
     golden_problems,
+    optimizer_problems,
     start_problems,
 )
 from recipe_core.engine.select import engine_problems
@@ -84,13 +85,15 @@ def problems(
     if train is not None:
         if "engine" in parts:
             yield from engine_problems(parts["engine"], train, parts.get("layout"), world_size)
+        if "optimizer" in parts:
+            yield from optimizer_problems(parts["optimizer"], train, parts.get("layout"), parts.get("model"))
         yield from golden_problems(train)
         yield from start_problems(train, out)
     if "model" in parts and "data" in parts:
-        yield from batch_problems(parts["model"], parts["data"])
+        yield from batch_problems(parts["model"], parts["data"], parts.get("loss"))
     if "checkpoint" in parts and "model" in parts:
         yield from format_problems(parts["checkpoint"], parts["model"])
     if "checkpoint" in parts and "layout" in parts:
         yield from saving_problems(parts["layout"], parts["checkpoint"], world_size)
     if train is not None and out is not None and disk:
-        yield from disk_problems(facts, train, out)
+        yield from disk_problems(facts, train, parts.get("optimizer"), out)

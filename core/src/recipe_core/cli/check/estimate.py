@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipe_core.hooks.specs import DataFacts, Division, ModelFacts
-from recipe_core.hooks.train import OptimizerStates, Precision, Train
+from recipe_core.hooks.facts import DataFacts, ModelFacts, OptimizerFacts
+from recipe_core.hooks.specs import Division
+from recipe_core.hooks.train import Precision, Train
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,13 @@ class Widths:
     copy: int
     """The copy of the weights that autocast keeps from forward to backward."""
     gradient: int
-    optimizer: int
-    """Both moments, of AdamW as of LAMB, and the fp32 copy of bf16 weights where there is one."""
     activation: int
 
 
-WIDTHS: dict[tuple[Precision, OptimizerStates], Widths] = {
-    ("fp32", "weights"): Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
-    ("fp32", "fp32"): Widths(weight=4, copy=0, gradient=4, optimizer=8, activation=4),
-    ("bf16_mixed", "weights"): Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
-    ("bf16_mixed", "fp32"): Widths(weight=4, copy=2, gradient=4, optimizer=8, activation=2),
-    ("bf16", "weights"): Widths(weight=2, copy=0, gradient=2, optimizer=4, activation=2),
-    ("bf16", "fp32"): Widths(weight=2, copy=0, gradient=2, optimizer=8, activation=2),
-    ("bf16", "master"): Widths(weight=2, copy=0, gradient=2, optimizer=12, activation=2),
+WIDTHS: dict[Precision, Widths] = {
+    "fp32": Widths(weight=4, copy=0, gradient=4, activation=4),
+    "bf16_mixed": Widths(weight=4, copy=2, gradient=4, activation=2),
+    "bf16": Widths(weight=2, copy=0, gradient=2, activation=2),
 }
 
 
@@ -74,14 +69,23 @@ class Estimate:
 
 
 def estimate(
-    model: ModelFacts, data: DataFacts, train: Train, division: Division | None = None, data_ranks: int = 1
+    model: ModelFacts,
+    data: DataFacts,
+    train: Train,
+    division: Division | None = None,
+    data_ranks: int = 1,
+    optimizer: OptimizerFacts | None = None,
 ) -> Estimate:
-    """Multiply out what the model and the data say of themselves, and how a layout divides the model."""
-    width, count, division = WIDTHS[train.precision, train.optimizer_states], model.parameters, division or Division()
+    """Multiply out what the model, the data and the optimizer say of themselves, and how a layout divides the model.
+
+    ``optimizer``: None counts no states.
+    """  # fmt: skip
+    width, count, division = WIDTHS[train.precision], model.parameters, division or Division()
+    kept = optimizer.bytes_per_parameter if optimizer else 0.0
     held = holdings(model, train, division, data_ranks)
     # Those that are gathered are as wide as products are; else autocast keeps copies of what it multiplies.
     computing = held.gathered * (width.copy or width.weight) if held.gathered else held.weights * width.copy
-    resting = held.weights * width.weight, held.gradients * width.gradient, held.optimizer * width.optimizer
+    resting = held.weights * width.weight, held.gradients * width.gradient, round(held.optimizer * kept)
     here = (0, 0, 0) if division.on_host else resting
     samples = train.steps * train.global_batch
     return Estimate(
@@ -93,7 +97,7 @@ def estimate(
         logits=held.logits * width.activation,
         passed=held.passed * width.weight,
         host=sum(resting) if division.on_host else 0,
-        checkpoint=count * (width.weight + width.optimizer),
+        checkpoint=round(count * (width.weight + kept)),
         checkpoints=_checkpoints(train),
         flops_per_step=model.flops_per_sample * train.global_batch,
         tokens_per_step=train.global_batch * data.sequence,

@@ -9,8 +9,10 @@ from recipe_core.checkpoint.locate import find, steps
 from recipe_core.cli.check.estimate import estimate
 from recipe_core.cli.check.machine import free_space, scaled, size_of
 from recipe_core.errors import RecipeError
+from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.registry import load
-from recipe_core.hooks.specs import CheckpointFormat, Dataset, Model, Part
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Part
+from recipe_core.hooks.specs import load as load_function
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.train.metrics.golden import load_golden
@@ -45,14 +47,19 @@ def fact_problems(facts: Facts) -> Iterator[str]:
         )
 
 
-def batch_problems(model: Part[Model], data: Part[Dataset]) -> Iterator[str]:
-    """A problem if the dataset does not give what the model takes, as far as both say."""
-    taken, given = model.spec.takes, data.spec.gives
-    lacking = [name for name in taken if name not in given]
-    if given and lacking:
+def batch_problems(model: Part[Model], data: Part[Dataset], loss: Part[LossSpec] | None) -> Iterator[str]:
+    """A problem for each of the model and the loss, if the dataset does not give what it takes, as far as both say."""
+    takers = [("model", model.spec.name, model.spec.takes)]
+    if loss is not None:
+        takers.append(("loss", loss.spec.name, loss.spec.takes))
+    for kind, name, taken in takers:
+        given = data.spec.gives
+        lacking = [tensor for tensor in taken if tensor not in given]
+        if not given or not lacking:
+            continue
         yield (
-            f"model.use, data.use: {model.spec.name} takes {', '.join(lacking)}, which {data.spec.name} does not give "
-            f"(it gives {', '.join(given)}); choose a model and a dataset that belong together"
+            f"{kind}.use, data.use: {name} takes {', '.join(lacking)}, which {data.spec.name} does not give "
+            f"(it gives {', '.join(given)}); choose a {kind} and a dataset that belong together"
         )
 
 
@@ -71,6 +78,15 @@ def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterato
         )
     if spec.model not in ("", model.spec.name):
         yield f"checkpoint.use: {spec.name} holds the model {spec.model}, and this run's is {model.spec.name}"
+
+
+def optimizer_problems(
+    optimizer: Part[OptimizerSpec], train: Train, layout: Part[Layout] | None, model: Part[Model] | None
+) -> Iterator[str]:
+    """Everything that the optimizer cannot do of what the settings ask for."""
+    if optimizer.spec.problems:
+        function = load_function(optimizer.spec.problems, f"optimizer {optimizer.spec.name!r}")
+        yield from function(optimizer.config, train, layout, model)
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:
@@ -104,7 +120,7 @@ def golden_problems(train: Train) -> Iterator[str]:
         yield str(error)
 
 
-def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:
+def disk_problems(facts: Facts, train: Train, optimizer: Part[OptimizerSpec] | None, out: Path) -> Iterator[str]:
     """A problem if the checkpoints that exist at once do not fit on the disk of the run folder ``out``."""
     try:
         model, data = facts.model, facts.data
@@ -112,7 +128,7 @@ def disk_problems(facts: Facts, train: Train, out: Path) -> Iterator[str]:
         return
     if model is None or data is None:
         return
-    figures = estimate(model, data, train)
+    figures = estimate(model, data, train, optimizer=optimizer_facts(optimizer, train, model))
     free = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
     if figures.disk > free:
         count = "1 checkpoint" if figures.checkpoints == 1 else f"{figures.checkpoints} checkpoints"

@@ -1,32 +1,26 @@
-"""Rows of metrics: a JSON line each, which everything else reads, and TensorBoard's files."""
+"""Rows of metrics: a JSON line each, which everything else reads, and what trackers get of them."""
 
 from __future__ import annotations
 
 import json
 import math
-import socket
-import struct
-import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.errors import DiskError
 from recipe_core.files import atomic_file, write_text
 from recipe_core.train.metrics.curves import METRICS, Row, damage, read_lines
 from recipe_core.train.metrics.record_file import RecordFile
+from recipe_core.train.metrics.tracker import Trackers
 
-TEXT_KEYS = ("step", "consumed_samples")
-"""Keys that are positions rather than measurements: not drawn as curves."""
 DAMAGED = f"{METRICS}.damaged"
 """Where damaged lines are kept, beside the metrics."""
 
 
 class Metrics:
-    """Writes rows to ``metrics.jsonl`` and ``tensorboard/`` of a run folder, and shows each.
+    """Writes rows to ``metrics.jsonl`` of a run folder, passes them on to trackers, and shows each.
 
     A run that continues after step ``since`` first drops what a killed run wrote beyond it: no step stands twice.
     Damaged lines are named and kept in ``metrics.jsonl.damaged``. From then on no failure to write stops training; see
@@ -38,6 +32,7 @@ class Metrics:
         show: takes each row.
         warn: takes a message for the user.
         trend: told every loss, those of before ``since`` too.
+        trackers: other places where rows are shown; opened and closed with this.
 
     Raises:
         DiskError: the rows of before ``since`` cannot be written.
@@ -45,7 +40,7 @@ class Metrics:
 
     def __init__(
         self, folder: Path, since: int, show: Callable[[Row], None], warn: Callable[[str], None],
-        trend: Trend | None = None,
+        trend: Trend | None = None, trackers: Trackers | None = None,
     ) -> None:  # fmt: skip
         self.path, self.show, self._since = folder / METRICS, show, since
         self._warn, self._trend = warn, trend or Trend()
@@ -54,7 +49,8 @@ class Metrics:
             self._follow(row)
         write_text(self.path, "".join(_line(row) for row in rows))
         self._rows = RecordFile(self.path, "rows", warn)
-        self._events = RecordFile(_events_path(folder / "tensorboard"), "TensorBoard events", warn, _header(since))
+        self._trackers = trackers or Trackers()
+        self._trackers.open(folder, since, warn)
 
     def __enter__(self) -> Metrics:
         return self
@@ -63,7 +59,7 @@ class Metrics:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._rows.close()
-        self._events.close()
+        self._trackers.close()
 
     def write(self, row: Row) -> None:
         """Record one row, whole. What is measured of step ``since`` afterwards completes the row that is there."""
@@ -72,7 +68,7 @@ class Metrics:
             self._complete(row)
         else:
             self._rows.append(step, _line(row).encode())
-        self._events.append(step, _events(row))
+        self._trackers.log(row)
         self._follow(row)
         self.show(row)
 
@@ -105,39 +101,3 @@ def _line(row: Row) -> str:
     # JSON has no NaN and no infinity: such a value becomes null, which every reader understands
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
     return json.dumps(finite) + "\n"
-
-
-def _events_path(folder: Path) -> Path:
-    """A new file for TensorBoard, which reads them in the order of their names."""
-    name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
-    names = (name if number == 0 else f"{name}.{number}" for number in count())
-    return next(path for path in map(folder.joinpath, names) if not path.exists())
-
-
-def _header(since: int) -> bytes:
-    """The events that a file begins with; after ``since`` TensorBoard forgets what earlier files have."""
-    from tensorboardX.proto.event_pb2 import SessionLog
-
-    records = _framed(file_version="brain.Event:2")
-    if since:
-        records += _framed(step=since + 1, file_version="brain.Event:2")
-        records += _framed(step=since + 1, session_log=SessionLog(status=SessionLog.START))
-    return records
-
-
-def _events(row: Row) -> bytes:
-    """An event for each measurement of a row."""
-    from tensorboardX.summary import scalar
-
-    values = {key: value for key, value in row.items() if key not in TEXT_KEYS}
-    return b"".join(_framed(step=row["step"], summary=scalar(key, value)) for key, value in values.items())
-
-
-def _framed(**fields: Any) -> bytes:
-    """An event as TensorBoard's files have it: its length, a check sum of that, the event, a check sum of that."""
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.record_writer import masked_crc32c
-
-    event = Event(wall_time=time.time(), **fields).SerializeToString()
-    length = struct.pack("<Q", len(event))
-    return b"".join([length, struct.pack("<I", masked_crc32c(length)), event, struct.pack("<I", masked_crc32c(event))])

@@ -1,18 +1,62 @@
-"""The optimizer that the settings ask for, and its two groups of parameters."""
+"""The core's optimizers over the parameters of a model, in two groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
+from recipe_core.hooks.specs import Structure
 from recipe_core.hooks.train import Train
 from recipe_core.train.optim.adamw import AdamW
 from recipe_core.train.optim.lamb import Lamb
 from recipe_core.train.optim.shards import Groups
 
-_CLASSES: dict[str, type[AdamW]] = {"adamw": AdamW, "lamb": Lamb}
+
+@dataclass(frozen=True, kw_only=True)
+class Trainable:
+    """The parameters that an optimizer is built for, as this process holds them."""
+
+    named: Sequence[tuple[str, nn.Parameter]]
+    """Names in the model and trainable parameters, tied ones once. DTensors and others may be mixed."""
+    train: Train
+    structure: Structure = field(default_factory=Structure)
+    """Names of the model's blocks, and the roles of its matrices."""
+    shard_groups: Mapping[str, Groups] = field(default_factory=dict)
+    """See :attr:`recipe_core.layouts.parallel.Parallel.shard_groups`."""
+    traced: bool = False
+    """See :attr:`recipe_core.engine.protocol.Engine.traced`."""
+
+    @property
+    def names(self) -> dict[nn.Parameter, str]:
+        """The name of each parameter."""
+        return {parameter: name for name, parameter in self.named}
+
+    @property
+    def sharded(self) -> dict[nn.Parameter, Groups]:
+        """Of parameters that are shards as plain tensors, the groups of ranks that hold the other shards."""
+        return {p: self.shard_groups[name] for name, p in self.named if name in self.shard_groups}
+
+    def groups(self, parameters: Iterable[tuple[str, nn.Parameter]] | None = None) -> list[dict[str, Any]]:
+        """Two parameter groups of ``parameters`` (None: all): with weight decay, then biases and norms."""
+        named = self.named if parameters is None else list(parameters)
+        return [
+            {"params": [p for name, p in named if decays(name, p)], "weight_decay": self.train.weight_decay},
+            {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0, "adapts": False},
+        ]
+
+
+def adamw(config: object, trainable: Trainable) -> torch.optim.Optimizer:
+    """AdamW."""
+    return AdamW(trainable.groups(), trainable.train, trainable.names, trainable.sharded, traced=trainable.traced)
+
+
+def lamb(config: object, trainable: Trainable) -> torch.optim.Optimizer:
+    """LAMB; biases and norms have no trust ratio."""
+    return Lamb(trainable.groups(), trainable.train, trainable.names, trainable.sharded, traced=trainable.traced)
 
 
 def build(
@@ -22,26 +66,13 @@ def build(
     *,
     traced: bool = False,
 ) -> torch.optim.Optimizer:
-    """The optimizer that ``train`` asks for.
+    """The one of the core's optimizers that ``train`` names, where there is no job.
 
     Args:
-        parameters: names in the model and trainable parameters, tied ones once. DTensors and others may be mixed.
-        train: the settings.
-        shard_groups: see :attr:`recipe_core.layouts.parallel.Parallel.shard_groups`.
-        traced: see :attr:`recipe_core.engine.protocol.Engine.traced`.
-
-    Returns:
-        An optimizer of two parameter groups: with weight decay (and, under LAMB, a trust ratio), then biases and norms.
+        parameters, train, shard_groups, traced: see :class:`Trainable`.
     """
-    named, sharded = list(parameters), shard_groups or {}
-    groups = [
-        {"params": [p for name, p in named if decays(name, p)], "weight_decay": train.weight_decay},
-        {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0, "adapts": False},
-    ]
-    return _CLASSES[train.optimizer](
-        groups, train, {p: name for name, p in named}, {p: sharded[name] for name, p in named if name in sharded},
-        traced=traced,
-    )  # fmt: skip
+    trainable = Trainable(named=list(parameters), train=train, shard_groups=shard_groups or {}, traced=traced)
+    return {"adamw": adamw, "lamb": lamb}[train.optimizer](None, trainable)
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

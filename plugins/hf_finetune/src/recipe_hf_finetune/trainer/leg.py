@@ -24,6 +24,7 @@ from recipe_core.files.documents import read_json
 from recipe_core.launch.stop import StopFlag
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import Report, log_line, warn
+from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
 from recipe_hf_finetune.checkpoint import STATE, TrainerFormat
 from recipe_hf_finetune.data.encode import Encoded
@@ -92,7 +93,8 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
         report = stack.enter_context(Report(engine.rank == 0, job.train.steps, log_line(job)))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
-            record = stack.enter_context(Metrics(leg.folder, step, report.row, warn, trend)).write
+            trackers = Trackers(job.trackers, job.name, job.as_dict())
+            record = stack.enter_context(Metrics(leg.folder, step, report.row, warn, trend, trackers)).write
         trainer = _trainer(bench, leg, checkpoints, record, report, step)
         if begin is not None:
             checkpoints.on_rank_0(lambda: classifier.require_same(begin, trainer.model.config))

@@ -73,7 +73,7 @@ class MegatronFormat(Format):
             tree: dict[str, Any] = {"args": args, "checkpoint_version": VERSION, "iteration": step}
             tree["model"] = nested(model) if self._config.names == "legacy" else model
             if states is not None:
-                tree["optimizer"] = indexed_state(states, model, context.train, step, self.name)
+                tree["optimizer"] = indexed_state(states, model, context, step, self.name)
             where = folder / _folder(rank, self.grid.pp)
             where.mkdir(parents=True)
             torch_save.write_tree(where / FILE, tree)

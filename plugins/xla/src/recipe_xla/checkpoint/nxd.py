@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recipe_core import NO_RUN, CheckpointError, Format, SaveContext, Train
+from recipe_core import NO_RUN, CheckpointError, Format, SaveContext
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
 from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
@@ -49,12 +49,10 @@ class Nxd(Format):
         ranks, progress, epoch = state["ranks"], dict(state.get("progress", {})), int(state.get("epoch") or 0)
         write = self._write_new if self._config.layout == "new" else self._write_old
         folder = path / f"step_{int(progress.get('step') or 0)}" if self._config.layout == "new" else path
-        tasks = [
-            partial(write, folder, rank, ranks[rank], progress, epoch, context.train) for rank in self.grid.ranks()
-        ]
+        tasks = [partial(write, folder, rank, ranks[rank], progress, epoch, context) for rank in self.grid.ranks()]
         rank_files.at_once(tasks, self._config.writers)
         if self._config.layout == "new":
-            self._close(folder, ranks[0, 0], progress, epoch, context.train)
+            self._close(folder, ranks[0, 0], progress, epoch, context)
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Everything in it, as the ranks' states whose tensors are read when they are asked for.
@@ -85,14 +83,14 @@ class Nxd(Format):
         found: Mapping[str, Any],
         progress: Mapping[str, Any],
         epoch: int,
-        train: Train | None,
+        context: SaveContext,
     ) -> None:
         name = f"dp_rank_00_tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}.pt"
         xser = self._config.xser
         rank_files.write(folder / "model" / name, found["model"], xser=xser, info=xser)
         if "optimizer" in found:
             step = int(progress.get("step") or 0)
-            tree = indexed_state(found["optimizer"], found["model"], train, step, self.name)
+            tree = indexed_state(found["optimizer"], found["model"], context, step, self.name)
             rank_files.write(folder / "optim" / name, tree, xser=xser, info=xser)
 
     def _write_old(
@@ -102,19 +100,19 @@ class Nxd(Format):
         found: Mapping[str, Any],
         progress: Mapping[str, Any],
         epoch: int,
-        train: Train | None,
+        context: SaveContext,
     ) -> None:
         path = folder / f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_files.encoded(found, progress, epoch, train, self.name)
+        tree = rank_files.encoded(found, progress, epoch, context, self.name)
         rank_files.write(path if self._config.xser else path / _INSIDE, tree, xser=self._config.xser)
 
     def _close(
-        self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, train: Train | None
+        self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, context: SaveContext
     ) -> None:
         """Write the files beside the ranks' files; ``done`` last."""
         step = int(progress.get("step") or 0)
-        if "optimizer" in first and train is not None:
-            rank_files.write(folder / "scheduler.pt", scheduled(train, step), xser=False)
+        if "optimizer" in first and context.train is not None:
+            rank_files.write(folder / "scheduler.pt", scheduled(context, step), xser=False)
         content = {"total_steps": step, **rank_files.position(progress, epoch)}
         rank_files.write(folder / "user_content.pt", content, xser=False)
         for marker in (_BEGUN, _DONE):

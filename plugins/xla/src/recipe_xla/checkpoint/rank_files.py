@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from recipe_core import CheckpointError, Lazy, Train
+from recipe_core import CheckpointError, Lazy, SaveContext
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
 from recipe_xla.checkpoint import xser_file
@@ -56,7 +56,7 @@ def at_once(tasks: Iterable[Callable[[], None]], workers: int) -> None:
 
 
 def encoded(
-    rank: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, train: Train | None, what: str
+    rank: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, context: SaveContext, what: str
 ) -> dict[str, Any]:
     """The tree of a rank in files that hold everything in one: ``model``, ``optimizer``, ``scheduler``.
 
@@ -66,9 +66,9 @@ def encoded(
     step = int(progress.get("step") or 0)
     tree: dict[str, Any] = {"model": dict(rank["model"])}
     if "optimizer" in rank:
-        tree["optimizer"] = indexed_state(rank["optimizer"], rank["model"], train, step, what)
-        if train is not None:
-            tree["scheduler"] = scheduled(train, step)
+        tree["optimizer"] = indexed_state(rank["optimizer"], rank["model"], context, step, what)
+        if context.train is not None:
+            tree["scheduler"] = scheduled(context, step)
     return {**tree, "step": step, **position(progress, epoch)}
 
 

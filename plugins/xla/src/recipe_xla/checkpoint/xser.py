@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recipe_core import NO_RUN, CheckpointError, Format, SaveContext, Train
+from recipe_core import NO_RUN, CheckpointError, Format, SaveContext
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
 from recipe_xla.checkpoint import rank_files, xser_file
@@ -40,7 +40,7 @@ class Xser(Format):
         """
         progress, epoch = state.get("progress", {}), int(state.get("epoch") or 0)
         tasks = [
-            partial(self._write, path, rank, state["ranks"][rank], progress, epoch, context.train)
+            partial(self._write, path, rank, state["ranks"][rank], progress, epoch, context)
             for rank in self.grid.ranks()
         ]
         rank_files.at_once(tasks, self._config.writers)
@@ -75,11 +75,11 @@ class Xser(Format):
         found: Mapping[str, Any],
         progress: Mapping[str, Any],
         epoch: int,
-        train: Train | None,
+        context: SaveContext,
     ) -> None:
         whole = self.grid.tp == self.grid.pp == 1
         name = "checkpoint" if whole else f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_files.encoded(found, progress, epoch, train, self.name)
+        tree = rank_files.encoded(found, progress, epoch, context, self.name)
         rank_files.write(folder / f"{name}{ENDING}", tree, xser=True)
 
     def _files(self, path: Path) -> dict[Rank, Path]:

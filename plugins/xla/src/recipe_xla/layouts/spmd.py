@@ -117,7 +117,9 @@ class Spmd(Traced):
 
         def mean(output: Any, batch: Batch) -> Mapping[str, Tensor]:
             parts = [loss(_part(output, rank, ranks), _part(batch, rank, ranks)) for rank in range(ranks)]
-            return {name: torch.stack([part[name].float() for part in parts]).mean() for name in parts[0]}
+            stacked = {name: torch.stack([part[name].float() for part in parts]) for name in parts[0]}
+            largest = [name for name in stacked if self.reductions.get(name) == "max"]
+            return {name: each.max() if name in largest else each.mean() for name, each in stacked.items()}
 
         return mean if ranks > 1 else loss
 

@@ -1,0 +1,72 @@
+"""Sizes that models, datasets and optimizers state of themselves, before anything is built. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Sizes of a model that follow from its settings; all counts are for one sample of the requested length.
+
+    "Values" are tensor elements, not bytes.
+    """
+
+    parameters: int
+    """Trainable parameters, tied ones once."""
+    flops_per_sample: float
+    """Floating-point operations of forward and backward, without recomputation."""
+    activation_values: int
+    """Values that forward saves for backward."""
+    recomputed_activation_values: int
+    """The same under activation checkpointing: the inputs of the blocks, and the activations of one block."""
+    logits_values: int
+    """Values of the largest logits-like tensor that exists at once for one sample."""
+    max_sequence: int | None = None
+    """Longest sequence that the model takes, if it has a limit."""
+    vocabulary: int | None = None
+    """Token ids must be below this."""
+    blocks: int = 0
+    """Number of blocks; 0: none. A pipeline cuts between them, and a fully sharded layout gathers one at a time."""
+    block_parameters: int = 0
+    """Parameters of one block."""
+    divisible: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that tensor parallelism cuts, by setting (``{"model.heads": 12}``): the degree must divide them. The
+    vocabulary is not among them: its shards may differ by some rows, unless data-parallel ranks divide them further."""
+    divided_parameters: int = 0
+    """Of ``parameters``, those that tensor parallelism cuts."""
+    divided_activation_values: int = 0
+    """Of ``activation_values``, those that it cuts; sequence parallelism cuts the others."""
+    divided_recomputed_values: int = 0
+    """The same of ``recomputed_activation_values``."""
+    stream_values: int = 0
+    """Values that pass from one block to the next."""
+    mixed_activation_values: int = 0
+    """Additional 16-bit values under ``bf16_mixed``, beyond one for each of ``activation_values``: values that stay in
+    fp32 (the residual stream, and the inputs of norms) count once more, and so does each copy that autocast makes
+    where several layers read the same tensor. Tensor parallelism cuts none of them, sequence parallelism all."""
+    mixed_recomputed_values: int = 0
+    """The same, beyond ``recomputed_activation_values``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """Sizes of a dataset that follow from its settings and the headers of its files, without reading the samples."""
+
+    sequence: int
+    """Tokens in one sample, padding included."""
+    vocabulary: int | None = None
+    """Token ids are below this, as far as it is known beforehand."""
+    train_samples: int | None = None
+    """Different training samples, as far as it is known beforehand."""
+    problems: tuple[str, ...] = ()
+    """Everything wrong with the files, one message each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFacts:
+    """Memory of an optimizer, as a mean over the parameters of the model."""
+
+    bytes_per_parameter: float
+    """What it keeps from step to step, and checkpoints hold: moments, wider copies of weights."""

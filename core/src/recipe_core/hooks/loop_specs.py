@@ -1,0 +1,86 @@
+"""Contributions to the training loop: losses, optimizers, schedules, trackers. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from recipe_core.hooks.facts import ModelFacts, OptimizerFacts
+from recipe_core.hooks.specs import Part, Reduction, Spec, load
+from recipe_core.hooks.target import called
+from recipe_core.hooks.train import Train
+
+OWN_LOSS = "model"
+"""The loss that a model's ``build`` returns, as a name in recipes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSpec(Spec):
+    """``build(config, own) -> loss``: another loss for a model, or one around the model's ``own``.
+
+    ``loss(output, batch)`` has the contract of a model's loss: see :class:`recipe_core.Model`.
+    """
+
+    build: str = field(metadata=called("config", "own"))
+    takes: tuple[str, ...] = ()
+    """Names of the tensors that a micro batch must have for it, beside those of :attr:`recipe_core.Model.takes`."""
+    metrics: Mapping[str, Reduction] = field(default_factory=dict)
+    """How what it returns is reduced, over what the model declares; see :attr:`recipe_core.Model.metrics`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec(Spec):
+    """``build(config, trainable) -> torch.optim.Optimizer``, see :class:`recipe_core.train.optim.build.Trainable`.
+
+    The optimizer works on the local tensors of the layout: plain tensors and DTensors of several meshes, side by side.
+    The loop sets ``lr`` of every parameter group before each step. States are tensors placed as their parameters are
+    (or numbers), so that checkpoints of one layout load under another; a step with zero gradients and ``lr`` 0 makes
+    those that are missing and moves nothing.
+    """
+
+    build: str = field(metadata=called("config", "trainable"))
+    facts: str = field(default="", metadata=called("config", "train", "model"))
+    """``package.module:function(config, train, model) -> OptimizerFacts``, without torch; ``model`` is the
+    :class:`recipe_core.ModelFacts`. Empty: the memory is not known."""
+    problems: str = field(default="", metadata=called("config", "train", "layout", "model"))
+    """``package.module:function(config, train, layout, model) -> Iterable[str]``, without torch: everything that it
+    cannot do of what the settings ask for. ``layout`` and ``model`` are the run's :class:`Part`, None where they are
+    wrong."""
+    uses: tuple[str, ...] = ()
+    """Settings of the section ``train`` that it uses, beside ``lr``: ``weight_decay``, ``betas``, ``eps``,
+    ``optimizer_states``, ``stochastic_rounding``, ``trust_clip``. They may be given as its own too
+    (``optimizer.betas=0.9,0.95``). The last three are refused where an optimizer does not use them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec(Spec):
+    """``build(config, train) -> rate``, without torch: ``rate(step)`` is the learning rate of an optimizer step.
+
+    Steps count from 0. The same arguments must always give the same rates: nothing of a schedule is saved.
+    """
+
+    build: str = field(metadata=called("config", "train"))
+    uses: tuple[str, ...] = ()
+    """Settings of the section ``train`` that it uses, beside ``lr`` and ``steps``: ``min_lr``, ``warmup_steps``,
+    ``warmup_ratio``, ``schedule_power``. They may be given as its own too (``schedule.min_lr=1e-5``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerSpec(Spec):
+    """``build(config, run) -> Tracker``: opens a place where metrics are shown, on rank 0 alone.
+
+    ``run`` is a :class:`recipe_core.train.metrics.tracker.TrackedRun`; see
+    :class:`recipe_core.train.metrics.tracker.Tracker` for what is returned. What a tracker raises is said once
+    and never ends a run.
+    """
+
+    build: str = field(metadata=called("config", "run"))
+
+
+def optimizer_facts(optimizer: Part[OptimizerSpec] | None, train: Train, model: ModelFacts) -> OptimizerFacts | None:
+    """What the optimizer says of its memory; None where it says nothing."""
+    if optimizer is None or not optimizer.spec.facts:
+        return None
+    function = load(optimizer.spec.facts, f"optimizer {optimizer.spec.name!r}")
+    facts: OptimizerFacts = function(optimizer.config, train, model)
+    return facts
