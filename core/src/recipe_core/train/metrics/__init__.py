@@ -1,6 +1,7 @@
 """Metrics: measured, written, read back and shown.
 
-``meter.py``: loss, counts and speed of the last steps. ``writer.py``: a JSON line per row, and TensorBoard's files;
-``record_file.py``: the files under both. ``curves.py``: rows read back; ``golden.py``: a stored curve that a run is
-held to. ``report.py``: progress on the terminal; ``results.py``: results.json.
+``meter.py``: loss, counts and speed of the last steps. ``writer.py``: a JSON line per row, which trackers get too:
+``tracker.py``, ``tensorboard.py``. ``record_file.py``: files that grow record by record. ``curves.py``: rows read back;
+``golden.py``: a stored curve that a run is held to. ``report.py``: progress on the terminal; ``results.py``:
+results.json.
 """
