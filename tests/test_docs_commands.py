@@ -171,7 +171,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 MADE_HERE = {
     "compare-runs.md": ["data"],
-    "convert-checkpoints.md": ["output"],
+    "convert-checkpoints.md": ["gpt2", "output"],
     "prepare-data.md": ["data"],
     "pretrain-bert.md": ["data", "runs"],
     "resume.md": ["runs"],
