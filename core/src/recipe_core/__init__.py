@@ -5,47 +5,12 @@ Everything that a plugin needs is a name of this module, of :mod:`recipe_core.da
 within one version of the interface, :data:`API`, names, arguments and fields are added, and none is taken away or
 changes its meaning. Modules below, imported by their own names, may change with every release.
 
-Names that need PyTorch are imported when they are first asked for, so that a ``plugin.py`` may import from here.
+Names are imported when they are first asked for: a ``plugin.py`` may import from here without PyTorch, and the command
+takes care of signals before it imports anything.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
-
-from recipe_core.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DiskError,
-    DivergedError,
-    LaunchError,
-    PluginError,
-    RecipeError,
-    did_you_mean,
-)
-from recipe_core.hooks.facts import OptimizerFacts
-from recipe_core.hooks.finding import Finding
-from recipe_core.hooks.hooks import hookimpl
-from recipe_core.hooks.launcher import Launcher, Submission
-from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
-from recipe_core.hooks.specs import (
-    CheckpointFormat,
-    DataFacts,
-    Dataset,
-    Division,
-    EngineSpec,
-    Layout,
-    LayoutSettings,
-    Model,
-    ModelFacts,
-    NoSettings,
-    Part,
-    Recipe,
-    Stages,
-    Structure,
-    Use,
-)
-from recipe_core.hooks.train import Train, too_small
-from recipe_core.hooks.version import API
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.adapter import Adapter, Link, Naming
@@ -55,7 +20,42 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.lazy import Lazy, lazy
     from recipe_core.engine.environment import Variable
     from recipe_core.engine.protocol import Engine
+    from recipe_core.errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        DiskError,
+        DivergedError,
+        LaunchError,
+        PluginError,
+        RecipeError,
+        did_you_mean,
+    )
     from recipe_core.files import atomic_file, atomic_folder, load_or_build, write_text
+    from recipe_core.hooks.facts import OptimizerFacts
+    from recipe_core.hooks.finding import Finding
+    from recipe_core.hooks.hooks import hookimpl
+    from recipe_core.hooks.launcher import Launcher, Submission
+    from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+    from recipe_core.hooks.specs import (
+        CheckpointFormat,
+        DataFacts,
+        Dataset,
+        Division,
+        EngineSpec,
+        Layout,
+        LayoutSettings,
+        Model,
+        ModelFacts,
+        NoSettings,
+        Part,
+        Recipe,
+        Stages,
+        Structure,
+        Use,
+    )
+    from recipe_core.hooks.train import Train, too_small
+    from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
     from recipe_core.layouts.parallel import Batch, Loss, Micro, Parallel, Run, Samples
     from recipe_core.ops.attention import causal_attention
@@ -71,6 +71,44 @@ if TYPE_CHECKING:
     from recipe_core.train.optim.build import Trainable
 
 _LATER = {
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "DiskError",
+        "DivergedError",
+        "LaunchError",
+        "PluginError",
+        "RecipeError",
+        "did_you_mean",
+    ),
+    "hooks.finding": ("Finding",),
+    "hooks.facts": ("OptimizerFacts",),
+    "hooks.launcher": ("Launcher", "Submission"),
+    "hooks.loop_specs": ("LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
+    "hooks.hooks": ("hookimpl",),
+    "hooks.specs": (
+        "CheckpointFormat",
+        "DataFacts",
+        "Dataset",
+        "Division",
+        "EngineSpec",
+        "Layout",
+        "LayoutSettings",
+        "Model",
+        "ModelFacts",
+        "NoSettings",
+        "Part",
+        "Recipe",
+        "Stages",
+        "Structure",
+        "Use",
+    ),
+    "hooks.train": (
+        "Train",
+        "too_small",
+    ),
+    "hooks.version": ("API",),
     "checkpoint.adapter": ("Adapter", "Link", "Naming"),
     "checkpoint.formats.base": ("NO_RUN", "Format", "SaveContext"),
     "checkpoint.formats.hf_config": ("hf_settings", "read_hf_config", "require_hf_values"),
@@ -93,7 +131,7 @@ _LATER = {
     "train.optim.build": ("Trainable",),
     "settings.variants": ("variants_of",),
 }
-"""The names of the block above, by module: imported at the first use, since most of them need PyTorch."""
+"""The names of the block above, by module: imported at the first use."""
 
 __all__ = [
     "API",
@@ -177,9 +215,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch when it is asked for."""
+    """Import a name when it is asked for."""
     home = next((module for module, names in _LATER.items() if name in names), None)
     if home is None:
+        from recipe_core.hooks.version import API
+
         raise AttributeError(f"module {__name__!r} (API {API}) has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value

@@ -3,15 +3,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from recipe_core.launch.stop import StopFlag
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +45,6 @@ def test_the_first_signal_gives_the_name() -> None:
         send(signal.SIGUSR1)
         send(signal.SIGTERM)
         assert stop.signal == "SIGUSR1"
-
-
-def test_the_second_ctrl_c_interrupts() -> None:
-    with StopFlag() as stop:
-        send(signal.SIGINT)
-        assert stop.signal == "SIGINT"
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
 
 
 def test_a_ctrl_c_after_another_signal_is_still_the_first() -> None:
@@ -96,3 +91,116 @@ def test_outside_the_main_thread_it_is_a_flag_that_stays_down() -> None:
     thread.join()
     assert found == [None]
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+
+
+def program(body: str, *sent: int, pause: float = 0.0) -> tuple[int, str]:
+    """Exit code and stderr of a program that is ready when its ``body`` prints, and then gets the signals ``sent``."""
+    code = f"""
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests
+from recipe_core.launch.stop import StopFlag
+{body}
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for number in sent:
+            process.send_signal(number)
+            time.sleep(pause)
+        _, errors = process.communicate(timeout=30)
+        return process.returncode, errors
+
+
+WAIT = "    print('ready', flush=True)\n    time.sleep(20)\n"
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_with_nothing_to_save_a_signal_ends_the_process_at_once(number: signal.Signals) -> None:
+    text = f"recipe: stopped by {number.name} with nothing to save; the same line starts it again\n"
+    assert program(f"with StopFlag(at_once=True):\n{WAIT}", number) == (75, text)
+
+
+def test_it_ends_in_a_call_in_which_python_runs_no_handler() -> None:
+    """Such as waiting for other ranks: here, for a lock that nobody lets go, in C."""
+    body = """
+import ctypes, ctypes.util
+libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+with StopFlag(at_once=True):
+    print("ready", flush=True)
+    for _ in range(10**6):
+        libc.usleep(900_000) or libc.usleep(900_000)
+"""
+    began = time.monotonic()
+    assert program(body, signal.SIGTERM)[0] == 75
+    assert time.monotonic() - began < 15
+
+
+def test_why_it_ends_is_written_down_first(tmp_path: Path) -> None:
+    path = tmp_path / "why"
+    body = f"""
+import pathlib
+with StopFlag(at_once=True) as stop:
+    stop.record = pathlib.Path({str(path)!r}).write_text
+{WAIT}"""
+    assert program(body, signal.SIGUSR2)[0] == 75
+    assert path.read_text() == "SIGUSR2"
+
+
+def test_what_came_while_it_was_deferred_is_obeyed() -> None:
+    body = """
+with StopFlag(at_once=True) as stop:
+    stop.defer()
+    print("ready", flush=True)
+    while stop.signal is None:
+        time.sleep(0.01)
+    print("saved", file=sys.stderr, flush=True)
+    stop.obey()
+    print("not here", file=sys.stderr, flush=True)
+"""
+    code, errors = program(body, signal.SIGHUP)
+    assert (code, errors.splitlines()[0], "not here" in errors) == (75, "saved", False)
+
+
+def test_once_the_end_is_settled_signals_change_nothing() -> None:
+    body = """
+with StopFlag(at_once=True) as stop:
+    stop.settle()
+    print("ready", flush=True)
+    time.sleep(0.5)
+"""
+    assert program(body, signal.SIGTERM, signal.SIGINT) == (0, "")
+
+
+@pytest.mark.parametrize(("number", "pause"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 1.1)])
+def test_the_second_one_ends_the_process_at_once(number: signal.Signals, pause: float) -> None:
+    code, errors = program(f"with StopFlag():\n{WAIT}", number, number, pause=pause)
+    assert (code, errors) == (
+        128 + number, f"recipe: ended at once by the second {number.name}; nothing more was saved\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR1, signal.SIGTERM)])
+def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[int, int]) -> None:
+    body = (
+        "with StopFlag() as stop:\n    print('ready', flush=True)\n    time.sleep(1)\nsys.exit(7 * bool(stop.signal))"
+    )
+    assert program(body, *sent) == (7, "")
+
+
+def test_forks_end_by_sigterm_and_tell_their_parent_nothing() -> None:
+    """As the workers of a data loader or of a pool do."""
+    body = """
+import os
+with StopFlag() as stop:
+    if not (child := os.fork()):
+        time.sleep(20)
+        os._exit(3)
+    os.kill(child, signal.SIGTERM)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("ready", flush=True)
+    time.sleep(0.1)
+    sys.exit(0 if (ended, stop.signal) == (-15, None) else 1)
+"""
+    assert program(body) == (0, "")

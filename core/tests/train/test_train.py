@@ -189,7 +189,7 @@ def test_a_signal_ends_the_step_saves_and_exits_cleanly(tmp_path: Path, sent: st
         process.send_signal(getattr(signal, sent))
         assert process.wait(60) == 0
     results = json.loads((out / "results.json").read_text())
-    assert results["stopped"] == sent
+    assert (results["stopped"], results["exit_code"]) == (sent, 75)
     assert 0 < results["step"] < LONG
     assert (out / "checkpoints" / f"step-{results['step']}").is_dir()
     more = ("train.eval_every=0", f"train.steps={LONG}", "train.schedule=constant")
@@ -227,10 +227,11 @@ def stop_at(step: int, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
             sent.append(step)
             signal.raise_signal(signal.SIGTERM)
 
-    def stepping(trainer: training.Trainer, *, last: bool) -> None:
-        take_step(trainer, last=last)
+    def stepping(trainer: training.Trainer, *, last: bool) -> bool:
+        done = take_step(trainer, last=last)
         if moment == "step":
             send(trainer)
+        return done
 
     def evaluating(trainer: training.Trainer) -> dict[str, float] | None:
         if moment == "evaluation":

@@ -276,8 +276,8 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
         debug = ["--debug"] if ctx.ensure_object(Line).debug else []
         command = [sys.executable, "-m", "recipe_core.cli", *debug, "run", *words, "--out", str(folder)]
         return launch.supervise(command, processes, folder / "logs")
-    load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
-    return 0
+    results = load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
+    return int((results or {}).get("exit_code", ExitCode.FINISHED))
 
 
 for _add in (add_submit_command, add_status_command, add_logs_command, add_stop_command):

@@ -222,11 +222,20 @@ class NativeEngine:
         return torch.float64 if self.device.type in ("cpu", "cuda") else torch.float32
 
     def any(self, flag: bool) -> bool:
+        return bool(self.largest(int(flag))()[0])
+
+    def largest(self, *values: int) -> Callable[[], list[int]]:
         if self.world_size == 1:
-            return flag
-        flags = torch.tensor([flag], dtype=torch.int32)  # on the CPU: no waiting for the device's queue
-        dist.all_reduce(flags, dist.ReduceOp.MAX)
-        return bool(flags.item())
+            return lambda: list(values)
+        found = torch.tensor(values)  # on the CPU: no waiting for the device's queue
+        work = dist.all_reduce(found, dist.ReduceOp.MAX, async_op=True)
+
+        def wait() -> list[int]:
+            assert work is not None  # this rank is one of the group
+            work.wait()
+            return [int(value) for value in found.tolist()]
+
+        return wait
 
     def gather(self, value: Value) -> list[Value]:
         return _gather(value, self.world_size, None)

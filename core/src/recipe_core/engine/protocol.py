@@ -151,6 +151,13 @@ class Engine(Protocol):
         """True on all ranks when ``flag`` is true on one. All ranks call it; the device need not be waited for."""
         ...
 
+    def largest(self, *values: int) -> Callable[[], list[int]]:
+        """Begin to find the largest of each value over all ranks; call the result to wait for it, on the host alone.
+
+        All ranks call both, the second in the order of the first.
+        """
+        ...
+
     def gather(self, value: Value) -> list[Value]:
         """Each rank's ``value`` (small, picklable), in rank order. All ranks call it."""
         ...

@@ -20,6 +20,7 @@ from recipe_core.files import disk_error
 from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.failures import Failure
+from recipe_core.launch.stop import SIGNALS
 from recipe_core.launch.tee import Output
 
 STORE = "RECIPE_STORE"
@@ -31,17 +32,15 @@ TERMINAL = "RECIPE_TERMINAL"
 GRACE = "RECIPE_GRACE"
 """Environment variable: seconds that the other ranks have to end after one failed, and again after SIGTERM."""
 
-# Looked up by name: not every platform has all of them, and this file is imported on all.
-_FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
-
 
 def supervise(argv: list[str], processes: int, logs: Path) -> int:
     """Run ``argv`` as ``processes`` ranks of one run and wait for them. Call it from the main thread.
 
     Each rank gets torchrun's variables and has a session of its own, so that a terminal's Ctrl-C
-    reaches this process alone. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to every rank; the second Ctrl-C
-    kills them. When a rank fails the others get ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the
-    reason of the one that failed first is printed once.
+    reaches this process alone. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank, for which they
+    are blocked until it is ready (:func:`recipe_core.launch.stop.unblock`); the second Ctrl-C kills them. When a rank
+    fails the others get ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the reason of the one that failed
+    first is printed once.
 
     Args:
         argv: the whole command of a rank; it should call :func:`recipe_core.launch.worker.die_with_parent` early and
@@ -92,7 +91,7 @@ def _signals() -> Iterator[socket.socket]:
         before = {}
         wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
-            for number in (*_FORWARDED, signal.SIGCHLD):
+            for number in (*SIGNALS, signal.SIGCHLD):
                 # What we were told to ignore (nohup) stays so; the end of a child must be heard.
                 if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, lambda *_: None)
@@ -101,6 +100,16 @@ def _signals() -> Iterator[socket.socket]:
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(wakeup)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """What is started in here has the signals to stop blocked, and pending, until it takes them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass
@@ -212,7 +221,8 @@ class _Supervisor:
             raise disk_error(problem, text) from problem
         for number, (log, error) in enumerate(files):
             environment = _environment(number, self._processes, store, error)
-            self._ranks.append(self._start_one(argv, number, log, error, environment))
+            with _held_back():
+                self._ranks.append(self._start_one(argv, number, log, error, environment))
 
     def _start_one(self, argv: list[str], number: int, log: Path, error: Path, environment: dict[str, str]) -> _Rank:
         shown = number == 0

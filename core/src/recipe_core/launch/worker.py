@@ -14,6 +14,7 @@ from typing import Literal
 
 from recipe_core.errors import LaunchError
 from recipe_core.launch.failures import exit_code, record_failure
+from recipe_core.launch.stop import unblock
 from recipe_core.launch.supervisor import STORE, SUPERVISOR, supervise
 
 __all__ = ["Worker", "die_with_parent", "exit_code", "record_failure", "supervise", "worker"]
@@ -152,6 +153,7 @@ def die_with_parent() -> None:
     Call it first, before slow imports, and from the main thread. A supervisor that is killed cannot stop its ranks,
     and orphans would keep the devices.
     """
+    unblock()
     # Taken out, so that a program that this rank starts does not believe to be a rank.
     supervisor = int(os.environ.pop(SUPERVISOR, "0"))
     if not supervisor:

@@ -109,6 +109,10 @@ class Samples(Protocol):
         ...
 
 
+class StepGivenUp(Exception):  # the step failed nobody
+    """Raised by a :data:`Micro` on all ranks, for the same micro batch: no later one of this step is to be computed."""
+
+
 class Parallel:
     """A model after its layout was applied: what to optimise and save, and how one step runs.
 
@@ -116,6 +120,9 @@ class Parallel:
         module: the model; its names are those of the checkpoint.
         replica: a DistributedDataParallel around ``module``, where ranks hold copies of it.
     """
+
+    lag = 0
+    """Micro batches that other ranks may be behind when this one begins the next."""
 
     def __init__(self, module: nn.Module, replica: DistributedDataParallel | None = None) -> None:
         self.module = module
@@ -175,6 +182,9 @@ class Parallel:
         """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.
 
         Returns what ``micro`` gave, reduced over this rank's micro batches as ``reductions`` says.
+
+        Raises:
+            StepGivenUp: ``micro`` did; the gradients are good for nothing.
         """
         total: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
@@ -188,6 +198,11 @@ class Parallel:
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
         """Keep DistributedDataParallel from reducing before the last micro batch."""
         return nullcontext() if last or self.replica is None else self.replica.no_sync()
+
+    def give_up(self) -> None:
+        """Let go of what a step that was given up leaves in the model; a collective."""
+        for parameter in self.parameters():
+            parameter.grad = None
 
     def _complete(self) -> None:
         """Finish the gradients after the last micro batch."""

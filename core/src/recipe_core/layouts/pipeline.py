@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from recipe_core.layouts import gradients
-from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, accumulate, plain_name
+from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, StepGivenUp, accumulate, plain_name
 from recipe_core.layouts.reducer import Reducer, add_up
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded
@@ -47,6 +47,7 @@ class Pipeline(Sharded):
         self.group, self.index, self.count = mesh.get_group(), mesh.get_local_rank(), mesh.size()
         self.device = run.device
         self.first, self.last = self.index == 0, self.index == self.count - 1
+        self.lag = self.count  # the first stage begins no further micro batch before it has one's gradient
         self._tied, self._holders = [tie for tie in tied if tie.here], _holders(run, tied)
         self._names = {tie.here: tie.name for tie in self._tied}
         self._passing = _Passing(self)
@@ -99,6 +100,8 @@ class Pipeline(Sharded):
         schedule, numbers = self._schedule(batches, micro), torch.arange(len(batches))
         self._passing.begin(batches, micro)
         schedule.step(number=numbers, target=numbers, return_outputs=False)
+        if self._passing.given_up:
+            raise StepGivenUp
         self._complete()
         return self._shared(self._passing.total)
 
@@ -126,7 +129,7 @@ class Pipeline(Sharded):
 
     def _meta(self, batch: Batch, micro: Micro) -> Meta:
         """Shape and type of what passes from stage to stage for such a batch; the first stage tries it."""
-        key = (self.module.training, self.tp.sequence if self.tp else False, *_shapes(batch))
+        key = self._kind(batch)
         if key not in self._metas:
             message: list[Meta | None] = [None]
             if self.first:
@@ -162,6 +165,16 @@ class Pipeline(Sharded):
             return values
         dist.send(values["loss"].contiguous(), group=self.group, group_dst=self.index + 1)
         return {}
+
+    def nothing(self, hidden: Tensor | None, batch: Batch) -> Tensor:
+        """An output of the shape of this stage's for ``batch``, which no parameter had a part in."""
+        if hidden is not None:
+            return hidden.sum() if self.last else hidden * 1
+        shape, dtype = self._metas[self._kind(batch)]
+        return torch.zeros(shape, dtype=dtype, device=self.device, requires_grad=True)
+
+    def _kind(self, batch: Batch) -> tuple[Any, ...]:
+        return (self.module.training, self.tp.sequence if self.tp else False, *_shapes(batch))
 
     def _called(self, hidden: Tensor | None) -> Callable[[Batch], Any]:
         """This stage as a function of the batch alone; each stage after the first has random numbers of its own."""
@@ -237,15 +250,20 @@ class _Passing(nn.Module):
         super().__init__()
         self._pipeline = pipeline
         self.total: dict[str, Tensor] = {}
+        self.given_up = False
 
     def begin(self, batches: Sequence[Batch], micro: Micro) -> None:
         """Say what the micro batches of the coming step are."""
-        self._batches, self._micro, self.total = batches, micro, {}
+        self._batches, self._micro, self.total, self.given_up = batches, micro, {}, False
 
     def forward(self, hidden: Tensor | None = None, *, number: Tensor) -> Tensor:
         """The output for the next stage; of the last one, this micro batch's share of the loss."""
         pipeline, count, this = self._pipeline, len(self._batches), int(number)
-        values = self._micro(cast("nn.Module", pipeline._called(hidden)), self._batches[this], this)
+        try:
+            values = self._micro(cast("nn.Module", pipeline._called(hidden)), self._batches[this], this)
+        except StepGivenUp:  # what other stages wait for is passed on to the end
+            self.given_up = True
+            return pipeline.nothing(hidden, self._batches[this])
         output = values["loss"]
         if pipeline.last:
             output = output / count

@@ -85,6 +85,11 @@ class Sharded(Parallel):
             self.module.set_reshard_after_backward(last or self.config.data == "fsdp")
         return nullcontext()
 
+    def give_up(self) -> None:
+        """See :class:`Parallel`."""
+        super().give_up()
+        self._reshard()
+
     def _complete(self) -> None:
         """Add up what is left to add up, once the last backward pass is done."""
         if self.reducer is not None:

@@ -23,8 +23,7 @@ from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due
-from recipe_core.launch.stop import StopFlag
-from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, accumulate, without_counts
+from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepGivenUp, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
 from recipe_core.train.feed import Feed, starts
@@ -36,6 +35,7 @@ from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import set_learning_rate
 from recipe_core.train.resume import Progress, training_state
 from recipe_core.train.seeds import mix
+from recipe_core.train.stopping import Stopping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Trainer:
     meter: Meter
     checkpoints: Checkpoints
     saver: Saver
-    stop: StopFlag
+    stopping: Stopping
     report: Report
     learning_rate: Rate
     metrics: Metrics | None
@@ -65,6 +65,9 @@ class Trainer:
     def train(self) -> bool:
         """Train to the end of the schedule, to ``stop_after``, or to a signal; save on the way and at the end.
 
+        Until the first step is done there is nothing to save, and a signal ends the process at once. Later, it ends the
+        run after the step, or in a long one after a micro batch: what was computed of the step is then given up.
+
         Returns whether a signal ended it. All ranks return the same.
 
         Raises:
@@ -75,45 +78,59 @@ class Trainer:
         cfg, progress = self.run.train, self.progress
         end = cfg.steps if cfg.stop_after is None else min(cfg.steps, progress.step + cfg.stop_after)
         saved_at = time.monotonic()
+        logged, saved, row = progress.step, progress.step, Row()
         stopped = self._evaluate_first()
         while progress.step < end and not stopped:
-            self.step(last=progress.step + 1 == end)
-            stopped = self._asked_to_stop()
+            stopped = not self.step(last=progress.step + 1 == end) or self.stopping.now()
             final = stopped or progress.step == end
             log, save = (final or due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
             evaluate = _evaluation_due(cfg, progress.step)
             if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
                 save = self.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
-            if log or evaluate or save:
-                row = self._row()
+            if (log or evaluate or save) and logged != progress.step:  # which is the last one's of a step given up
+                row, logged = self._row(), progress.step
                 if evaluate and not stopped:
                     values = self.evaluate()
                     stopped = values is None
                     row |= values or {}
                 self._record(row)
-            save = save or stopped
+            save = (save or stopped) and saved != progress.step
             if due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save):
                 self._check_replicas()
             if save:
                 self._save(row.get("val_loss"))
-                saved_at = time.monotonic()
+                saved_at, saved = time.monotonic(), progress.step
             self.report.advance(progress.step)
         return stopped
 
-    def step(self, *, last: bool) -> None:
-        """One optimizer step; ``last``: no further one follows, so that no batches are read ahead."""
+    def step(self, *, last: bool) -> bool:
+        """One optimizer step; ``last``: no further one follows, so that no batches are read ahead.
+
+        Returns False where it was given up, with everything as it was before.
+        """
         start, cfg, consumed = time.perf_counter(), self.run.train, self.progress.consumed_samples
         rate = self.learning_rate(self.progress.step)
         batches = self.feed.step(consumed, last=last)  # this rank's micro batches, on the device
         firsts = starts(self.run, consumed, cfg.global_batch)  # the number of each one's first sample
-        values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
+        self.stopping.begin_step(len(firsts))
+        try:
+            values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
+        except StepGivenUp:
+            self.model.give_up()
+            self.stopping.restore()
+            return False
         norm = self.model.clip(cfg.clip)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.end_step()
         self.progress.advance(cfg.global_batch)
-        self.meter.step(values, norm, rate, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self.meter.step(values, norm, rate, seconds)
+        self.stopping.end_step(seconds)
+        if not self.dry_run:  # from now on there is something to save
+            self.stopping.flag.defer()
+        return True
 
     def _forward(self, firsts: list[int], module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
         """Forward and loss of micro batch ``number``, whose first sample is ``firsts[number]``.
@@ -121,6 +138,8 @@ class Trainer:
         The generators are seeded by that sample's number: dropout depends neither on which rank computes the micro
         batch nor on what the process computed before, and no generator's state needs saving.
         """
+        if self.stopping.given_up(number):
+            raise StepGivenUp
         self.engine.seed(mix(self.run.train.seed, firsts[number]))
         with precision.autocast(self.engine.autocast_device, self.run.train.precision):
             return self.loss(module(batch), batch)
@@ -131,7 +150,7 @@ class Trainer:
         total: dict[str, Tensor] = {}
         firsts = starts(self.run, 0, self.run.train.eval_samples)
         for first in firsts:
-            if self._asked_to_stop():
+            if self.stopping.now():
                 return None
             batch = self.feed.validation(first)
             values = without_counts(self.model.evaluate(batch, partial(self._forward, [first])), reductions)
@@ -147,7 +166,7 @@ class Trainer:
         """
         cfg, step = self.run.train, self.progress.step
         owed = step > 0 and _evaluation_due(cfg, step) and self.checkpoints.unevaluated(step)
-        stopped = self._asked_to_stop()
+        stopped = self.stopping.now()
         if stopped or not cfg.eval_every or not (step == 0 or owed):
             return stopped
         values = self.evaluate()
@@ -156,10 +175,6 @@ class Trainer:
         if values and owed:
             self.checkpoints.evaluated(step, values["val_loss"])
         return values is None
-
-    def _asked_to_stop(self) -> bool:
-        """True if any rank got a signal; a collective, so that all ranks stop at the same step."""
-        return self.engine.any(self.stop.signal is not None)
 
     def _row(self) -> Row:
         """The metrics of the last step; a collective. The first moment at which the host waits for the device.

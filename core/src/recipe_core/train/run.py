@@ -20,7 +20,7 @@ from recipe_core.engine import protocol as engines
 from recipe_core.engine.compiled import GraphCounter
 from recipe_core.engine.precision import cast, described
 from recipe_core.engine.select import engine_problems, spec_of
-from recipe_core.errors import ConfigError
+from recipe_core.errors import ConfigError, ExitCode
 from recipe_core.files import home
 from recipe_core.hooks.specs import load
 from recipe_core.launch.stop import StopFlag
@@ -34,23 +34,25 @@ from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.metrics.golden import load_golden
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.report import Report, log_line, warn
-from recipe_core.train.metrics.results import conclude, measured
+from recipe_core.train.metrics.results import conclude, measured, note_stop
 from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import Trainable
 from recipe_core.train.recompute import recompute
 from recipe_core.train.resume import Progress, begin
+from recipe_core.train.stopping import Stopping
 
 
 def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
     """Build every part of ``job`` in order, continue from the checkpoint in ``out``, train; return results.json.
 
-    A ``dry_run`` saves and shows nothing; rank 0 returns the graphs that were compiled.
+    Ranks other than 0 return its ``exit_code`` alone. A ``dry_run`` saves and shows nothing; rank 0 returns the graphs
+    that were compiled.
     """
     problems = list(engine_problems(job.engine, job.train, job.layout))  # a caller other than the command may have
     if problems:  # checked nothing
         raise ConfigError.of(problems)
-    with StopFlag() as stop, engines.start(job.train, job.engine, job.layout) as engine:
+    with StopFlag(at_once=True) as stop, engines.start(job.train, job.engine, job.layout) as engine:
         return _run(job, out, engine, stop, dry_run)  # a call, so that all groups are let go before the engine stops
 
 
@@ -71,6 +73,8 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
     with ExitStack() as stack:
         stack.enter_context(folders.claimed(out, job, engine))
         progress, trend = Progress(), Trend()
+        if engine.rank == 0 and not dry_run:
+            stop.record = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
         checkpoints, background = _checkpoints(job, out, engine, samples, trend)
         begun = begin(job, engine, checkpoints, model, optimizer, progress)
         model.settle()
@@ -93,19 +97,23 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
             report.say(golden.announcement(progress.step))
         if note := replicas.announcement(job.train.check_replicas_every, engine.world_size):
             report.say(note)
+        stopping = Stopping(engine, stop, model.module, model.lag)
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
-            meter=meter, checkpoints=checkpoints, saver=saver, stop=stop, report=report, metrics=metrics,
+            meter=meter, checkpoints=checkpoints, saver=saver, stopping=stopping, report=report, metrics=metrics,
             learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run,
         ).train()  # fmt: skip
         saver.wait()
+        stopped = stopped or stopping.now()  # a signal may have come while the last checkpoint was saved
+    if not stopped:
+        stop.obey()
     if dry_run:
         return {"graphs": graphs.read(), "kept": engine.compiler.kept()} if engine.rank == 0 else {}
     compiled: dict[str, Any] = {}
     if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
         read = graphs.read()
         compiled = {"compilations": read.compiled, "notes": {engine.compiler.name: str(read)}}
-    return _close(job, out, engine, run, model, progress, stop.signal if stopped else None, compiled)
+    return _close(job, out, engine, run, model, progress, _signal(engine, stop) if stopped else None, compiled)
 
 
 def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
@@ -186,20 +194,27 @@ def _close(
 ) -> dict[str, Any]:
     """Add the recipe's own results, write results.json, and print the closing words."""
     extra: Mapping[str, Any] = {}
-    if job.recipe.closing and progress.step == job.train.steps:
+    code = ExitCode.STOPPED if signal else ExitCode.FINISHED
+    if job.recipe.closing and progress.step == job.train.steps and not signal:
         with model.inference() as module:
             extra = pkgutil.resolve_name(job.recipe.closing)(module, job, _beside(module, run)) or {}
     if engine.rank != 0:
-        return {}
+        return {"exit_code": int(code)}
     results = {
         "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
-        "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
+        "exit_code": int(code), "consumed_samples": progress.consumed_samples,
+        **measured(read_rows(out / METRICS, warn)),
         "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__, **extra,
     }  # fmt: skip
     if compiled:
         results |= {**compiled, "notes": {**results.get("notes", {}), **compiled["notes"]}}
     conclude(results, job, out)
     return results
+
+
+def _signal(engine: engines.Engine, stop: StopFlag) -> str:
+    """The signal that stopped the run, of the first rank that got one; a collective."""
+    return next(filter(None, engine.gather(stop.signal)), "another rank")
 
 
 def _beside(module: torch.nn.Module, run: Run) -> Run:

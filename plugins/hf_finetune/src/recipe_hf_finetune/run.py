@@ -13,6 +13,7 @@ from typing import Any
 from recipe_core import ConfigError, Job, atomic_folder
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.agreement import on_rank_0
+from recipe_core.errors import ExitCode
 from recipe_core.files import home
 from recipe_core.launch.stop import StopFlag
 from recipe_core.train import folder as folders
@@ -35,7 +36,8 @@ def run(job: Job, out: Path) -> dict[str, Any]:
         source, goes_on = sources.run_first(job.model.config, home(), lambda: stop.signal)
         if not goes_on:
             show(f"{job.name} stopped while it made the model to begin with; the same line goes on from there")
-            return {}
+            return {"exit_code": int(ExitCode.STOPPED)}
+        stop.obey()  # until a step is done there is nothing to save
         with engines.start(job.train, job.engine, job.layout) as engine:
             return _run(job, out, engine, stop, source)  # a call, so that all is let go before the engine stops
 
@@ -54,7 +56,11 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: st
             if outcome is None:
                 break
             outcomes.append(outcome)
-        return close(bench, out, legs, outcomes) if engine.rank == 0 else {}
+        signals = engine.gather(stop.signal) if len(outcomes) < len(legs) else []
+        signal = next(filter(None, signals), None)
+        if engine.rank == 0:
+            return close(bench, out, legs, outcomes, signal)
+        return {"exit_code": int(ExitCode.STOPPED if signal else ExitCode.FINISHED)}
 
 
 def _legs(job: Job, out: Path) -> list[Any]:

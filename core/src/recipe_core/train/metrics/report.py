@@ -161,7 +161,9 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
     the line that make a run twice as long, where these are not steps.
     """
     steps, total = results["step"], results["steps"]
-    if results["stopped"]:
+    if results["stopped"] and not steps:
+        head = f"{name} stopped before its first step"
+    elif results["stopped"]:
         head = f"{name} stopped at step {steps} of {total} and saved"
     elif steps < total:
         head = f"{name} reached step {steps} of {total} (train.stop_after)"

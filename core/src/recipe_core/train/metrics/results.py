@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from recipe_core.errors import ExitCode
 from recipe_core.files import write_text
 from recipe_core.settings.job import Job
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import show, summary
+
+RESULTS = "results.json"
 
 
 def measured(rows: Sequence[Row]) -> dict[str, float | None]:
@@ -26,8 +29,21 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
     Raises:
         DiskError: the file cannot be written.
     """
-    write_text(out / "results.json", json.dumps(results, indent=2) + "\n")
+    write_text(out / RESULTS, json.dumps(results, indent=2) + "\n")
     show(summary(results, job.name, os.path.relpath(out)))
+
+
+def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int) -> None:
+    """Note in results.json that a signal is about to end the run, after ``step``, which its checkpoints hold already.
+
+    What an earlier invocation measured stays there.
+    """
+    try:
+        results = json.loads((out / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        results = {"recipe": job.name, "step": step, "steps": job.train.steps, "consumed_samples": consumed_samples}
+    results |= {"stopped": signal, "exit_code": int(ExitCode.STOPPED)}
+    write_text(out / RESULTS, json.dumps(results, indent=2) + "\n")
 
 
 def _ends(rows: Sequence[Row]) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from recipe_core.errors import ExitCode
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.metrics.report import warn
 from recipe_core.train.metrics.results import conclude, measured
@@ -20,12 +21,18 @@ Outcome = Mapping[str, Any]
 CURVE = "learning-curve.png"
 
 
-def close(bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Write what is known of the legs that came to their end, and say it; rank 0 calls it."""
+def close(
+    bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outcome], signal: str | None
+) -> dict[str, Any]:
+    """Write what is known of the legs that came to their end, and say it; rank 0 calls it.
+
+    ``signal`` is the name of the one that stopped the run.
+    """
     job, rows = bench.job, read_rows(out / METRICS, warn)
     step = int(outcomes[0]["step"]) if outcomes else max((row["step"] for row in rows), default=0)
     results: dict[str, Any] = {
-        "recipe": job.name, "step": step, "steps": job.train.steps, "stopped": bench.stop.signal,
+        "recipe": job.name, "step": step, "steps": job.train.steps, "stopped": signal,
+        "exit_code": int(ExitCode.STOPPED if signal else ExitCode.FINISHED),
         "consumed_samples": step * job.train.global_batch, **measured(rows), "world_size": bench.engine.world_size,
         "device": bench.engine.device.type, "torch": torch.__version__,
     }  # fmt: skip

@@ -227,6 +227,7 @@ class Policy(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         train, ties, step = self._ties.train, self._ties, state.global_step
         self._end_step()
+        ties.stop.defer()  # from now on there is something to save
         stopped = ties.engine.any(ties.stop.signal is not None)
         end = train.steps if train.stop_after is None else min(train.steps, self._began + train.stop_after)
         final = stopped or step >= end
