@@ -25,6 +25,7 @@ from recipe_core.cli.convert import add_convert_command
 from recipe_core.cli.data import add_data_commands
 from recipe_core.cli.doctor_command import add_doctor_command
 from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.cli.words import recipe_words, split
 from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
 
@@ -286,6 +287,7 @@ add_compare_command(cli, _debug)
 add_data_commands(cli, _debug, lambda: _registry())
 add_convert_command(cli, _debug, lambda: _registry())
 add_doctor_command(cli, _debug)
+add_plugin_command(cli, _debug, lambda: _registry())
 
 
 @cli.command()

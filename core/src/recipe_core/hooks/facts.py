@@ -30,7 +30,7 @@ class ModelFacts:
     blocks: int = 0
     """Number of blocks; 0: none. A pipeline cuts between them, and a fully sharded layout gathers one at a time."""
     block_parameters: int = 0
-    """Parameters of one block."""
+    """Parameters of one block, the largest where they differ."""
     divisible: Mapping[str, int] = field(default_factory=dict)
     """Sizes that tensor parallelism cuts, by setting (``{"model.heads": 12}``): the degree must divide them. The
     vocabulary is not among them: its shards may differ by some rows, unless data-parallel ranks divide them further."""

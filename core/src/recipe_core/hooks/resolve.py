@@ -22,7 +22,7 @@ def target_problems(item: Contribution) -> list[str]:
     owner = f"{noun(item)} {item.name!r}"
     return [
         f"{owner}: {field}: {target!r}: {problem}; mend the plugin, or install what it needs"
-        for field, target, arguments in _targets(item)
+        for field, target, arguments in targets(item)
         if (problem := problem_with(target, arguments))
     ]
 
@@ -41,8 +41,8 @@ def problem_with(target: str, arguments: tuple[str, ...]) -> str | None:
     return None
 
 
-def _targets(item: Contribution) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name of the field, target and promised arguments of all that is set."""
+def targets(item: Contribution) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the field, the target and its promised arguments, of all that ``item`` names."""
     for field in dataclasses.fields(item):
         arguments = field.metadata.get("arguments")
         if arguments is None:

@@ -177,6 +177,9 @@ class Dataset(Spec):
     manifest."""
     prepare_config: type = NoSettings
     """Settings of ``recipe prepare NAME setting=value ...``: a frozen dataclass."""
+    prepare_example: str = field(default="", metadata=called("folder"))
+    """``package.module:function(folder) -> dict``: writes small inputs into the empty ``folder`` and returns the
+    settings of ``prepare`` but for ``output``; ``recipe plugin check`` prepares them twice and compares."""
     files: str = field(default="", metadata=called())
     """``package.module:class`` of a :class:`recipe_core.data.prepare.DataFiles`, for ``recipe inspect`` and
     ``verify``."""
@@ -283,6 +286,9 @@ class CheckpointFormat(Spec):
     """For a format with a file for each rank: it pads the rows of the vocabulary."""
     model: str = ""
     """The only model that it is for; empty: any."""
+    runs: str = ""
+    """The only recipe whose runs save in it, where the recipe's own trainer writes what a state does not hold; empty:
+    any. Checkpoints of other recipes are converted to it."""
     refines: str = ""
     """A format whose files this one's folders hold too: where the patterns of both match, this one is meant."""
     stages: bool = False

@@ -76,9 +76,11 @@ def model_facts(config: ToyModel, sequence: int) -> ModelFacts:
     return ModelFacts(
         parameters=weights + config.hidden + 2,
         flops_per_sample=6.0 * weights,
-        activation_values=sequence + 2 * config.hidden,
-        recomputed_activation_values=sequence + config.hidden,
+        activation_values=sequence + 3 * config.hidden,  # inputs of both layers, the output of ReLU, a mask
+        recomputed_activation_values=sequence + 3 * config.hidden,
         logits_values=2,
+        blocks=2,
+        block_parameters=max(sequence * config.hidden + config.hidden, config.hidden * 2 + 2),
     )
 
 

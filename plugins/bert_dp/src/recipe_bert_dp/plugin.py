@@ -49,6 +49,7 @@ def register_datasets() -> Iterable[Dataset]:
         name="bert_hdf5",
         prepare="recipe_bert_dp.prepare.hdf5:prepare",
         prepare_config=PrepareHdf5,
+        prepare_example="recipe_bert_dp.prepare.example:text",
         summary="BERT's HDF5 shards: masked words and next sentence",
         **_READ,
     )
@@ -56,6 +57,7 @@ def register_datasets() -> Iterable[Dataset]:
         name="bert_packed",
         prepare="recipe_bert_dp.prepare.pack:prepare",
         prepare_config=PreparePacked,
+        prepare_example="recipe_bert_dp.prepare.example:shards",
         summary="the same with several samples packed into each row",
         **_READ,
     )

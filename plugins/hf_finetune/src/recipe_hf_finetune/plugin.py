@@ -45,6 +45,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         build="recipe_hf_finetune.checkpoint:TrainerFormat",
         patterns=("trainer_state.json",),
         naming="hf",
+        runs="hf_finetune",
         refines="hf",
         summary="a folder of Hugging Face's Trainer: model, tokenizer, optimizer, schedule and random states",
     )

@@ -42,6 +42,7 @@ def register_datasets() -> Iterable[Dataset]:
         gives=("tokens", "labels"),
         prepare="recipe_megatron_gpt.prepare.indexed:prepare",
         prepare_config=GptPrepare,
+        prepare_example="recipe_megatron_gpt.prepare.example:example",
         files="recipe_megatron_gpt.data.inspect:TokenData",
         tokenizer="recipe_megatron_gpt.tokenizer.files:files",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",

@@ -19,6 +19,7 @@ from recipe_core.cli.check.parts import (
     golden_problems,
     optimizer_problems,
     start_problems,
+    writer_problems,
 )
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError
@@ -48,7 +49,8 @@ def checked_job(
     """
     sketch = draft(registry, target, overrides, world_size)
     processes = world_size or sketch.processes
-    job = sketch.job(problems(sketch.parts, sketch.train, sketch.facts, processes, out, disk=disk))
+    refused = writer_problems(sketch.recipe, sketch.parts["checkpoint"]) if "checkpoint" in sketch.parts else ()
+    job = sketch.job([*problems(sketch.parts, sketch.train, sketch.facts, processes, out, disk=disk), *refused])
     if job.recipe.problems:
         own = load(job.recipe.problems, f"recipe {job.recipe.name!r}")(job, processes)
         if found := list(own):

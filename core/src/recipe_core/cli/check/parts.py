@@ -11,7 +11,7 @@ from recipe_core.cli.check.machine import free_space, scaled, size_of
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.registry import load
-from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Part
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Part, Recipe
 from recipe_core.hooks.specs import load as load_function
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
@@ -87,6 +87,17 @@ def optimizer_problems(
     if optimizer.spec.problems:
         function = load_function(optimizer.spec.problems, f"optimizer {optimizer.spec.name!r}")
         yield from function(optimizer.config, train, layout, model)
+
+
+def writer_problems(recipe: Recipe, form: Part[CheckpointFormat]) -> Iterator[str]:
+    """A problem if the trainer of another recipe writes the format: a run of this one could not go on from it."""
+    spec = form.spec
+    if spec.runs not in ("", recipe.name):
+        yield (
+            f"checkpoint.use: {spec.name} is what the trainer of the recipe {spec.runs} writes; of a run of "
+            f"{recipe.name} it would hold no optimizer. Choose dcp, and make it of the finished run: recipe convert "
+            f"RUN FOLDER --to {spec.name}"
+        )
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:

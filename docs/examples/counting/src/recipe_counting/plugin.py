@@ -34,8 +34,8 @@ def model_facts(config: Reader, sequence: int) -> ModelFacts:
     return ModelFacts(
         parameters=weights + 10 * hidden + 6 * hidden + 10,
         flops_per_sample=6.0 * sequence * weights,
-        activation_values=sequence * 8 * hidden,
-        recomputed_activation_values=sequence * 8 * hidden,
+        activation_values=sequence * 9 * hidden,
+        recomputed_activation_values=sequence * 9 * hidden,
         logits_values=sequence * 10,
         vocabulary=10,
     )

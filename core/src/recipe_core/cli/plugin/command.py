@@ -1,0 +1,44 @@
+"""The commands ``recipe plugin new`` and ``recipe plugin check``. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import Registry
+
+
+def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
+
+    @group.group()
+    def plugin() -> None:
+        """Make a plugin, or check one."""
+
+    @plugin.command()
+    @click.argument("name", required=False, shell_complete=_plugins)
+    @click.option("--all", "everything", is_flag=True, help="Check the core's own contributions too.")
+    @debug
+    def check(name: str | None, everything: bool) -> int:
+        """Check everything that the core asks of a plugin.
+
+        Settings, code, sizes, data, exact resume, checkpoints, and every layout that the model claims, on one process
+        and on two. NAME is a plugin that is installed, as `recipe ls` shows it; without it, all are checked. The
+        command ends with 2 when a check fails.
+        """
+        from recipe_core.cli.plugin.check import check_plugins
+
+        return check_plugins(registry(), name, everything=everything)
+
+
+def _plugins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import load
+
+    return [CompletionItem(name) for name in load().plugins if name.startswith(incomplete)]

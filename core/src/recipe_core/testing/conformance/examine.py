@@ -1,0 +1,81 @@
+"""The checks of every kind of contribution, and the walk over a plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from recipe_core.hooks.registry import NOUNS, Kind
+from recipe_core.testing.conformance import formats, layouts, light, loop_parts, model, samples, training
+from recipe_core.testing.conformance.outcome import Outcome, outcome
+from recipe_core.testing.conformance.subject import Plugin
+
+Check = Callable[[Plugin, Any], str]
+"""Takes the plugin and one of its contributions, returns what it covered, raises FailedCheck or SkippedCheck."""
+
+OF_PLUGIN: Mapping[str, Callable[[Plugin], str]] = {
+    "contributes": light.contributes,
+    "imports no torch": light.imports_no_torch,
+}
+_OF_ALL: Mapping[str, Check] = {"name and summary": light.name_and_summary, "targets": light.targets}
+_OF_PARTS: Mapping[str, Check] = {**_OF_ALL, "settings": light.settings}
+OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
+    "model": {
+        **_OF_PARTS,
+        "facts": model.facts_agree,
+        "tensor plan": model.plan_fits,
+        "stages": model.stages_fit,
+        "initial values": model.initial_values,
+        "loss": model.loss_of_a_batch,
+        "activations": model.activations,
+        "adapters": model.adapters,
+    },
+    "data": {**_OF_PARTS, "prepare": samples.prepared_alike},
+    "layout": {**_OF_PARTS, "mesh": layouts.mesh, "trains alike": layouts.trains_alike},
+    "checkpoint": {**_OF_PARTS, "round trip": formats.round_trip, "resumes from it": formats.resumes},
+    "engine": {**_OF_PARTS, "light functions": light.light_functions},
+    "launcher": _OF_PARTS,
+    "loss": _OF_PARTS,
+    "optimizer": {
+        **_OF_PARTS,
+        "steps alike": loop_parts.optimizer_steps_alike,
+        "same after a stop": loop_parts.optimizer_resumes,
+    },
+    "schedule": {**_OF_PARTS, "rates": loop_parts.schedule_rates},
+    "tracker": {**_OF_PARTS, "records": loop_parts.tracker_records},
+    "recipe": {
+        **_OF_ALL,
+        "variants": light.variants,
+        "same samples": samples.same_for_every_world_size,
+        "any order": samples.same_in_any_order,
+        "trains": training.trains,
+        "resumes": training.resumes,
+        "layouts": training.layouts_agree,
+    },
+}
+"""Checks by their names, those that take longest last."""
+CHECKS = tuple(dict.fromkeys([*OF_PLUGIN, *(name for checks in OF_KIND.values() for name in checks)]))
+"""The names of all checks."""
+
+
+def examine(
+    plugin: Plugin, only: Collection[str] = CHECKS, announce: Callable[[str, str], None] = lambda subject, check: None
+) -> Iterator[Outcome]:
+    """Check the plugin, then each of its contributions; yield each outcome as soon as it is known.
+
+    Args:
+        plugin: what to check.
+        only: names of the checks to make.
+        announce: called with the subject and the check before each of them.
+    """
+    for name, check in OF_PLUGIN.items():
+        if name in only:
+            announce(plugin.name, name)
+            yield outcome(plugin.name, name, partial(check, plugin))
+    for kind, item in plugin.contributions:
+        subject = f"{NOUNS[kind]} {item.name}"
+        for name, check_item in OF_KIND[kind].items():
+            if name in only:
+                announce(subject, name)
+                yield outcome(subject, name, partial(check_item, plugin, item))

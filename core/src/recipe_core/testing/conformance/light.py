@@ -1,0 +1,103 @@
+"""Checks without PyTorch: names, settings, imports, variants."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from contextlib import suppress
+
+from recipe_core.hooks.registry import Contribution
+from recipe_core.hooks.resolve import target_problems
+from recipe_core.hooks.resolve import targets as resolve_targets
+from recipe_core.hooks.specs import EngineSpec, Recipe, Spec, load
+from recipe_core.settings.job import resolve
+from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
+from recipe_core.testing.conformance.subject import Plugin
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+HEAVY = ("torch", "numpy", "transformers")
+LIGHT = ("claims", "problems", "environment", "one_process", "precompile", "findings")
+"""Functions of an engine that are called before a run."""
+
+
+def contributes(plugin: Plugin) -> str:
+    """A misspelt hook, or the wrong module, would let every other check pass."""
+    if not plugin.contributions:
+        raise FailedCheck(f"{plugin.module} returns nothing from its hooks; is @hookimpl above each register_...?")
+    return f"{len(plugin.contributions)} contributions"
+
+
+def imports_no_torch(plugin: Plugin) -> str:
+    """Every command imports the plugin's module."""
+    if heavy := _imported([plugin.module]):
+        raise FailedCheck(
+            f"{plugin.module} imports {', '.join(heavy)}, for which every command waits; import it in the functions "
+            "that the contributions name"
+        )
+    return plugin.module
+
+
+def name_and_summary(plugin: Plugin, item: Contribution) -> str:
+    """Names can be typed without quotes, and ``recipe ls`` has a line for each."""
+    if not NAME.fullmatch(item.name):
+        raise FailedCheck(f"name: {item.name!r} holds more than small letters, digits, '_', '-' and '.'")
+    if not item.summary or "\n" in item.summary:
+        raise FailedCheck(f"summary: expected one line for `recipe ls`, got {item.summary!r}")
+    return ""
+
+
+def settings(plugin: Plugin, spec: Spec) -> str:
+    """``layout=NAME`` on the command line takes a part with its defaults."""
+    if not dataclasses.is_dataclass(spec.config):
+        raise FailedCheck(f"config: expected a frozen dataclass, got {spec.config!r}")
+    try:
+        value = spec.config()
+    except (TypeError, ValueError) as error:
+        raise FailedCheck(f"config: its defaults are not usable: {error}") from error
+    for field in dataclasses.fields(value):
+        with suppress(dataclasses.FrozenInstanceError):
+            setattr(value, field.name, None)
+            raise FailedCheck(f"config: {spec.config.__name__} is not frozen; write @dataclass(frozen=True)")
+    return f"{len(dataclasses.fields(value))} settings"
+
+
+def targets(plugin: Plugin, item: Contribution) -> str:
+    """Each ``package.module:function`` exists, takes the arguments that its hook promises, and can be imported."""
+    if problems := target_problems(item):
+        raise FailedCheck("; ".join(problems))
+    named = [(key, target) for key, target, _ in resolve_targets(item)]
+    for key, target in named:
+        if not callable(load(target, f"{item.name}.{key}")):
+            raise FailedCheck(f"{key}: {target} is not a function; name one")
+    if not named:
+        raise SkippedCheck("it names no code")
+    return ", ".join(key for key, _ in named)
+
+
+def light_functions(plugin: Plugin, spec: EngineSpec) -> str:
+    """Functions of an engine that are called before a run import no torch."""
+    modules = sorted({getattr(spec, key).partition(":")[0] for key in LIGHT} - {""})
+    if heavy := [name for name in _imported(modules) if name == "torch"]:
+        raise FailedCheck(f"{' or '.join(modules)} imports {heavy[0]}; keep what {', '.join(LIGHT)} name light")
+    return ", ".join(modules)
+
+
+def variants(plugin: Plugin, recipe: Recipe) -> str:
+    """Every variant fits the settings of the parts; ``tiny`` is one of them."""
+    if "tiny" not in recipe.variants:
+        raise FailedCheck("variants: there is no 'tiny', which trains in seconds on any machine")
+    names = [recipe.name, *(f"{recipe.name}:{variant}" for variant in recipe.variants)]
+    for name in names:
+        resolve(plugin.registry, name)
+    return ", ".join(recipe.variants)
+
+
+def _imported(modules: list[str]) -> list[str]:
+    """Those of :data:`HEAVY` that importing ``modules`` brings in, as a new process finds out."""
+    code = f"import sys, {', '.join(modules) or 'sys'}; print(*set({HEAVY!r}) & sys.modules.keys(), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FailedCheck(f"{', '.join(modules)} cannot be imported: {done.stderr.strip().splitlines()[-1]}")
+    return sorted(done.stdout.split())

@@ -1,0 +1,148 @@
+"""Checks of a dataset: the same samples for every number of ranks, and files that are prepared the same twice."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipe_core.data.prepare import DataFiles
+from recipe_core.engine.loader import all_widened
+from recipe_core.errors import RecipeError
+from recipe_core.files import home
+from recipe_core.hooks.specs import Dataset, Recipe, load
+from recipe_core.layouts.parallel import Batch, Run, Samples
+from recipe_core.settings.fill import fill
+from recipe_core.settings.job import Job
+from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
+from recipe_core.testing.conformance.subject import Plugin
+from recipe_core.train.feed import starts
+
+_SIZES = (1, 2, 4)
+_STEPS = 3
+
+
+def same_for_every_world_size(plugin: Plugin, recipe: Recipe) -> str:
+    """The samples of a step do not depend on the number of ranks, and none is read twice."""
+    job = plugin.tiny(recipe)
+    fitting = [size for size in _SIZES if job.train.global_batch % (size * job.train.micro_batch) == 0]
+    streams = {size: _stream(job, size) for size in fitting}
+    alone = streams[fitting[0]]
+    lacking = sorted({name for name in job.data.spec.gives for sample in alone.values() if name not in sample})
+    if lacking:
+        raise FailedCheck(f"data: {job.data.spec.name} promises {', '.join(lacking)} (gives), and no batch has it")
+    for size, stream in streams.items():
+        if stream.keys() != alone.keys():
+            raise FailedCheck(f"data: {size} ranks read other samples than one; read(split, start, count) is global")
+        for number, sample in alone.items():
+            if changed := [key for key in sample if not sample[key].equal(stream[number][key])]:
+                raise FailedCheck(
+                    f"data: {changed[0]} of sample {number} differs between 1 and {size} ranks; a sample must follow "
+                    "from the seed, the split and its number alone"
+                )
+    return f"{len(alone)} samples on {', '.join(map(str, fitting))} ranks"
+
+
+def same_in_any_order(plugin: Plugin, recipe: Recipe) -> str:
+    """A sample is the same whatever was read before it, in both splits, as a run that resumes needs."""
+    job = plugin.tiny(recipe)
+    for split in ("train", "valid"):
+        whole = _samples(job).read(split, 0, 6)
+        part = _samples(job).read(split, 4, 2)
+        for key, values in whole.items():
+            if values.shape[0] != 6 or not values[4:].equal(part[key]):
+                raise FailedCheck(
+                    f"data: {key} of sample 4 of {split!r} depends on what was read before; it must follow from the "
+                    "seed, the split and its number alone"
+                )
+    return "train and valid"
+
+
+def prepared_alike(plugin: Plugin, spec: Dataset) -> str:
+    """``prepare`` gives the same bytes twice; ``verify`` finds nothing wrong with them, and damage to them."""
+    if not spec.prepare:
+        raise SkippedCheck("it prepares no files")
+    if not spec.prepare_example:
+        raise SkippedCheck("prepare_example names no function that gives small inputs for `recipe prepare`")
+    folder = plugin.folder / "prepare" / spec.name
+    inputs = folder / "inputs"
+    inputs.mkdir(parents=True)
+    settings = load(spec.prepare_example, f"dataset {spec.name!r}")(inputs)
+    contents = [_prepare(spec, settings, folder / name) for name in ("first", "second")]
+    if contents[0].keys() != contents[1].keys():
+        raise FailedCheck(f"prepare: made {sorted(contents[0])}, and of the same inputs then {sorted(contents[1])}")
+    if changed := [name for name in contents[0] if contents[0][name] != contents[1][name]]:
+        raise FailedCheck(f"prepare: {', '.join(changed)} has other bytes the second time; draw from a seed alone")
+    return f"{len(contents[0])} files{_verified(spec, folder / 'first')}"
+
+
+def first_batch(job: Job, count: int) -> Batch:
+    """The first ``count`` samples of training, as the loop gives them to the model."""
+    return all_widened(_samples(job).read("train", 0, count))
+
+
+def _prepare(spec: Dataset, settings: Mapping[str, Any], output: Path) -> dict[str, bytes]:
+    """Names and bytes of the files that ``prepare`` writes into ``output``."""
+    problems: list[str] = []
+    filled = fill(spec.prepare_config, {**settings, "output": str(output)}, spec.name, problems)
+    if filled is None:
+        raise FailedCheck(f"prepare_example: its settings are wrong: {'; '.join(problems)}")
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress
+        load(spec.prepare, f"dataset {spec.name!r}")(filled)
+    return {p.relative_to(output).as_posix(): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+def _verified(spec: Dataset, folder: Path) -> str:
+    """Hold the reader of ``spec`` against prepared files; what it found, for the note."""
+    if not spec.files:
+        return ", no reader for `recipe verify`"
+    files: DataFiles = load(spec.files, f"dataset {spec.name!r}")()
+    if not files.detect(folder):
+        raise FailedCheck(f"files: detect() does not know what prepare made in {folder.name}")
+    if problems := files.verify(folder):
+        raise FailedCheck(f"files: verify() finds in what prepare made: {problems[0]}")
+    files.inspect(folder, None)
+    largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    damaged = bytearray(largest.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    largest.write_bytes(damaged)
+    try:
+        problems = files.verify(folder)
+    except RecipeError as error:  # a file that cannot be read at all
+        problems = [str(error)]
+    if not problems:
+        raise FailedCheck(f"files: verify() finds nothing wrong after a byte of {largest.name} was changed")
+    return ", verified; damage is found"
+
+
+def _context(job: Job, rank: int, ranks: int) -> Run:
+    facts = job.model_facts()
+    return Run(
+        device=torch.device("cpu"), mesh=None, rank=rank, world_size=ranks, local_rank=rank, dp_rank=rank,
+        dp_size=ranks, train=job.train, cache=home(), vocabulary=facts.vocabulary if facts else None,
+    )  # fmt: skip
+
+
+def _samples(job: Job) -> Samples:
+    samples: Samples = job.data.build(job.data.config, _context(job, 0, 1))
+    return samples
+
+
+def _stream(job: Job, ranks: int) -> dict[int, Batch]:
+    """Samples of some steps by their number, as the feeds of ``ranks`` data-parallel ranks read them together."""
+    stream: dict[int, Batch] = {}
+    for rank in range(ranks):
+        run = _context(job, rank, ranks)
+        samples: Samples = job.data.build(job.data.config, run)
+        for step in range(_STEPS):
+            for first in starts(run, step * job.train.global_batch, job.train.global_batch):
+                batch = samples.read("train", first, job.train.micro_batch)
+                for index in range(job.train.micro_batch):
+                    if first + index in stream:
+                        raise FailedCheck(f"data: two of {ranks} ranks read sample {first + index}")
+                    stream[first + index] = {key: value[index] for key, value in batch.items()}
+    return stream
