@@ -52,7 +52,7 @@ def optimizer_resumes(plugin: Plugin, spec: OptimizerSpec) -> str:
     whole, halves = tensors(folder / "whole"), tensors(folder / "halves")
     if changed := [name for name in whole if name not in halves or not same_bits(whole[name], halves[name])]:
         raise FailedCheck(
-            f"{', '.join(changed[:3])} differs after a stop; keep what a step needs of the last one in state, as tensors"
+            f"{', '.join(changed[:3])} differs after a stop; keep what the next step needs in state, as tensors"
         )
     return f"{len(whole)} tensors, bit by bit"
 
