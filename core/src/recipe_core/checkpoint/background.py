@@ -14,6 +14,7 @@ from recipe_core.checkpoint.lazy import leaves, mapped
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.native import to_host
 from recipe_core.errors import RecipeError
+from recipe_core.launch.watch.heartbeat import SAVE, beat
 
 Copy = Callable[[Sequence[Tensor]], Sequence[Any]]
 """See :meth:`recipe_core.engine.protocol.Engine.to_host`."""
@@ -57,9 +58,13 @@ class Saver:
         # Looking at a traced tensor would be a graph of its own, compiled at the first save.
         self.checkpoints.require_finite(step, copies if self._traced else state)
         if self._background:
-            self._pending = self._thread.submit(self.checkpoints.save, step, copies, val_loss)
+            self._pending = self._thread.submit(self._save_beside, step, copies, val_loss)
         else:
             self.checkpoints.save(step, state, val_loss)
+
+    def _save_beside(self, step: int, state: dict[str, Any], val_loss: float | None) -> Path:
+        with beat.during(SAVE):
+            return self.checkpoints.save(step, state, val_loss)
 
     def wait(self) -> None:
         """Wait until everything is on the disk.

@@ -34,6 +34,7 @@ from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.failures import chain, explain
 from recipe_core.launch.supervisor import STORE
+from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.launch.worker import Worker, worker
 
 # Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
@@ -84,13 +85,14 @@ class NativeEngine:
     def _meet(self, me: Worker) -> None:
         store = me.rendezvous.get(STORE)
         try:
-            dist.init_process_group(
-                _backend(self.device.type),
-                init_method=f"file://{store}" if store else "env://",
-                rank=me.rank,
-                world_size=me.world_size,
-                timeout=self._timeout,
-            )
+            with beat.waiting("meeting the other ranks"):
+                dist.init_process_group(
+                    _backend(self.device.type),
+                    init_method=f"file://{store}" if store else "env://",
+                    rank=me.rank,
+                    world_size=me.world_size,
+                    timeout=self._timeout,
+                )
         except RuntimeError as error:
             raise explain(error) or LaunchError(
                 f"rank {me.rank} of {me.world_size} could not meet the others: {error}"
@@ -206,13 +208,15 @@ class NativeEngine:
             return
         # The form whose error names the rank that did not come. The function of this name refuses groups that have
         # gloo beside another backend; the group's own method does not.
-        _world().monitored_barrier(self._timeout, wait_all_ranks=True)  # type: ignore[attr-defined]
+        with beat.waiting("barrier"):
+            _world().monitored_barrier(self._timeout, wait_all_ranks=True)  # type: ignore[attr-defined]
 
     def mean(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         total = tensor.detach().to(self._mean_type(tensor.dtype), copy=True, memory_format=torch.contiguous_format)
         if self.world_size == 1:
             return total
-        dist.all_reduce(total, group=group)
+        with beat.waiting("mean over ranks"):
+            dist.all_reduce(total, group=group)
         return total.div_(dist.get_world_size(group))
 
     def _mean_type(self, dtype: torch.dtype) -> torch.dtype:
@@ -232,7 +236,8 @@ class NativeEngine:
 
         def wait() -> list[int]:
             assert work is not None  # this rank is one of the group
-            work.wait()
+            with beat.waiting("agreement of ranks"):
+                work.wait()
             return [int(value) for value in found.tolist()]
 
         return wait
@@ -250,7 +255,8 @@ class NativeEngine:
         if self.world_size == 1:
             return value
         values = [value]
-        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        with beat.waiting("broadcast from rank 0"):
+            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
     def seed(self, number: int) -> None:
@@ -303,7 +309,8 @@ def _gather(value: Value, world_size: int, group: dist.ProcessGroup | None) -> l
     if world_size == 1:
         return [value]
     values: list[Value | None] = [None] * world_size
-    dist.all_gather_object(values, value, group=group)
+    with beat.waiting("gather from all ranks"):
+        dist.all_gather_object(values, value, group=group)
     return values  # type: ignore[return-value]  # each slot is filled now
 
 

@@ -113,7 +113,12 @@ class Train:
     golden_tolerance: float = 0.02
     """How far off a loss may be, as a part of the one in ``golden``."""
     timeout: float = 600.0
-    """Seconds that one collective may take before the run is called dead."""
+    """Seconds that a rank may wait for the others, or for the next batch, before the run is ended as dead."""
+    on_hang: str | None = None
+    """A shell command that one rank runs when the run is ended as dead, to alert somebody; it may take 8 seconds, and
+    ``RECIPE_HANG_RANKS``, ``_HOSTS``, ``_KIND``, ``_STEP``, ``_MESSAGE`` and ``_LOGS`` tell it what is known."""
+    log_stragglers: bool = False
+    """Add the slowest rank and its own seconds a step to the rows of metrics.jsonl."""
 
     def __post_init__(self) -> None:
         problems = [

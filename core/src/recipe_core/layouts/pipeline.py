@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
+from recipe_core.launch.watch.watchdog import patience
 from recipe_core.layouts import gradients
 from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, StepGivenUp, accumulate, plain_name
 from recipe_core.layouts.reducer import Reducer, add_up
@@ -322,7 +323,7 @@ def _holders(run: Run, tied: Sequence[Tie]) -> dict[tuple[int, ...], dist.Proces
     """
     assert run.mesh is not None
     assert run.mesh.mesh_dim_names is not None
-    axis, timeout = run.mesh.mesh_dim_names.index("pp"), timedelta(seconds=run.train.timeout)
+    axis, timeout = run.mesh.mesh_dim_names.index("pp"), timedelta(seconds=patience(run.train.timeout))
     pipelines = run.mesh.mesh.movedim(axis, -1).flatten(0, -2).tolist()
     groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
     for stages in sorted({tie.stages for tie in tied}):

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
+from recipe_core.launch.watch.heartbeat import beat
+
 BUCKET = 25 << 20
 """Bytes that are exchanged at once, as DistributedDataParallel does it: enough for the network to be busy."""
 
@@ -45,7 +47,8 @@ class Reducer:
         self._left = []
         self._start(len(self._buckets))
         for bucket, (flat, work) in zip(self._buckets, self._started, strict=True):
-            work.wait()
+            with beat.waiting("exchange of gradients"):
+                work.wait()
             offset = 0
             for parameter in bucket:
                 size = local_shard(parameter).numel()

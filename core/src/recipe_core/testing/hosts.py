@@ -144,8 +144,9 @@ class Hosts:
     def torchrun(
         self, words: Sequence[str], logs: Path, *options: str, processes: int = 1, **environment: str
     ) -> list[subprocess.Popen[bytes]]:
-        """Start ``words`` (a module and its arguments) by torchrun's c10d rendezvous, ``processes`` ranks on each host.
+        """Start ``words`` by torchrun's c10d rendezvous, ``processes`` ranks on each host.
 
+        They are a file, or ``-m`` and a module, with its arguments.
         The logs are ``node-0.txt`` and ``node-1.txt`` in ``logs``.
         """
         line = [
@@ -153,7 +154,7 @@ class Hosts:
             "--rdzv-backend=c10d", f"--rdzv-endpoint={self.first.address}:{PORT}", "--rdzv-id=test",
         ]  # fmt: skip
         return [
-            host.start([*line, *options, "-m", *words], logs / f"node-{number}.txt", **environment)
+            host.start([*line, *options, *words], logs / f"node-{number}.txt", **environment)
             for number, host in enumerate(self)
         ]
 

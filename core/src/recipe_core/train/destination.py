@@ -19,7 +19,9 @@ RUNS = Path("runs")
 LOCK = ".lock"
 DRY_RUN = "dry-run"
 """Folder in a run folder where `recipe precompile` works."""
-_BEFORE_A_RUN = {"logs", "launch", LOCK, DRY_RUN}
+LOGS = "logs"
+"""Folder in a run folder for what each rank prints, and for the ranks' heartbeats."""
+_BEFORE_A_RUN = {LOGS, "launch", LOCK, DRY_RUN}
 """Entries of a folder whose run has not begun."""
 _SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,7 @@ from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due
+from recipe_core.launch.watch.heartbeat import LOADER, SAVE, beat
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepGivenUp, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
@@ -61,6 +62,8 @@ class Trainer:
     """The curve that the losses must follow."""
     dry_run: bool = False
     """Save nothing and compare no copies."""
+    pace: Callable[[], dict[str, float]] = dict
+    """Columns about the ranks' speed, for each row of metrics."""
 
     def train(self) -> bool:
         """Train to the end of the schedule, to ``stop_after``, or to a signal; save on the way and at the end.
@@ -110,15 +113,18 @@ class Trainer:
         """
         start, cfg, consumed = time.perf_counter(), self.run.train, self.progress.consumed_samples
         rate = self.learning_rate(self.progress.step)
+        beat.begin_step(self.progress.step + 1)
         batches = self.feed.step(consumed, last=last)  # this rank's micro batches, on the device
         firsts = starts(self.run, consumed, cfg.global_batch)  # the number of each one's first sample
         self.stopping.begin_step(len(firsts))
+        beat.enter("forward")
         try:
             values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
         except StepGivenUp:
             self.model.give_up()
             self.stopping.restore()
             return False
+        beat.enter("optimizer")
         norm = self.model.clip(cfg.clip)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
@@ -128,6 +134,7 @@ class Trainer:
         seconds = time.perf_counter() - start
         self.meter.step(values, norm, rate, seconds)
         self.stopping.end_step(seconds)
+        beat.end_step()
         if not self.dry_run:  # from now on there is something to save
             self.stopping.flag.defer()
         return True
@@ -140,9 +147,13 @@ class Trainer:
         """
         if self.stopping.given_up(number):
             raise StepGivenUp
+        beat.enter("forward" if module.training else "evaluation", number)
         self.engine.seed(mix(self.run.train.seed, firsts[number]))
         with precision.autocast(self.engine.autocast_device, self.run.train.precision):
-            return self.loss(module(batch), batch)
+            values = self.loss(module(batch), batch)
+        if module.training:
+            beat.enter("backward", number)
+        return values
 
     def evaluate(self) -> dict[str, float] | None:
         """Values over the first ``eval_samples`` validation samples; None when a signal asked to stop."""
@@ -152,7 +163,9 @@ class Trainer:
         for first in firsts:
             if self.stopping.now():
                 return None
+            beat.enter(LOADER)
             batch = self.feed.validation(first)
+            beat.enter("evaluation")
             values = without_counts(self.model.evaluate(batch, partial(self._forward, [first])), reductions)
             accumulate(total, values, len(firsts), reductions)
         means = reduce_over_ranks(self.engine, self.run, total, reductions)
@@ -182,8 +195,9 @@ class Trainer:
         Raises:
             DivergedError, GoldenError: as :meth:`train` says, once the row is recorded.
         """
-        reading = self.meter.read()
-        row = _position(self.progress) | reading.row
+        with beat.during("reading the device"):
+            reading = self.meter.read()
+        row = _position(self.progress) | reading.row | self.pace()
         departure = self.golden.departure(self.progress.step, reading.losses) if self.golden else None
         problem = departure or _not_finite(row)
         if problem is not None:
@@ -198,12 +212,14 @@ class Trainer:
     def _check_replicas(self) -> None:
         if not self.dry_run:
             state = training_state(self.model, self.optimizer, self.progress)
-            replicas.check(self.engine, self.model, state, self.progress.step)
+            with beat.during("comparison of copies"):
+                replicas.check(self.engine, self.model, state, self.progress.step)
 
     def _save(self, val_loss: float | None) -> None:
         if not self.dry_run:
             state = training_state(self.model, self.optimizer, self.progress)
-            self.saver.save(self.progress.step, state, val_loss)
+            with beat.during(SAVE):
+                self.saver.save(self.progress.step, state, val_loss)
 
 
 def _evaluation_due(train: Train, step: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from recipe_core.errors import ConfigError, ExitCode
 from recipe_core.files import home
 from recipe_core.hooks.specs import load
 from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
 from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
@@ -41,6 +42,7 @@ from recipe_core.train.optim import Trainable
 from recipe_core.train.recompute import recompute
 from recipe_core.train.resume import Progress, begin
 from recipe_core.train.stopping import Stopping
+from recipe_core.train.watch import patient, watched
 
 
 def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
@@ -52,11 +54,19 @@ def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
     problems = list(engine_problems(job.engine, job.train, job.layout))  # a caller other than the command may have
     if problems:  # checked nothing
         raise ConfigError.of(problems)
-    with StopFlag(at_once=True) as stop, engines.start(job.train, job.engine, job.layout) as engine:
-        return _run(job, out, engine, stop, dry_run)  # a call, so that all groups are let go before the engine stops
+    with (
+        StopFlag(at_once=True) as stop,
+        watched(job.train, out) as watchdog,
+        engines.start(patient(job.train), job.engine, job.layout) as engine,
+    ):
+        pace = watchdog.row if job.train.log_stragglers else dict
+        return _run(job, out, engine, stop, dry_run, pace)  # a call: all groups are let go before the engine stops
 
 
-def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool) -> dict[str, Any]:
+def _run(
+    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool, pace: Callable[[], dict[str, float]]
+) -> dict[str, Any]:
+    beat.enter("building model and data")
     graphs = GraphCounter(engine.compiler)
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
@@ -76,6 +86,7 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
         if engine.rank == 0 and not dry_run:
             stop.record = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
         checkpoints, background = _checkpoints(job, out, engine, samples, trend)
+        beat.enter("loading the checkpoint")
         begun = begin(job, engine, checkpoints, model, optimizer, progress)
         model.settle()
 
@@ -101,10 +112,12 @@ def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: b
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
             meter=meter, checkpoints=checkpoints, saver=saver, stopping=stopping, report=report, metrics=metrics,
-            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run,
+            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run, pace=pace,
         ).train()  # fmt: skip
-        saver.wait()
+        with beat.during(SAVE):
+            saver.wait()
         stopped = stopped or stopping.now()  # a signal may have come while the last checkpoint was saved
+    beat.enter("closing")
     if not stopped:
         stop.obey()
     if dry_run:

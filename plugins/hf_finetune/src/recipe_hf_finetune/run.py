@@ -6,6 +6,7 @@ Launching, run folder, metrics, checkpoints and signals are the core's; training
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from recipe_core.engine.agreement import on_rank_0
 from recipe_core.errors import ExitCode
 from recipe_core.files import home
 from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.train import folder as folders
+from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import show
+from recipe_core.train.watch import patient, watched
 from recipe_hf_finetune.data import vocabulary
 from recipe_hf_finetune.data.splits import load
 from recipe_hf_finetune.model import source as sources
@@ -38,17 +42,24 @@ def run(job: Job, out: Path) -> dict[str, Any]:
             show(f"{job.name} stopped while it made the model to begin with; the same line goes on from there")
             return {"exit_code": int(ExitCode.STOPPED)}
         stop.obey()  # until a step is done there is nothing to save
-        with engines.start(job.train, job.engine, job.layout) as engine:
-            return _run(job, out, engine, stop, source)  # a call, so that all is let go before the engine stops
+        with (
+            watched(job.train, out) as watchdog,
+            engines.start(patient(job.train), job.engine, job.layout) as engine,
+        ):
+            pace = watchdog.row if job.train.log_stragglers else dict
+            return _run(job, out, engine, stop, source, pace)  # a call, so that all is let go before the engine stops
 
 
-def _run(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> dict[str, Any]:
+def _run(
+    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None, pace: Callable[[], Row]
+) -> dict[str, Any]:
     from recipe_hf_finetune.results.closing import close
     from recipe_hf_finetune.trainer.leg import fine_tune
 
     _quiet()
     with folders.claimed(out, job, engine):
-        bench = _bench(job, out, engine, stop, source)
+        beat.enter("building model and data")
+        bench = _bench(job, out, engine, stop, source, pace)
         outcomes: list[dict[str, Any]] = []
         legs = _legs(job, out)
         for leg in legs:
@@ -75,7 +86,9 @@ def _legs(job: Job, out: Path) -> list[Any]:
     return legs
 
 
-def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None) -> Any:
+def _bench(
+    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None, pace: Callable[[], Row]
+) -> Any:
     """Model, tokenizer and samples, the same on every rank."""
     from recipe_hf_finetune.data import encode
     from recipe_hf_finetune.model import classifier
@@ -103,7 +116,8 @@ def _bench(job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: 
     encoded["validation"] = encoded["validation"].first(train.eval_samples)
     return Bench(
         job=job, engine=engine, side=engine.side(), stop=stop, corpus=corpus, tokenizer=tokenizer, encoded=encoded,
-        place=place, config=partial(copy.deepcopy, known), group=None if mesh is None else mesh["dp"].get_group(),
+        place=place, pace=pace, config=partial(copy.deepcopy, known),
+        group=None if mesh is None else mesh["dp"].get_group(),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from recipe_core import CheckpointError, DivergedError, Engine, Parallel, Recipe
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.train import replicas
 from recipe_core.train.metrics.curves import Row
 from recipe_hf_finetune.checkpoint import STATE
@@ -40,6 +41,8 @@ class Ties:
     """Optimizer steps of an epoch."""
     measure: Callable[[Any, Any], dict[str, float]]
     """Metrics of logits and labels."""
+    pace: Callable[[], Row]
+    """Columns about the ranks' speed, for each row of metrics."""
     owes_evaluation: bool
     """The run goes on from a checkpoint that was saved, on a signal, before the evaluation that was due."""
 
@@ -66,6 +69,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._step_loss: Tensor | None = None
         self._last_loss = torch.tensor(math.nan)
         self._watch = _Watch()
+        self._micro_batch = 0
+        """Number of the next one of the step."""
 
     def begin(self) -> None:
         """Before the first step, with everything loaded: evaluate what a signal left out."""
@@ -81,6 +86,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Forward and backward of one micro batch; its part of the loss of the step."""
         self._watch.start()
+        beat.enter("forward and backward", self._micro_batch)
+        self._micro_batch += 1
         loss: Tensor = super().training_step(*args, **kwargs)
         self._step_loss = loss if self._step_loss is None else self._step_loss + loss
         return loss
@@ -88,6 +95,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
     def end_step(self) -> None:
         """A step has ended: its loss is known."""
         self._watch.stop()
+        self._micro_batch = 0
+        beat.end_step()
         assert self._step_loss is not None
         self._last_loss, self._step_loss = self._step_loss, None
         if due(self.state.global_step, self.ties.train.check_replicas_every):
@@ -111,7 +120,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         }  # fmt: skip
         if memory := self.ties.engine.peak_memory():
             self._row["peak_memory"] = memory
-        self._row |= self.ties.engine.counters()
+        self._row |= self.ties.engine.counters() | self.ties.pace()
         norm = self._row["grad_norm"]
         if not (math.isfinite(loss) and (math.isfinite(norm) or not self.ties.train.clip)):
             self._flush()
@@ -125,7 +134,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         """Measure on the validation split. Training goes on with the random numbers that it would have had without."""
         state = torch.get_rng_state()  # reading the samples draws one
         try:
-            measures: dict[str, float] = super().evaluate(*args, **kwargs)
+            with beat.during("evaluation"):
+                measures: dict[str, float] = super().evaluate(*args, **kwargs)
         finally:
             torch.set_rng_state(state)
         return measures
@@ -148,6 +158,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._val_loss = None
         super()._maybe_log_save_evaluate(*args, **kwargs)
         self._flush()
+        if not self.control.should_training_stop:
+            beat.begin_step(self.state.global_step + 1)
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -169,6 +181,10 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """By the core: written aside, hashed, renamed; all ranks call it."""
         self._flush()
+        with beat.during(SAVE):
+            self._save_whole()
+
+    def _save_whole(self) -> None:
         self.ties.checkpoints.require_finite(self.state.global_step, self._trained())
         state = self._state()
         if self.ties.train.check_replicas_at_save:
@@ -223,6 +239,7 @@ class Policy(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._began = state.global_step
         self._begin()
+        beat.begin_step(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         train, ties, step = self._ties.train, self._ties, state.global_step

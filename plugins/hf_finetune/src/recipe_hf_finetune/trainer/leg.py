@@ -22,6 +22,7 @@ from recipe_core.engine.protocol import SideRanks
 from recipe_core.files import remove
 from recipe_core.files.documents import read_json
 from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import Report, log_line, warn
 from recipe_core.train.metrics.tracker import Trackers
@@ -72,6 +73,8 @@ class Bench:
     """The folder, or name on the hub, of the weights to begin with; None: random ones."""
     config: Callable[[], Any]
     """Makes the model's configuration anew: each model may change its own."""
+    pace: Callable[[], Row] = dict
+    """Columns about the ranks' speed, for each row of metrics."""
     group: Any = None
     """On a traced engine, the ranks that average their gradients; None where there is one."""
 
@@ -103,6 +106,7 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
             report.say(f"continuing after step {step:,}")
         if step < job.train.steps:
             trainer.train(resume_from_checkpoint=None if begin is None else str(begin))
+            beat.enter("closing")
             step = trainer.state.global_step
         else:
             trainer._load_from_checkpoint(str(begin))
@@ -127,7 +131,8 @@ def _trainer(
     due = 0 < begun < train.steps and evaluation_due(train, begun, epoch)
     ties = Ties(
         engine=bench.engine, train=train, checkpoints=checkpoints, stop=bench.stop, record=record,
-        advance=report.advance, epoch_steps=epoch, owes_evaluation=due and checkpoints.unevaluated(begun),
+        advance=report.advance, pace=bench.pace, epoch_steps=epoch,
+        owes_evaluation=due and checkpoints.unevaluated(begun),
         measure=lambda logits, labels: metrics.measure(bench.corpus.task, logits, labels),
     )  # fmt: skip
     kind: Callable[..., FineTuner] = FineTuner

@@ -1,0 +1,118 @@
+"""The board on which the ranks of a run see each other's heartbeats: a file of each rank in the run folder.
+
+The run folder is the one thing that all ranks must see anyway, and it works where nothing else does: before the ranks
+have met, while a collective is stuck, when the link between two hosts is cut, and when the host of rank 0 is lost.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = Mapping[str, Any]
+"""What a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
+
+
+@dataclass
+class Sight:
+    """One rank as another one sees it on the board."""
+
+    record: Record | None = None
+    """Its newest record; None where it wrote none."""
+    came: bool = False
+    """It has beaten since this rank began to look, or shortly before: its record is of this run, not of an earlier."""
+    silent: float = 0.0
+    """Seconds in which this rank looked and saw no new beat."""
+    gone: bool = False
+    """It ran on this host, and its process is not there any more."""
+
+
+class Board:
+    """The files ``rank-N.beat.json`` of a folder.
+
+    Args:
+        folder: for the files; made if missing.
+        rank: of this process.
+        world_size: files of ranks above it are of an earlier run, and ignored.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int) -> None:
+        self.folder, self.rank = folder, rank
+        self.sights = {number: Sight() for number in range(world_size)}
+        self._began: float | None = None
+        """Time of the first beat, by the clock of the file server, which also dates the other ranks' files."""
+        self._looked: float | None = None
+
+    def path(self, rank: int) -> Path:
+        """The file of a rank."""
+        return self.folder / f"rank-{rank}.beat.json"
+
+    def write(self, record: Record) -> None:
+        """Put this rank's record on the board, in place: a new name with each beat would burden a file server.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path, data = self.path(self.rank), json.dumps(record).encode()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, data)
+            os.ftruncate(descriptor, len(data))
+            if self._began is None:
+                self._began = os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+
+    def look(self, most: float) -> None:
+        """Read every other rank's record; a look counts for at most ``most`` seconds of silence.
+
+        A process that was stopped, or a machine that slept, saw nothing in that time: it is not the others' silence.
+        """
+        now = time.monotonic()
+        passed = 0.0 if self._looked is None else min(most, now - self._looked)
+        self._looked = now
+        for rank, sight in self.sights.items():
+            if rank == self.rank:
+                continue
+            newest, dated = self._read(rank)
+            if newest is None or (sight.record is not None and _same(newest, sight.record)):
+                sight.silent += passed
+                sight.gone = sight.record is not None and _is_gone(sight.record)
+                continue
+            first = sight.record is None
+            sight.record, sight.silent = newest, 0.0
+            sight.came = sight.came or not first or (self._began is not None and dated >= self._began)
+
+    def _read(self, rank: int) -> tuple[Record | None, float]:
+        """The record of a rank and the date of its file; None where there is none, or a half-written one."""
+        with suppress(OSError, ValueError), self.path(rank).open("rb") as file:
+            found = json.loads(file.read())
+            if isinstance(found, dict):
+                return found, os.fstat(file.fileno()).st_mtime
+        return None, 0.0
+
+
+def _same(one: Record, other: Record) -> bool:
+    return all(one.get(key) == other.get(key) for key in ("process", "beat"))
+
+
+def _is_gone(record: Record) -> bool:
+    """True if the process ran here and has ended; one that only waits for its parent still counts as there."""
+    if record.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(int(record["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, KeyError, ValueError):
+        pass
+    return False

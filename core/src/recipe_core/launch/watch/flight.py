@@ -1,0 +1,50 @@
+"""Collectives under way, from PyTorch's flight recorder, where PyTorch is loaded and has one. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""The recorder of every backend, and that of NCCL alone, which older releases of PyTorch have."""
+
+
+def pending() -> list[dict[str, Any]]:
+    """The collectives that this process has begun and not ended, oldest first; none where nothing records them.
+
+    Each has ``name`` (``gloo:all_reduce``), ``group``, ``number`` (how many of its group came before, and itself),
+    ``started`` (the device has begun it; gloo never says so), and ``thread``, the number of the thread that began it.
+    """
+    entries = (_dump() or {}).get("entries") or []
+    return [
+        {
+            "name": str(entry.get("profiling_name", "collective")),
+            "group": ":".join(map(str, entry.get("process_group", ()))),
+            "number": entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id"),
+            "started": entry.get("state") == "started",
+            "thread": _number(entry.get("thread_id")),
+        }
+        for entry in entries
+        if not entry.get("retired", True)
+    ]
+
+
+def _dump() -> Mapping[str, Any] | None:
+    module = sys.modules.get("torch._C._distributed_c10d")
+    dump = next((getattr(module, name) for name in _DUMPS if hasattr(module, name)), None)
+    if dump is None:
+        return None
+    try:
+        found = json.loads(dump(includeCollectives=True, onlyActive=True))
+    except Exception:  # a private function: nothing may hang on it
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _number(text: object) -> int | None:
+    try:
+        return int(str(text))
+    except ValueError:
+        return None

@@ -1,0 +1,145 @@
+"""The heartbeat of this rank: what each of its threads is doing, and since when. Imports no torch.
+
+The training loop says what it begins, at about a microsecond each; :mod:`recipe_core.launch.watch.watchdog` looks at
+it from a thread of its own and passes it on to the other ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import NamedTuple
+
+LOADER, SAVE = "loader", "save"
+_FRAMES = 12
+"""Innermost frames that a stack keeps."""
+WATCHERS = "watchdog"
+"""How the names of the threads begin that watch, and that no stack is taken of."""
+
+
+class Activity(NamedTuple):
+    """The state of one thread."""
+
+    name: str
+    waits: bool
+    """It waits for other ranks."""
+    since: float
+    """By ``time.monotonic``."""
+    step: int
+    """The optimizer step that is being computed, from 1; 0 before the first."""
+    micro: int | None
+    """The micro batch of the step, from 0, where there is one."""
+    within: str = ""
+    """The activity that this one is a part of, where that is known."""
+
+
+class Work(NamedTuple):
+    """The steps of this process so far."""
+
+    steps: int
+    seconds: float
+    """Time in these steps without that of waiting for other ranks."""
+
+
+class Heartbeat:
+    """The activities of the threads that take part in training, by the threads' numbers.
+
+    Each thread writes its own entry alone, and whoever reads takes what is there: no locks.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in the main thread of a run; a forked process has those of its parent."""
+        self.main = threading.get_ident()
+        self.step = 0
+        self.activities: dict[int, Activity] = {self.main: Activity("start", False, time.monotonic(), 0, None)}
+        self.work = Work(0, 0.0)
+        self.waited = 0.0
+        """Seconds in which the main thread has waited for other ranks."""
+        self._step_began = (0.0, 0.0)
+
+    def enter(self, name: str, micro: int | None = None) -> None:
+        """Note that this thread does ``name`` from now on."""
+        self.activities[threading.get_ident()] = Activity(name, False, time.monotonic(), self.step, micro)
+
+    def begin_step(self, step: int) -> None:
+        """Note that the main thread begins optimizer step ``step``, by getting its batches."""
+        self.step = step
+        self.enter(LOADER)
+        self._step_began = (time.monotonic(), self.waited)
+
+    def end_step(self) -> None:
+        """Note that a step is done."""
+        began, waited = self._step_began
+        seconds = time.monotonic() - began - (self.waited - waited)
+        self.work = Work(self.work.steps + 1, self.work.seconds + seconds)
+        self.enter("between steps")
+
+    def during(self, name: str) -> _Block:
+        """A block in which this thread does ``name``; afterwards again what it did before."""
+        return _Block(self, name, False)
+
+    def waiting(self, name: str) -> _Block:
+        """A block in which this thread waits for other ranks: ``name`` says in which operation."""
+        return _Block(self, name, True)
+
+
+class _Block:
+    """See :meth:`Heartbeat.during`; a generator would take twice as long."""
+
+    __slots__ = ("_before", "_heartbeat", "_name", "_number", "_since", "_waits")
+
+    def __init__(self, heartbeat: Heartbeat, name: str, waits: bool) -> None:
+        self._heartbeat, self._name, self._waits = heartbeat, name, waits
+
+    def __enter__(self) -> None:
+        activities = self._heartbeat.activities
+        self._number, self._since = threading.get_ident(), time.monotonic()
+        self._before = before = activities.get(self._number)
+        if before is None:
+            activities[self._number] = Activity(self._name, self._waits, self._since, self._heartbeat.step, None)
+        else:
+            within = before.within if before.waits else before.name
+            activities[self._number] = Activity(
+                self._name, self._waits or before.waits, self._since, self._heartbeat.step, before.micro, within
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        heartbeat, before, now = self._heartbeat, self._before, time.monotonic()
+        if self._waits and self._number == heartbeat.main and not (before is not None and before.waits):
+            heartbeat.waited += now - self._since
+        if before is None:
+            heartbeat.activities.pop(self._number, None)
+        else:
+            name, waits, _, step, micro, within = before
+            heartbeat.activities[self._number] = Activity(name, waits, now, step, micro, within)
+
+
+beat = Heartbeat()
+"""The heartbeat of this process, which is one rank."""
+
+
+def stacks() -> dict[str, list[str]]:
+    """The Python stacks of all threads but those that watch, innermost frame last, by the threads' names."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = {}
+    for number, frame in sys._current_frames().items():
+        name = names.get(number, f"thread {number}")
+        if not name.startswith(WATCHERS):
+            found[name] = _lines(frame)
+    return found
+
+
+def _lines(frame: FrameType | None) -> list[str]:
+    """One line a frame, without the source, which would have to be read from a disk that may be what hangs."""
+    lines: list[str] = []
+    while frame is not None and len(lines) < _FRAMES:
+        lines.append(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}')
+        frame = frame.f_back
+    return lines[::-1]

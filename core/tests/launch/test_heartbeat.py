@@ -1,0 +1,189 @@
+"""Heartbeats, the board that they lie on, and what ranks' own times tell."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipe_core.launch.watch import alert
+from recipe_core.launch.watch.board import Board
+from recipe_core.launch.watch.heartbeat import Heartbeat, stacks
+from recipe_core.launch.watch.pace import STEPS, Pace
+
+
+def test_activities_of_two_threads() -> None:
+    heart = Heartbeat()
+    heart.begin_step(3)
+    heart.enter("backward", 1)
+    with heart.waiting("exchange"):
+        now = heart.activities[heart.main]
+        assert (now.name, now.waits, now.step, now.micro, now.within) == ("exchange", True, 3, 1, "backward")
+        with heart.during("inner"):
+            assert heart.activities[heart.main].waits  # the outer one still does
+    assert heart.activities[heart.main].name == "backward"
+    assert not heart.activities[heart.main].waits
+
+    def save() -> None:
+        with heart.during("save"):
+            assert len(heart.activities) == 2
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    assert list(heart.activities) == [heart.main]
+
+
+def test_the_time_of_a_step_without_that_of_waiting() -> None:
+    heart = Heartbeat()
+    heart.begin_step(1)
+    time.sleep(0.02)
+    with heart.waiting("outer"), heart.waiting("inner"):
+        time.sleep(0.2)
+    heart.end_step()
+    with heart.waiting("between the steps"):
+        time.sleep(0.2)
+    assert heart.work.steps == 1
+    assert 0.02 <= heart.work.seconds < 0.2
+
+
+def test_a_step_of_the_heartbeat_costs_little() -> None:
+    """Processor time, the least of several: other programs run beside the tests."""
+    heart, least = Heartbeat(), float("inf")
+    for _ in range(20):
+        start = time.process_time()
+        for step in range(200):
+            heart.begin_step(step)
+            for micro in range(2):
+                heart.enter("forward", micro)
+                heart.enter("backward", micro)
+            with heart.waiting("exchange of gradients"):
+                pass
+            heart.enter("optimizer")
+            heart.end_step()
+            with heart.waiting("agreement of ranks"):
+                pass
+        least = min(least, (time.process_time() - start) / 200)
+    assert least < 20e-6
+
+
+def test_stacks_name_the_threads() -> None:
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait, name=name) for name in ("feed_0", "watchdog-scribe")]
+    for thread in threads:
+        thread.start()
+    found = stacks()
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert found["MainThread"][-2].endswith("in test_stacks_name_the_threads")
+    assert found["feed_0"][-1].endswith("in wait")
+    assert "watchdog-scribe" not in found
+
+
+def entry(rank: int, beat: int, process: str = "a", **more: Any) -> dict[str, Any]:
+    return {"rank": rank, "process": process, "beat": beat, "host": "elsewhere", "pid": 1, **more}
+
+
+def test_silence_is_what_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    here, there = Board(tmp_path, 0, 3), Board(tmp_path, 1, 3)
+    here.write(entry(0, 1))
+    there.write(entry(1, 1))
+    for number in range(4):
+        here.look(most=1.0)
+        assert here.sights[1].silent == number
+        assert here.sights[2].silent == number
+        clock[0] += 500.0 if number == 2 else 1.0  # we were stopped for a while, and saw nothing
+    assert here.sights[1].came
+    assert here.sights[2].record is None
+    there.write(entry(1, 2))
+    here.look(most=1.0)
+    assert (here.sights[1].silent, here.sights[1].record) == (0.0, entry(1, 2))
+
+
+def test_a_record_of_an_earlier_run_is_none_of_this_one(tmp_path: Path) -> None:
+    before = Board(tmp_path, 1, 2)
+    before.write(entry(1, 70, ended={"code": 0}))
+    os.utime(before.path(1), (1, 1))
+    here = Board(tmp_path, 0, 2)
+    here.write(entry(0, 1))
+    here.look(most=1.0)
+    assert (here.sights[1].record is None, here.sights[1].came) == (False, False)
+    Board(tmp_path, 1, 2).write(entry(1, 1, process="b"))
+    here.look(most=1.0)
+    assert here.sights[1].came
+    assert here.sights[1].record == entry(1, 1, process="b")
+
+
+def test_a_half_written_record_is_no_beat(tmp_path: Path) -> None:
+    here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
+    there.write(entry(1, 1, stacks="long " * 100))
+    here.look(most=1.0)
+    there.write(entry(1, 2))  # shorter: nothing is left of the longer one
+    here.look(most=1.0)
+    assert here.sights[1].record == entry(1, 2)
+    there.path(1).write_text('{"rank": 1, "pro')
+    here.look(most=1.0)
+    assert here.sights[1].record == entry(1, 2)
+
+
+def test_a_process_of_this_host_that_is_gone(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
+    there.write(entry(1, 1) | {"host": socket.gethostname(), "pid": child.pid})
+    for _ in range(2):
+        here.look(most=1.0)
+    assert not here.sights[1].gone
+    child.communicate()
+    here.look(most=1.0)
+    assert here.sights[1].gone
+
+
+def test_a_slow_rank_is_named_once() -> None:
+    said: list[str] = []
+    pace = Pace(0, said.append)
+    for window in range(5):
+        assert said == [] or window > 2  # twice in a row
+        pace.look({
+            rank: entry(rank, window, steps=window * STEPS, work_seconds=window * STEPS * (2.0 if rank == 1 else 0.1))
+            for rank in range(3)
+        })  # fmt: skip
+    assert said == [
+        "rank 1 (host elsewhere) is slow: a step takes 2 s of its own there, and 0.1 s on the median rank; the others "
+        "wait for it"
+    ]
+    assert pace.row() == pytest.approx(
+        {"slowest_rank": 1, "slowest_rank_seconds": 2.0, "median_rank_seconds": 0.1}
+    )  # fmt: skip
+
+
+def test_equal_ranks_and_a_rank_that_began_anew_are_not_named() -> None:
+    said: list[str] = []
+    pace = Pace(0, said.append)
+    for window in range(6):
+        pace.look({
+            rank: entry(rank, window, process=f"{rank}-{window // 2}", steps=window * STEPS, work_seconds=window * 0.3)
+            for rank in range(2)
+        })  # fmt: skip
+    pace.look({0: entry(0, 9), 1: None})
+    assert said == []
+
+
+def test_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert alert.run('echo "$RECIPE_HANG_RANKS" > told', {"RECIPE_HANG_RANKS": "3"}) is None
+    assert Path("told").read_text() == "3\n"
+    assert alert.run("echo no mail >&2; exit 4", {}) == (
+        "train.on_hang: 'echo no mail >&2; exit 4' ended with exit code 4: no mail"
+    )
+    monkeypatch.setattr(alert, "SECONDS", 0.2)
+    assert alert.run("sleep 60", {}) == "train.on_hang: 'sleep 60' took longer than 0.2 s and was killed"

@@ -1,0 +1,63 @@
+"""``python faulty_rank.py FAULT RANK STEP WORDS``: ``recipe WORDS`` with the toy plugin, and a fault in one rank.
+
+The fault happens in the step (from 1) of rank RANK; the file ``injected`` in the current folder gets its time then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.cli import main as cli
+from recipe_core.launch import supervisor
+from recipe_core.launch.watch.heartbeat import beat
+from recipe_core.testing import toy
+from recipe_core.testing.forked_rank import ForkedRank
+from recipe_core.testing.toy_parts import Toy, Vectors
+
+
+def sleep() -> None:
+    while True:
+        time.sleep(3600)
+
+
+FAULTS: dict[str, tuple[type, str, Callable[[], None]]] = {
+    "none": (Toy, "forward", lambda: None),
+    "loader": (Vectors, "read", sleep),
+    "forward": (Toy, "forward", sleep),
+    "stop": (Toy, "forward", lambda: os.kill(os.getpid(), signal.SIGSTOP)),
+    "leave": (Toy, "forward", lambda: os._exit(0)),
+    "exit": (Toy, "forward", lambda: sys.exit(0)),
+    "crash": (Toy, "forward", lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "slow": (Toy, "forward", lambda: time.sleep(0.4)),
+    "save": (Checkpoints, "save", sleep),
+}
+
+
+def inject(fault: str, rank: int, step: int) -> None:
+    """Have the method of ``fault`` do it from ``step`` on."""
+    owner, name, action = FAULTS[fault]
+    method = getattr(owner, name)
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("RANK", "0") == str(rank) and beat.step >= step:
+            injected = Path("injected")
+            if not injected.exists():
+                injected.write_text(str(time.time()))
+            action()
+        return method(*args, **kwargs)
+
+    setattr(owner, name, faulty)
+
+
+if __name__ == "__main__":
+    setattr(cli, "_registry", toy.registry)  # noqa: B010 - which mypy would not let be assigned
+    setattr(supervisor, "Popen", ForkedRank)  # noqa: B010
+    inject(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    sys.exit(cli.main(sys.argv[4:]))

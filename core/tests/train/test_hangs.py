@@ -1,0 +1,227 @@
+"""A run that cannot go on ends by itself and names the rank: real ranks of the toy recipe, one of them with a fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recipe_core.errors import ExitCode
+from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
+
+TIMEOUT = 3.0
+"""``train.timeout`` of these runs."""
+LATEST = 15.0
+"""Seconds after the timeout by which every survivor has ended."""
+RANK = str(Path(__file__).with_name("faulty_rank.py"))
+
+
+def line(fault: str, rank: int, step: int, *words: str) -> list[str]:
+    common = ["toy", f"train.timeout={TIMEOUT}", "--out", "run"]
+    return [sys.executable, RANK, fault, str(rank), str(step), "run", *common, *words]
+
+
+def recipe(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Two ranks on this machine."""
+    return subprocess.run(
+        [*line(arguments[0], 1, 3, *arguments[1:]), "--processes", "2"],
+        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def since_the_fault(folder: Path) -> float:
+    return time.time() - float((folder / "injected").read_text())
+
+
+def record(folder: Path, rank: int) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "run" / "logs" / f"rank-{rank}.beat.json").read_text())
+    return found
+
+
+def test_a_loader_that_hangs(tmp_path: Path) -> None:
+    alert = 'echo "$RECIPE_HANG_RANKS $RECIPE_HANG_KIND $RECIPE_HANG_STEP" >> alert'
+    done = recipe(tmp_path, "loader", f"train.on_hang={alert}")
+    assert done.returncode == ExitCode.HUNG, done.stderr
+    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+    assert re.match(r"recipe: rank 1 of 2 \(host .*\) has been in 'loader' of step 4 for \d s\n", done.stderr)
+    assert re.search(
+        r"Rank 1, thread feed_0, .*\n(  .*\n)*  File .*faulty_rank.py\", line \d+, in sleep\n", done.stderr
+    )
+    assert (tmp_path / "alert").read_text() == "1 hung 4\n"  # once, by rank 0
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count('"loss"') == 3
+
+
+def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
+    done = recipe(tmp_path, "stop", "train.on_hang=exit 3")
+    assert done.returncode == ExitCode.STOPPED, done.stderr
+    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+    assert re.search(r"rank 1 of 2 \(host .*\) has given no sign of life for \d s: it is stopped or", done.stderr)
+    assert "rank 0 of 2" in done.stderr  # which waits, and says so
+    assert "train.on_hang: 'exit 3' ended with exit code 3" in done.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "code", "text"),
+    [
+        ("forward", ExitCode.HUNG, "has been in 'forward' of step 3, micro batch 0 for"),
+        ("save", ExitCode.HUNG, "has been in 'save' of step 8 for"),
+        ("leave", ExitCode.STOPPED, "is gone, and left no word"),
+        (
+            "exit",
+            ExitCode.STOPPED,
+            "has ended with exit code 0 before the run was over; last seen in 'forward' of step 3",
+        ),
+    ],
+)
+def test_other_faults_of_one_machine(tmp_path: Path, fault: str, code: int, text: str) -> None:
+    done = recipe(tmp_path, fault)
+    assert done.returncode == code, done.stderr
+    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+    assert re.search(rf"rank 1 of 2 \(host .*\) {re.escape(text)}", done.stderr), done.stderr
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks' run folder and the mark of the fault are named from here."""
+    monkeypatch.chdir(tmp_path)
+
+
+on_two_hosts = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
+
+# The launcher, the fault, the rank that has it, the ranks that survive, and the rank that their messages name.
+CASES = [
+    (launcher, *case)
+    for launcher in ("ranks", "torchrun")
+    for case in (
+        ("loader", 1, (0, 1), "rank 1 of 2 (host second) has been in 'loader' of step 4"),
+        ("stop", 1, (0,), "rank 1 of 2 (host second) has given no sign of life"),
+        ("stop", 0, (1,), "rank 0 of 2 (host first) has given no sign of life"),
+        ("leave", 1, (0,), "rank 1 of 2 (host second) has given no sign of life"),
+        ("exit", 0, (1,), "rank 0 of 2 (host first) has ended with exit code 0 before the run was over"),
+        ("save", 1, (0, 1), "rank 1 of 2 (host second) has been in 'save' of step 8"),
+    )
+]
+
+
+@pytest.mark.slow
+@on_two_hosts
+@pytest.mark.parametrize(("launcher", "fault", "rank", "survivors", "text"), CASES)
+def test_faults_of_one_of_two_hosts(
+    tmp_path: Path, launcher: str, fault: str, rank: int, survivors: tuple[int, ...], text: str
+) -> None:
+    with two_hosts() as hosts:
+        processes = start(hosts, launcher, tmp_path, fault, rank)
+        wait(processes, survivors, tmp_path)
+        for survivor in survivors:
+            assert text in said(tmp_path, launcher, survivor), said(tmp_path, launcher, survivor)
+            if launcher == "ranks":  # torchrun's agents end with 1, whatever the ranks end with
+                code = ExitCode.HUNG if fault in ("loader", "save") else ExitCode.STOPPED
+                assert processes[survivor].returncode == code
+
+
+@pytest.mark.slow
+@on_two_hosts
+@pytest.mark.parametrize("launcher", ["ranks", "torchrun"])
+def test_a_link_that_is_cut(tmp_path: Path, launcher: str) -> None:
+    """The run folder is still there for both: each sees that the other lives, and that it cannot be reached."""
+    with two_hosts() as hosts:
+        processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=1000")
+        until(lambda: (tmp_path / "injected").exists() and steps(tmp_path) > 3)
+        (tmp_path / "injected").write_text(str(time.time()))
+        hosts.cut()
+        wait(processes, (0, 1), tmp_path)
+        for survivor, other in enumerate(("rank 1 of 2 (host second)", "rank 0 of 2 (host first)")):
+            text = said(tmp_path, launcher, survivor)
+            assert f"{other} lives, but does not answer" in text or f"{other} has ended" in text, text
+            assert "the network between the ranks is cut" in text
+
+
+@pytest.mark.slow
+@on_two_hosts
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_peer_that_never_comes(tmp_path: Path, missing: int) -> None:
+    with two_hosts() as hosts:
+        here = 1 - missing
+        (tmp_path / "injected").write_text(str(time.time() + 5))  # PyTorch's import
+        process = hosts.rank(here, line("none", 0, 0), tmp_path)
+        wait([process], (0,), tmp_path)
+        text = (tmp_path / f"rank-{here}.txt").read_text()
+        assert f"rank {missing} of 2 has not come within {TIMEOUT:g} s" in text, text
+        assert process.returncode == ExitCode.STOPPED
+
+
+@pytest.mark.slow
+@on_two_hosts
+@pytest.mark.parametrize("launcher", ["ranks", "torchrun"])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:
+    """That of rank 0 has the store through which the ranks met."""
+    with two_hosts() as hosts:
+        processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=1000")
+        until(lambda: (tmp_path / "injected").exists() and steps(tmp_path) > 3)
+        (tmp_path / "injected").write_text(str(time.time()))
+        hosts.cut()
+        (hosts.first, hosts.second)[lost].kill()
+        wait(processes, (1 - lost,), tmp_path)
+        name = ("first", "second")[lost]
+        text = said(tmp_path, launcher, 1 - lost)
+        assert f"rank {lost} of 2 (host {name}) has given no sign of life for" in text, text
+
+
+@pytest.mark.slow
+@on_two_hosts
+@pytest.mark.parametrize("launcher", ["ranks", "torchrun"])
+def test_a_rank_that_is_twenty_times_slower(tmp_path: Path, launcher: str) -> None:
+    with two_hosts() as hosts:
+        processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=16", "train.log_stragglers=true")
+        assert [process.wait(100) for process in processes] == [0, 0]
+    text = said(tmp_path, launcher, 0)
+    assert len(re.findall(r"warning: rank 1 \(host second\) is slow: a step takes [\d.]+ s of its own", text)) == 1, (
+        text
+    )
+    rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["slowest_rank"] == 1
+    assert rows[-1]["slowest_rank_seconds"] > 20 * rows[-1]["median_rank_seconds"]
+
+
+def start(
+    hosts: Hosts, launcher: str, folder: Path, fault: str, rank: int, *words: str
+) -> list[subprocess.Popen[bytes]]:
+    command = line(fault, rank, 3, *words)
+    if launcher == "ranks":
+        return hosts.ranks(command, folder)
+    return hosts.torchrun(command[1:], folder)
+
+
+def said(folder: Path, launcher: str, rank: int) -> str:
+    return (folder / f"{'rank' if launcher == 'ranks' else 'node'}-{rank}.txt").read_text()
+
+
+def steps(folder: Path) -> int:
+    metrics = folder / "run" / "metrics.jsonl"
+    return metrics.read_text().count('"loss"') if metrics.exists() else 0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def wait(processes: list[subprocess.Popen[bytes]], survivors: tuple[int, ...], folder: Path) -> None:
+    """Wait for the survivors; each ends in time."""
+    until(lambda: (folder / "injected").exists())
+    for survivor in survivors:
+        processes[survivor].wait(60)
+        assert since_the_fault(folder) < TIMEOUT + LATEST
