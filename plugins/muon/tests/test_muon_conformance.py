@@ -1,0 +1,7 @@
+"""What every plugin must keep, for this one."""
+
+from recipe_core.testing import PluginConformance
+
+
+class TestConformance(PluginConformance):
+    plugin = "recipe_muon.plugin"
