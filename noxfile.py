@@ -31,8 +31,10 @@ CSRC = ROOT / "csrc"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
+EXAMPLES = sorted(path.parent for path in ROOT.glob("docs/examples/*/pyproject.toml"))
 TABLES: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml") for folder in FOLDERS}
 PROJECTS: dict[Path, dict[str, Any]] = {folder: table["project"] for folder, table in TABLES.items()}
+SITE = ("furo", "myst-parser", "sphinx")
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
@@ -190,9 +192,10 @@ def csrc_sanitized(session: nox.Session) -> None:
 def peer(session: nox.Session) -> None:
     """The tests that compare with megatron-core, pytorch-optimizer, scikit-learn and transformers."""
     install(
-        session, *FOLDERS, *TESTING, "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers"
-    )
-    test(session, "-m", "peer", *tests_of(*FOLDERS), ROOT / "tests")
+        session, *FOLDERS, *EXAMPLES, *TESTING,
+        "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
+    )  # fmt: skip
+    test(session, "-m", "peer", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 
 @nox.session
@@ -227,8 +230,8 @@ def neuronx(session: nox.Session) -> None:
 @nox.session
 def slow(session: nox.Session) -> None:
     """The tests that take long; the other sessions leave them out."""
-    install(session, *FOLDERS, *TESTING)
-    test(session, "-m", "slow", *tests_of(*FOLDERS), ROOT / "tests")
+    install(session, *FOLDERS, *EXAMPLES, *TESTING)
+    test(session, "-m", "slow", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 
 @nox.session
@@ -264,11 +267,12 @@ def pythons(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Links, commands, quotations and reference of the documentation; `-- --write` renews the reference."""
-    install(session, *FOLDERS, *TESTING)
+    """Links, commands, quotations, reference and site of the documentation; `-- --write` renews the reference."""
+    install(session, *FOLDERS, *TESTING, *SITE)
     session.run("python", "docs/generate.py", *(session.posargs or ["--check"]))
-    install(session, *sorted((ROOT / "docs" / "examples").iterdir()))
+    install(session, *EXAMPLES, "transformers")
     session.run("python", "docs/check.py")
+    session.run("python", "docs/website/build.py")
     session.run("pytest", "docs/examples", env={"OMP_NUM_THREADS": "1"})
 
 

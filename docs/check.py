@@ -11,7 +11,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from markdown_it.token import Token
 
 from recipe_core.cli.main import Line, cli
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.registry import load
+from recipe_core.hooks.registry import Registry, installed, load
 from recipe_core.settings.job import resolve
 
 DOCS = Path(__file__).parent
@@ -118,7 +119,7 @@ def broken_names(page: Path) -> Iterator[str]:
 
 def defines(path: Path, name: str) -> bool:
     """Return True where a source file defines a function, a method, a class or a constant ``name``, or imports it."""
-    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^from .* import .*\b{name}\b"
+    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^from .* import .*\b{name}\b|^    {name},$"
     return re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
@@ -204,7 +205,19 @@ def understand(words: list[str]) -> None:
     targets = [word for word in given if "=" not in word]
     # A .yaml is a file that an earlier command of the page made.
     if name in {"show", "check", "run"} and targets and not targets[0].endswith(".yaml"):
-        resolve(load(), targets[0], [word for word in given if "=" in word])
+        resolve(registry(), targets[0], [word for word in given if "=" in word])
+
+
+@cache
+def registry() -> Registry:
+    """Everything that is installed, and the plugins of docs/examples, which need not be."""
+    plugins = dict(installed())
+    for path in sorted(DOCS.glob("examples/*/src/recipe_*/plugin.py")):
+        sys.path.append(str(path.parents[1]))
+        plugins.setdefault(
+            path.parent.name.removeprefix("recipe_"), partial(import_module, f"{path.parent.name}.plugin")
+        )
+    return load(plugins.items())
 
 
 def wrong_code(page: Path) -> Iterator[str]:

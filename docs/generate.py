@@ -1,4 +1,7 @@
-"""Write docs/reference/settings.md and exit-codes.md from the code; with --check, only say whether they are so."""
+"""Write the pages of docs/reference that follow from the code: settings, exit codes, public names, pictures of roles.
+
+With --check, only say whether they are up to date.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
+
+import api
+import roles
 
 from recipe_core.errors import ExitCode
 from recipe_core.hooks.registry import PartKind, Registry, load
@@ -194,14 +200,18 @@ def written(settings: Mapping[str, Any]) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Write or check; the exit code says whether the page is right."""
-    pages = {REFERENCE / "settings.md": page(ours()), REFERENCE / "exit-codes.md": exit_codes()}
+    """Write or check; the exit code says whether the pages are right."""
+    pages = {
+        REFERENCE / "settings.md": page(ours()),
+        REFERENCE / "exit-codes.md": exit_codes(),
+        REFERENCE / "api.md": api.page(),
+        **roles.pages(),
+    }
     if "--check" in words:
         other = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
         for path in other:
             print(f"{path}: is not what the code says; run `nox -s docs -- --write`")
         return 1 if other else 0
-    REFERENCE.mkdir(exist_ok=True)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     return 0

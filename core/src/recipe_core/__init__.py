@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.formats.single import OneFile
     from recipe_core.checkpoint.lazy import Lazy, lazy
     from recipe_core.engine.environment import Variable
+    from recipe_core.engine.loader import Batch
     from recipe_core.engine.protocol import Engine
     from recipe_core.errors import (
         CheckpointError,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.train import Train, too_small
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
-    from recipe_core.layouts.parallel import Batch, Loss, Micro, Parallel, Run, Samples
+    from recipe_core.layouts.parallel import Loss, Micro, Parallel, Run, Samples
     from recipe_core.ops.attention import causal_attention
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
     from recipe_core.ops.dropout import dropout
@@ -115,10 +116,11 @@ _LATER = {
     "checkpoint.formats.single": ("OneFile",),
     "checkpoint.lazy": ("Lazy", "lazy"),
     "engine.environment": ("Variable",),
+    "engine.loader": ("Batch",),
     "engine.protocol": ("Engine",),
     "files": ("atomic_file", "atomic_folder", "load_or_build", "write_text"),
     "layouts.materialise": ("Deferred", "materialise"),
-    "layouts.parallel": ("Batch", "Loss", "Micro", "Parallel", "Run", "Samples"),
+    "layouts.parallel": ("Loss", "Micro", "Parallel", "Run", "Samples"),
     "ops.attention": ("causal_attention",),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
     "ops.dropout": ("dropout",),

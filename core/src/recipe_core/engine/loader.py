@@ -13,6 +13,7 @@ from recipe_core.engine.memory import pins_memory
 from recipe_core.hooks.train import Train
 
 Batch = dict[str, Tensor]
+"""A micro batch: tensors by name, whose first dimension counts the samples."""
 Request = Callable[[int], Future[list[Batch]]]
 """Asks the reading thread for the micro batches of the step that begins after so many samples."""
 

@@ -17,6 +17,7 @@ from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layou
 PROJECT = "recipe"
 GROUP = "recipe.plugins"
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""The decorator of the functions in a plugin's module that implement a hook."""
 _hookspec = pluggy.HookspecMarker(PROJECT)
 
 

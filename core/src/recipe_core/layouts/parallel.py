@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from recipe_core.engine.protocol import Engine
 
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
+"""The loss of a model: the module's output and the micro batch to scalar tensors by name, ``loss`` among them."""
 Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
 """Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
 Reductions = Mapping[str, Reduction]

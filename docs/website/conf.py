@@ -1,0 +1,28 @@
+"""Settings of Sphinx for the documentation as a site; ``build.py`` runs it on a copy of the pages."""
+
+from __future__ import annotations
+
+project = "recipe"
+html_title = "recipe"
+root_doc = "index"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+myst_heading_anchors = 6
+myst_enable_extensions = ["colon_fence"]
+suppress_warnings = ["myst.header"]
+"""Headings of the changelog skip a level."""
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_theme_options = {"navigation_with_keys": True}
+html_show_sphinx = False
+html_copy_source = False
+html_show_copyright = False
+highlight_language = "text"
+pygments_style = "friendly"
+pygments_dark_style = "native"

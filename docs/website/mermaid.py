@@ -1,0 +1,72 @@
+"""Mermaid's pictures as SVG, so that the site needs no script of another site.
+
+``python docs/website/mermaid.py MERMAID.JS`` draws those that are new or have changed, with Chromium; mermaid.min.js is
+in the package ``mermaid`` of npm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1]
+PICTURES = DOCS / "pictures"
+PAGE = """\
+<!doctype html><meta charset="utf-8"><pre class="mermaid">{text}</pre><script>{script}</script><script>
+mermaid.initialize({{startOnLoad: false, htmlLabels: false, flowchart: {{htmlLabels: false}}, theme: "neutral"}});
+mermaid.run().then(() => document.title = "drawn");
+</script>"""
+
+
+def place(text: str) -> Path:
+    """Where the picture of a block is, whose name changes with the text."""
+    return PICTURES / f"mermaid-{hashlib.sha256(text.strip().encode()).hexdigest()[:12]}.svg"
+
+
+def picture_of(text: str) -> Path:
+    """The picture of a block.
+
+    Raises:
+        SystemExit: the block has changed, and was not drawn again.
+    """
+    if not place(text).is_file():
+        sys.exit(f"{place(text)}: is missing; the picture was changed, so run docs/website/mermaid.py")
+    return place(text)
+
+
+def draw(text: str, script: Path) -> str:
+    """The SVG of a block, drawn by Chromium."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder, "page.html")
+        escaped = text.replace("&", "&amp;").replace("<", "&lt;")
+        page.write_text(PAGE.format(text=escaped, script=script.read_text(encoding="utf-8")), encoding="utf-8")
+        words = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
+        done = subprocess.run(
+            ["chromium", *words, page.as_uri()], capture_output=True, text=True, check=True, timeout=120
+        )
+    (svg,) = re.findall(r"<svg.*?</svg>", done.stdout.partition("<script>")[0], re.DOTALL)
+    return str(svg).replace("<br>", "<br/>")
+
+
+def main(words: list[str]) -> int:
+    """Draw what is missing, and remove what no page shows any more."""
+    sys.path.insert(0, str(DOCS))
+    from check import PAGES, fences
+
+    blocks = {text for page in PAGES for _, info, text in fences(page) if info == "mermaid"}
+    PICTURES.mkdir(exist_ok=True)
+    for text in sorted(blocks):
+        if not place(text).is_file():
+            place(text).write_text(draw(text, Path(words[0])) + "\n", encoding="utf-8")
+    for path in PICTURES.glob("mermaid-*.svg"):
+        if path not in {place(text) for text in blocks}:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
