@@ -41,7 +41,7 @@ def shape(thing: Any) -> Shape:
     ours = [base for base in thing.__mro__ if base.__module__.startswith("recipe_")]
     spaces = [vars(base) for base in ours]
     names = {name for space in spaces for name in (*space, *space.get("__annotations__", ()))}
-    public = sorted(name for name in names if name in PLAIN or not name.startswith("_"))
+    public = sorted(name for name in names if name in PLAIN or not name.startswith(("_", "test_")))
     functions = {name: getattr(inspect.getattr_static(thing, name, None), "__func__", None) for name in public}
     functions = {name: one or inspect.getattr_static(thing, name, None) for name, one in functions.items()}
     methods = {name: arguments(one) for name, one in functions.items() if inspect.isfunction(one)}
