@@ -228,6 +228,16 @@ def neuronx(session: nox.Session) -> None:
 
 
 @nox.session
+def slurm(session: nox.Session) -> None:
+    """Runs under a real Slurm of two nodes on this machine, interrupted in every way; some ten minutes.
+
+    Needs Debian's slurmctld, slurmd, munge and slurm-client, and root; skipped with the reason elsewhere.
+    """
+    install(session, ROOT / "core", *TESTING)
+    session.run("pytest", "-m", "slurm", "--numprocesses=0", str(ROOT / "tests" / "slurm"), *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """The tests that take long; the other sessions leave them out."""
     install(session, *FOLDERS, *EXAMPLES, *TESTING)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,68 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recipe_core.cli.main import main
-
-SCRIPTS = Path(__file__).parent / "scripts"
-SITE = """
-device_memory_gb: 80
-devices_per_node: 4
-program: /opt/recipe/bin/recipe
-setup: |
-  module load cuda
-  source "/opt/my env/bin/activate"
-environment: {NCCL_SOCKET_IFNAME: ib0, NOTE: "it's $HOME"}
-slurm: {partition: gpu, gpus_per_process: 1, gpu_type: h100, cpus_per_process: 8, options: [--comment=a b]}
-k8s: {image: "registry.example:5000/recipe:1", claim: data, namespace: team}
-sky: {accelerators: H100, bucket: runs, use_spot: true, install: pip install recipe-core}
-"""
-WORDS = ("toy", "train.global_batch=16", "train.eval_samples=16", "train.micro_batch=2")
 Typed = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Type a line where the toy is the only plugin, in an empty folder; get exit code, output and errors."""
-    info = tmp_path / "packages" / "toy-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\ntoy = recipe_core.testing.toy\n")
-    monkeypatch.syspath_prepend(info.parent)
-    monkeypatch.setenv("PYTHONPATH", str(info.parent))
-    monkeypatch.setenv("RECIPE_PLUGINS", "toy")
-    monkeypatch.setenv("RECIPE_SITE", str(tmp_path / "site.yaml"))
-    (tmp_path / "site.yaml").write_text(SITE)
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-
-    def type_it(*words: str) -> tuple[int, str, str]:
-        code = main(words)
-        return code, *capsys.readouterr()
-
-    return type_it
-
-
-def program(folder: Path, name: str, code: str) -> None:
-    """Write an executable shell script."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/bash\n{code}\n")
-    (folder / name).chmod(stat.S_IRWXU)
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Commands named like Slurm's, first on the path; each adds its line to ``lines``, squeue prints ``state``."""
-    folder = tmp_path / "slurm"
-    for name, answer in (
-        ("sbatch", "echo $((40 + $(wc -l < {0}/lines)))"),
-        ("squeue", "cat {0}/state"),
-        ("scancel", ":"),
-    ):
-        program(folder, name, f'echo {name} "$@" >> {folder}/lines\n{answer.format(folder)}')
-    (folder / "lines").touch()
-    (folder / "state").write_text("PENDING\n")
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return folder
+SCRIPTS = Path(__file__).parent / "scripts"
+WORDS = ("toy", "train.global_batch=16", "train.eval_samples=16", "train.micro_batch=2")
 
 
 def compare(text: str, name: str, tmp_path: Path) -> None:
@@ -245,7 +185,7 @@ def test_the_time_to_stop_before_the_limit_follows_from_an_earlier_run(typed: Ty
 class Batch:
     """A batch script under bash, with commands of Slurm and a ``recipe`` that do as they are told."""
 
-    def __init__(self, typed: Typed, folder: Path) -> None:
+    def __init__(self, typed: Typed, program: Callable[[Path, str, str], None], folder: Path) -> None:
         bin_, run = folder / "bin", folder / "run"
         program(bin_, "recipe", f'if [ "$1" = status ]; then cat {folder}/step; else eval "$(cat {folder}/act)"; fi')
         program(bin_, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
@@ -267,8 +207,8 @@ class Batch:
 
 
 @pytest.fixture
-def batch(typed: Typed, tmp_path: Path) -> Batch:
-    return Batch(typed, tmp_path)
+def batch(typed: Typed, program: Callable[[Path, str, str], None], tmp_path: Path) -> Batch:
+    return Batch(typed, program, tmp_path)
 
 
 def test_the_script_ends_with_the_code_of_the_ranks(batch: Batch) -> None:
@@ -303,8 +243,7 @@ def test_the_script_outlives_the_signals_that_stop_the_ranks(batch: Batch) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_ranks_of_a_script_get_its_variables_and_keep_their_own(typed: Typed, tmp_path: Path) -> None:
-    batch = Batch(typed, tmp_path)
+def test_the_ranks_of_a_script_get_its_variables_and_keep_their_own(typed: Typed, batch: Batch, tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(
         f'program: {tmp_path}/bin/recipe\nenvironment: {{MINE: ours, OTHER: "it\'s $HOME"}}\n'
     )

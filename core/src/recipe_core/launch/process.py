@@ -15,7 +15,7 @@ from pathlib import Path
 from recipe_core.errors import DiskError
 from recipe_core.files import write_text
 from recipe_core.launch.failures import exit_code
-from recipe_core.launch.worker import worker
+from recipe_core.launch.worker import Worker, worker
 
 FILE = Path("launch") / "process.json"
 
@@ -34,7 +34,7 @@ class Process:
     """Process number of what started the ranks here: our supervisor, or torchrun's."""
     parent_started: str
     launcher: str
-    """``recipe``, ``torchrun``, ``srun``, or empty: a single process."""
+    """``recipe``, ``torchrun``, ``srun``, or empty: a single process, or a launcher that does not say."""
     job_id: str
     """Slurm's number of the job; empty: none."""
     world_size: int
@@ -47,16 +47,19 @@ class Process:
     reason: str = ""
 
     def is_here(self) -> bool:
-        """True if it ran on this machine since that was started."""
-        return self.host == socket.gethostname() and self.boot == _boot()
+        """True if it is of this machine, which may have been started again since."""
+        return self.host == socket.gethostname()
 
     def is_alive(self) -> bool:
         """True if it runs on this machine now."""
-        return self.is_here() and started(self.pid) == self.started
+        return self._runs(self.pid, self.started)
 
     def parent_is_alive(self) -> bool:
         """True if what started the ranks runs on this machine now."""
-        return self.is_here() and started(self.parent) == self.parent_started
+        return self._runs(self.parent, self.parent_started)
+
+    def _runs(self, pid: int, since: str) -> bool:
+        return self.is_here() and self.boot == _boot() and bool(since) and started(pid) == since
 
 
 @contextmanager
@@ -85,11 +88,18 @@ def this_process() -> Process:
         started=started(os.getpid()),
         parent=os.getppid(),
         parent_started=started(os.getppid()),
-        launcher=rank.launcher if rank else "",
+        launcher=_launcher(rank),
         job_id=os.environ.get("SLURM_JOB_ID", ""),
         world_size=rank.world_size if rank else 1,
         began=time.time(),
     )
+
+
+def _launcher(rank: Worker | None) -> str:
+    """What started the ranks. An engine gives every rank torchrun's variables, so that these alone do not tell."""
+    if rank is not None and rank.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return "srun" if "SLURM_STEP_ID" in os.environ else ""
+    return rank.launcher if rank else ""
 
 
 def read_process(out: Path) -> Process | None:

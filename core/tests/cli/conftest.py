@@ -1,0 +1,77 @@
+"""A command line where the toy is the only plugin, and programs that are named like those of Slurm."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recipe_core.cli.main import main
+
+SITE = """
+device_memory_gb: 80
+devices_per_node: 4
+program: /opt/recipe/bin/recipe
+setup: |
+  module load cuda
+  source "/opt/my env/bin/activate"
+environment: {NCCL_SOCKET_IFNAME: ib0, NOTE: "it's $HOME"}
+slurm: {partition: gpu, gpus_per_process: 1, gpu_type: h100, cpus_per_process: 8, options: [--comment=a b]}
+k8s: {image: "registry.example:5000/recipe:1", claim: data, namespace: team}
+sky: {accelerators: H100, bucket: runs, use_spot: true, install: pip install recipe-core}
+"""
+
+
+@pytest.fixture
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Type a line where the toy is the only plugin, in an empty folder; get exit code, output and errors."""
+    info = tmp_path / "packages" / "toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[recipe.plugins]\ntoy = recipe_core.testing.toy\n")
+    monkeypatch.syspath_prepend(info.parent)
+    monkeypatch.setenv("PYTHONPATH", str(info.parent))
+    monkeypatch.setenv("RECIPE_PLUGINS", "toy")
+    monkeypatch.setenv("RECIPE_SITE", str(tmp_path / "site.yaml"))
+    (tmp_path / "site.yaml").write_text(SITE)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def type_it(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return type_it
+
+
+@pytest.fixture
+def program() -> Callable[[Path, str, str], None]:
+    """Write an executable shell script: folder, name, text."""
+
+    def write(folder: Path, name: str, code: str) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/bash\n{code}\n")
+        (folder / name).chmod(stat.S_IRWXU)
+
+    return write
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, program: Callable[[Path, str, str], None], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands named like Slurm's, first on the path; each adds its line to ``lines``, squeue prints ``state``."""
+    folder = tmp_path / "slurm"
+    for name, answer in (
+        ("sbatch", "echo $((40 + $(wc -l < {0}/lines)))"),
+        ("squeue", "cat {0}/state"),
+        ("scancel", ":"),
+    ):
+        program(folder, name, f'echo {name} "$@" >> {folder}/lines\n{answer.format(folder)}')
+    (folder / "lines").touch()
+    (folder / "state").write_text("PENDING\n")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder

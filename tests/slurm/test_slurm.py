@@ -1,0 +1,181 @@
+"""Runs that `recipe submit` gave to a real Slurm, and what ends them early: all go on, and end with the same curve.
+
+``nox -s slurm`` runs these tests, where Slurm's daemons are installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, cluster, missing
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.long,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+    pytest.mark.timeout(900),
+]
+SITE = "environment: {MASTER_ADDR: 127.0.0.1, GLOO_SOCKET_IFNAME: lo}\n"
+"""The names of the nodes lead nowhere: both are this machine."""
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+STOPPED = 75
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster, in whose folder the tests run; the slow toy is its only plugin."""
+    folder = tmp_path_factory.mktemp("slurm")
+    info = folder / "packages" / "slow_toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{info.parent}{os.pathsep}{Path(__file__).parent}")
+        patch.setenv("RECIPE_PLUGINS", "slow_toy")
+        patch.setenv("RECIPE_SITE", str(folder / "site.yaml"))
+        patch.chdir(folder)
+        (folder / "site.yaml").write_text(SITE)
+        with cluster(folder) as started:
+            started.recipe("run", "slow", "--processes", "2", "--out", "uninterrupted")
+            yield started
+
+
+def submit(here: Cluster, out: str, *words: str, seconds: float = 0.4, time: str = "20m") -> str:
+    """The id of a job of two nodes."""
+    nodes = ("--nodes", "2", "--processes-per-node", "1", "--time", time)
+    return here.recipe("submit", "slow", f"data.seconds={seconds}", *nodes, "--out", out, *words).split()[1].rstrip(":")
+
+
+def facts(here: Cluster, out: str) -> dict[str, object]:
+    """What `recipe status` tells."""
+    answer: dict[str, object] = json.loads(here.recipe("status", out, "--json"))
+    return answer
+
+
+def curve(out: str) -> list[tuple[int, float]]:
+    """The loss of every step."""
+    rows = map(json.loads, (Path(out) / "metrics.jsonl").read_text().splitlines())
+    return [(row["step"], row["loss"]) for row in rows]
+
+
+def underway(here: Cluster, out: str) -> None:
+    """Wait until a run has saved a checkpoint and gone some steps further."""
+    here.wait(lambda: int(str(facts(here, out)["step"])) >= 13, 120, f"step 13 of {out}")
+
+
+def ended(here: Cluster, job: str, seconds: float = 240) -> str:
+    """Wait for the end of a job; its state."""
+    here.wait(lambda: here.state(job) in ENDED, seconds, f"end of job {job}")
+    return here.state(job)
+
+
+def log(out: str) -> str:
+    """What rank 0 and the scripts of a run printed, for the message of a failure."""
+    return "\n".join(path.read_text()[-3000:] for path in sorted((Path(out) / "logs").iterdir()))
+
+
+def finished(here: Cluster, out: str, job: str, *, restarts: int) -> None:
+    """Hold a run against one that nobody interrupted."""
+    assert ended(here, job) == "COMPLETED", log(out)
+    assert here.restarts(job) == restarts
+    assert facts(here, out)["state"] == "finished"
+    assert curve(out) == curve("uninterrupted")
+
+
+def requeue(here: Cluster, job: str) -> None:
+    here.run("scontrol", "requeue", job)
+
+
+def preempt(here: Cluster, job: str) -> None:
+    here.run("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3")
+
+
+def lose_a_node(here: Cluster, job: str) -> None:
+    here.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    here.wait(lambda: here.state(job) != "RUNNING", 60, "the job notices")
+    here.run("scontrol", "update", "nodename=n2", "state=resume")
+
+
+@pytest.mark.parametrize(
+    ("name", "interrupt", "partition"),
+    [
+        ("requeued", requeue, "low"),
+        ("preempted-at-once", preempt, "low"),
+        ("preempted-with-grace", preempt, "graceful"),
+        ("node-down", lose_a_node, "low"),
+    ],
+)
+def test_a_job_that_is_started_again_ends_with_the_same_curve(
+    here: Cluster, name: str, interrupt: Callable[[Cluster, str], None], partition: str
+) -> None:
+    site = here.folder / f"{partition}.yaml"
+    site.write_text(f"{SITE}slurm: {{partition: {partition}}}\n")
+    job = submit(here, name, "--site", str(site))
+    underway(here, name)
+    interrupt(here, job)
+    finished(here, name, job, restarts=1)
+
+
+def test_a_job_at_its_time_limit_saves_and_is_started_again(here: Cluster) -> None:
+    job = submit(here, "limit", "--stop-before", "45", seconds=2.0, time="2m")
+    assert ended(here, job, 700) == "COMPLETED", log("limit")
+    assert here.restarts(job) >= 1
+    assert "TIME LIMIT" not in log("limit")  # it stopped before
+    assert curve("limit") == curve("uninterrupted")
+
+
+def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_submitted_again(here: Cluster) -> None:
+    job = submit(here, "stopped")
+    underway(here, "stopped")
+    assert "stopped: stopped" in here.recipe("stop", "stopped")
+    ended(here, job)
+    assert here.restarts(job) == 0
+    now = facts(here, "stopped")
+    assert (now["state"], now["exit_code"], now["saved_step"]) == ("stopped", STOPPED, now["step"])
+    finished(here, "stopped", submit(here, "stopped"), restarts=0)
+
+
+def test_a_job_that_is_cancelled_saves_and_is_not_started_again(here: Cluster) -> None:
+    job = submit(here, "cancelled")
+    underway(here, "cancelled")
+    here.run("scancel", job)
+    assert ended(here, job) == "CANCELLED"
+    assert facts(here, "cancelled")["state"] == "stopped", log("cancelled")
+    time.sleep(8)  # longer than Slurm would take to start it again
+    assert here.state(job) == "CANCELLED"
+    finished(here, "cancelled", submit(here, "cancelled"), restarts=0)
+
+
+def test_a_job_that_waits_is_cancelled_by_stop(here: Cluster) -> None:
+    job = submit(here, "waiting", "--site", str(_held(here)))
+    assert facts(here, "waiting")["state"] == "waiting"
+    here.recipe("stop", "waiting")
+    assert ended(here, job) == "CANCELLED"
+    assert facts(here, "waiting")["state"] == "new"
+
+
+def _held(here: Cluster) -> Path:
+    site = here.folder / "held.yaml"
+    site.write_text(f"{SITE}slurm: {{options: [--hold]}}\n")
+    return site
+
+
+def test_a_path_that_a_shell_would_take_apart_is_one_to_slurm(here: Cluster) -> None:
+    name = 'it\'s 100%j "of" $run #1'
+    job = submit(here, name, "train.steps=20", seconds=0.0)
+    assert ended(here, job) == "COMPLETED", log(name)
+    assert curve(name)[-1][0] == 20
+    assert {path.name for path in (Path(name) / "logs").iterdir()} >= {f"slurm-{job}.log"}
+
+
+def test_an_array_trains_a_seed_in_each_folder(here: Cluster) -> None:
+    job = submit(here, "array", "--array", "2", "train.steps=10", seconds=0.0)
+    here.wait(lambda: set(here.state(job).split()) == {"COMPLETED"}, 240, "end of the array")
+    first, second = curve("array/seed-0"), curve("array/seed-1")
+    assert len(first) == len(second) == 10
+    assert first != second
