@@ -66,12 +66,26 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.stack = ExitStack()
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
             **os.environ,
             "PATH": f"{os.environ['PATH']}:/usr/sbin",
             "SLURM_CONF": str(folder / "slurm.conf"),
             "OMP_NUM_THREADS": "1",
         }
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a daemon, which ends with the cluster."""
+        with (self.folder / f"{name}.out").open("ab") as log:
+            null = subprocess.DEVNULL
+            process = subprocess.Popen(command, env=self.environment, stdin=null, stdout=log, stderr=log)
+        self.daemons[name] = process
+        self.stack.callback(_end, process)
+
+    def start_node(self, node: str) -> None:
+        """Start the daemon of a node."""
+        self.start(node, "slurmd", "-D", "-N", node)
 
     def run(self, *words: str, check: bool = True) -> str:
         """The output of a command."""
@@ -100,6 +114,18 @@ class Cluster:
         text = self.run("scontrol", "show", "job", job)
         return int(text.partition("Restarts=")[2].split()[0])
 
+    def kill_node(self, node: str) -> None:
+        """Kill the daemon of a node and everything that its jobs run there, as if its power had failed."""
+        self.daemons[node].kill()
+        self.daemons[node].wait()
+        for process in _processes(self):
+            with suppress(OSError):
+                if f"SLURMD_NODENAME={node}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                    parent = Path("/proc") / (process / "stat").read_text().rpartition(")")[2].split()[1]
+                    if (parent / "comm").read_text().strip() == "slurmstepd":
+                        os.kill(int(parent.name), signal.SIGKILL)
+                    os.kill(int(process.name), signal.SIGKILL)
+
     def wait(self, ready: Callable[[], object], seconds: float, what: str) -> None:
         """Wait until ``ready()`` is true, at most ``seconds``."""
         deadline = time.monotonic() + seconds
@@ -117,27 +143,21 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)
     here = Cluster(folder)
-    with ExitStack() as stack:
+    with here.stack:
         names = {"key-file": "munge.key", "socket": "munge.socket", "log-file": "munge.log", "pid-file": "munge.pid"}
         options = [f"--{name}={folder / file}" for name, file in names.items()]
-        _start(stack, here, "munged", "--foreground", "--force", f"--seed-file={folder / 'munge.seed'}", *options)
+        here.start("munged", "munged", "--foreground", "--force", f"--seed-file={folder / 'munge.seed'}", *options)
         here.wait((folder / "munge.socket").exists, 20, "munge")
-        _start(stack, here, "slurmctld", "-D")
+        here.start("slurmctld", "slurmctld", "-D")
         for node in NODES:
             (folder / f"spool-{node}").mkdir()
-            _start(stack, here, "slurmd", "-D", "-N", node)
-        stack.callback(_end_steps, here)
+            here.start_node(node)
+        here.stack.callback(_end_steps, here)
         here.wait(
             lambda: here.run("sinfo", "-hN", "-p", "low", "-o", "%T", check=False).split() == ["idle"] * 2, 60, "nodes"
         )
-        stack.callback(_cancel, here)
+        here.stack.callback(_cancel, here)
         yield here
-
-
-def _start(stack: ExitStack, here: Cluster, *command: str) -> None:
-    log = stack.enter_context((here.folder / f"{command[0]}.out").open("ab"))
-    process = subprocess.Popen(command, env=here.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    stack.callback(_end, process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -159,13 +179,20 @@ def _cancel(here: Cluster) -> None:
 
 
 def _end_steps(here: Cluster) -> None:
-    """Kill what jobs have left, which is nobody's child: known by the cluster's configuration in its environment."""
+    """Kill what jobs have left, which is nobody's child."""
+    for process in _processes(here):
+        with suppress(OSError):
+            os.kill(int(process.name), signal.SIGKILL)
+
+
+def _processes(here: Cluster) -> Iterator[Path]:
+    """The folders in /proc of all that the jobs run: known by the cluster's configuration in its environment."""
     mark = f"SLURM_CONF={here.folder / 'slurm.conf'}".encode()
     for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             named = entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0")
             if named and (entry / "comm").read_text().strip() not in ("slurmctld", "slurmd", "munged"):
-                os.kill(int(entry.name), signal.SIGKILL)
+                yield entry
 
 
 def _free_ports(count: int) -> list[int]:

@@ -96,9 +96,9 @@ def preempt(here: Cluster, job: str) -> None:
 
 
 def lose_a_node(here: Cluster, job: str) -> None:
-    here.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-    here.wait(lambda: here.state(job) != "RUNNING", 60, "the job notices")
-    here.run("scontrol", "update", "nodename=n2", "state=resume")
+    here.kill_node("n2")
+    here.wait(lambda: here.state(job) != "RUNNING", 120, "end of the job that lost a node")
+    here.start_node("n2")
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,17 @@ def test_a_run_that_trains_is_told_with_step_time_left_and_losses(typed: Typed, 
         (None, None, ("new", None)),
         ({"started": "1"}, None, ("killed", None)),  # another process has its number now
         ({"boot": "another"}, None, ("killed", None)),
-        ({"ended": 5.0}, None, ("failed", None)),
-        ({"ended": 5.0}, {"step": 8, "steps": 8}, ("finished", 0)),
-        ({"ended": 5.0}, {"step": 3, "steps": 8, "exit_code": 0}, ("stopped", 0)),  # train.stop_after
-        ({"ended": 5.0}, {"step": 3, "steps": 8, "stopped": "SIGTERM", "exit_code": 75}, ("stopped", 75)),
+        ({"started": "1"}, {"step": 8, "steps": 8}, ("finished", 0)),
+        ({}, {"step": 8, "steps": 8}, ("running", None)),  # it closes
+        ({"host": "node7"}, {"step": 8, "steps": 8}, ("finished", 0)),
+        ({"started": "1"}, {"step": 3, "steps": 8, "exit_code": 0}, ("stopped", 0)),  # train.stop_after
+        ({"started": "1"}, {"step": 3, "steps": 8, "stopped": "SIGTERM", "exit_code": 75}, ("stopped", 75)),
         ({"ended": 5.0, "exit_code": 75, "reason": "lost"}, None, ("stopped", 75)),
         ({"ended": 5.0, "exit_code": 65, "reason": "not finite"}, {"step": 8, "steps": 8}, ("failed", 65)),
         (
-            {"ended": 5.0, "began": time.time() + 1e6},
+            {"started": "1", "began": time.time() + 1e6},
             {"step": 8, "steps": 8},
-            ("failed", None),
+            ("killed", None),
         ),  # an older run's results
     ],
 )
@@ -260,7 +261,8 @@ def test_a_run_that_was_killed_is_known_as_killed(typed: Typed) -> None:
 
 def test_a_run_that_failed_tells_its_reason(typed: Typed) -> None:
     assert typed("run", "toy", "model.poison_after=16", "--out", "bad")[0] == ExitCode.DIVERGED
+    note = json.loads((Path("bad") / FILE).read_text())
     facts = state(typed, Path("bad"))
-    assert facts["state"] == "failed"
+    assert (facts["state"], note["pid"]) == ("failed", os.getpid())
     assert facts["exit_code"] == ExitCode.DIVERGED
     assert "not finite" in facts["detail"]

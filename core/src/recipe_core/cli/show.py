@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
-from recipe_core.cli.check.estimate import Estimate, estimate
+from recipe_core.cli.check.estimate import Estimate
 from recipe_core.cli.check.machine import Memory, free_space, memory, scaled, size_of
-from recipe_core.cli.check.target import Target, node_memory, warnings
+from recipe_core.cli.check.target import Target, figures_of, node_memory, warnings
 from recipe_core.engine.environment import variables
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.hooks.registry import KINDS, NOUNS, Kind, Registry
 from recipe_core.hooks.specs import DataFacts, Recipe
 from recipe_core.hooks.train import Train
@@ -74,13 +73,11 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
     if target is not None:
         processes += f", {target.processes_per_node} on each of {target.nodes} node{'s' if target.nodes > 1 else ''}"
     head = click.style(f"{job.name} on {processes}{': no problem found' if sound else ''}", bold=True)
-    model, data = job.facts.model, job.facts.data
-    if model is None or data is None:
+    model, data, figures = job.facts.model, job.facts.data, figures_of(job, world_size)
+    if model is None or data is None or figures is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
         unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
         return "\n\n".join([head, f"  {unknown}", *_blocks([_engine(job), _environment(job, world_size)])])
-    division, data_ranks = job.division(world_size)
-    figures = estimate(model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model))
     groups = [
         [("parameters", _count(figures.parameters)), *_engine(job)],
         _memory(job, figures, world_size, target),

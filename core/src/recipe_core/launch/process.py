@@ -41,9 +41,9 @@ class Process:
     began: float
     """Seconds since the epoch, as ``ended``."""
     ended: float | None = None
-    """None: it trains, or was killed."""
+    """When an error ended it; None: it trains, has written results.json, or was killed."""
     exit_code: int | None = None
-    """By the error that ended it; None: there was none."""
+    """By that error."""
     reason: str = ""
 
     def is_here(self) -> bool:
@@ -64,9 +64,9 @@ class Process:
 
 @contextmanager
 def noted(out: Path) -> Iterator[None]:
-    """Note this process in the run folder for the block, and at its end how it ended. A full disk is no reason to end.
+    """Note this process in the run folder, and the error that ends the block, if one does.
 
-    The caller holds the lock of the folder.
+    Without one, results.json tells how it ended. The caller holds the lock of the folder. A full disk does no harm.
     """
     me = this_process()
     _write(out, me)
@@ -75,7 +75,6 @@ def noted(out: Path) -> Iterator[None]:
     except BaseException as error:
         _write(out, replace(me, ended=time.time(), exit_code=exit_code(error), reason=_first_line(error)))
         raise
-    _write(out, replace(me, ended=time.time()))
 
 
 def this_process() -> Process:

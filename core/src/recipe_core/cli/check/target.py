@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from recipe_core.cli.check.estimate import Estimate, estimate
 from recipe_core.cli.check.machine import scaled
+from recipe_core.hooks.loop_specs import optimizer_facts
 
 if TYPE_CHECKING:
     from recipe_core.launch.launchers.site import Site
@@ -50,7 +51,8 @@ def figures_of(job: Job, world_size: int) -> Estimate | None:
     model, data = job.facts.model, job.facts.data
     if model is None or data is None:
         return None
-    return estimate(model, data, job.train, *job.division(world_size))
+    division, data_ranks = job.division(world_size)
+    return estimate(model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model))
 
 
 def node_memory(job: Job, figures: Estimate, target: Target) -> int:

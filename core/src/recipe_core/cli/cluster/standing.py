@@ -49,7 +49,7 @@ def standing(registry: Registry, out: Path) -> Standing:
     process, job = read_process(out), read_note(out)
     job_state = _job_state(registry, job)
     known = {"process": process, "job": job, "job_state": job_state}
-    if process is not None and process.ended is None and (running := _running(process, job, job_state)):
+    if process is not None and process.ended is None and (running := _running(out, process, job, job_state)):
         return Standing(state=running[0], detail=running[1], **known)  # type: ignore[arg-type]
     if job is not None and job_state in ("waiting", "running"):
         state: State = "waiting" if job_state == "waiting" else "starting"
@@ -82,32 +82,32 @@ def _job_state(registry: Registry, job: Submitted | None) -> JobState | None:
     return state
 
 
-def _running(process: Process, job: Submitted | None, job_state: JobState | None) -> tuple[State, str] | None:
-    """State and place of a process that noted no end; None where it has ended without a word."""
+def _running(
+    out: Path, process: Process, job: Submitted | None, job_state: JobState | None
+) -> tuple[State, str] | None:
+    """State and place of a process that noted no error; None where it has ended."""
     where = f"process {process.pid} on {process.host}"
     if process.is_here():
         return ("running", where) if process.is_alive() else None
     mine = job is not None and process.job_id and job.submitted <= process.began
-    if mine and job_state == "running":
+    if mine and job_state == "running" and not _results(out, process):
         return "running", f"{where}, job {process.job_id}"
-    if mine and job_state in ("waiting", "ended"):
+    if (mine and job_state != "unknown") or _results(out, process):
         return None
     return "unknown", f"{where}, which this machine cannot ask"
 
 
 def _ended(out: Path, process: Process) -> tuple[State, int | None, str]:
     """State, exit code and reason of a run whose process has ended."""
-    if process.ended is None:
-        return "killed", None, f"process {process.pid} on {process.host} ended without a word"
     results = _results(out, process)
+    if process.ended is None and not results:
+        return "killed", None, f"process {process.pid} on {process.host} ended without a word"
     code = process.exit_code if process.exit_code is not None else results.get("exit_code")
     if code == ExitCode.STOPPED or (code in (None, 0) and results.get("stopped")):
         reason = str(results.get("stopped") or process.reason or "")
         return "stopped", ExitCode.STOPPED if code is None else code, reason
     if process.exit_code:
         return "failed", process.exit_code, process.reason
-    if not results:
-        return "failed", None, "it ended without results.json"
     whole = results.get("step") == results.get("steps")
     return ("finished", 0, "") if whole else ("stopped", 0, "by train.stop_after")
 
