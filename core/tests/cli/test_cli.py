@@ -113,10 +113,19 @@ def test_two_plugins_with_one_recipe_are_both_named(typed: Typed, site: Path, mo
     code, out, err = typed("ls")
     assert code == 1
     assert f"recipe: {message}" in err
-    assert "fake_plugin and rival_plugin  writes down its call" in out
+    assert re.search(r"^  fake_plugin/fake +fake_plugin +writes down its call$", out, re.MULTILINE)
+    assert re.search(r"^  rival_plugin/fake +rival_plugin +writes down its call$", out, re.MULTILINE)
     code, _, err = typed("run", "fake")
     assert code == 2
-    assert err.startswith(f"recipe run: {message}")
+    assert err == f"recipe run: {message}say which one: fake_plugin/fake or rival_plugin/fake\n"
+    code, out, err = typed("show", "rival_plugin/fake:tiny")
+    assert (code, err) == (0, "")
+    assert yaml.safe_load(out)["recipe"] == "rival_plugin/fake"
+    assert typed("run", "rival_plugin/fake", "--out", "here")[0] == 0
+    assert calls(Path("here"))[0]["name"] == "rival_plugin/fake"
+    assert typed("show", "rival_plugin/fakes")[2].startswith(
+        "recipe show: no recipe named 'rival_plugin/fakes'; did you"
+    )
 
 
 def test_show_prints_what_a_run_takes_back(typed: Typed) -> None:

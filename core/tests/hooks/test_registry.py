@@ -152,16 +152,39 @@ def test_an_unknown_name_gets_the_nearest_and_the_plugins_that_did_not_load() ->
         registry.get("checkpoint", "x")
 
 
-def test_a_conflict_names_both_and_hits_only_who_asks_for_the_name() -> None:
+def test_a_name_of_two_plugins_is_refused_alone_and_taken_with_its_plugin() -> None:
     rival = models(lambda: [Model(name="gpt", build="rival.model:build"), Model(name="t5", build="rival.model:build")])
     registry = load([("good", Good), ("rival", rival)])
     assert registry.get("model", "bert").build == "good.model:build"
     assert registry.get("model", "t5").build == "rival.model:build"
-    with pytest.raises(
-        PluginError, match=r"^model 'gpt' is provided by plugin 'good' and by plugin 'rival'; "
-    ) as caught:
+    with pytest.raises(PluginError) as caught:
         registry.get("model", "gpt")
+    assert str(caught.value) == (
+        "model 'gpt' is provided by plugin 'good' and by plugin 'rival'; say which one: good/gpt or rival/gpt"
+    )
     assert registry.conflicts() == [str(caught.value)]
+    assert registry.names("model") == ["bert", "good/gpt", "rival/gpt", "t5"]
+    for name in ("good/gpt", "rival/gpt"):
+        assert registry.get("model", name) == Model(name=name, build=f"{name.partition('/')[0]}.model:build")
+    assert registry.get("model", "rival/t5") is registry.get("model", "t5")
+    with pytest.raises(PluginError, match=r"^no model named 'good/t5'; did you mean 'good/gpt'\?"):
+        registry.get("model", "good/t5")
+
+
+def test_a_name_of_the_cores_own_stays_the_cores() -> None:
+    mine = SimpleNamespace(register_layouts=hookimpl(lambda: [Layout(name="ddp", build="mine.layout:build")]))
+    registry = load([("mine", lambda: mine), ("core", lambda: plugin)])
+    assert registry.get("layout", "ddp").build == registry.get("layout", "core/ddp").build
+    assert registry.get("layout", "ddp").build == "recipe_core.layouts.replicated:ddp"
+    assert registry.get("layout", "mine/ddp") == Layout(name="mine/ddp", build="mine.layout:build")
+    assert registry.names("layout") == ["ddp", "fsdp", "mine/ddp", "pp", "single", "tp", "zero1"]
+    assert registry.conflicts() == []
+    assert registry.shadowed() == ["layout 'ddp' is the core's own; that of plugin 'mine' goes by mine/ddp"]
+
+
+def test_a_plugin_that_gives_one_name_twice_is_left_out() -> None:
+    twice = [Model(name="gpt", build="a:b"), Model(name="gpt", build="a:c")]
+    assert alone(models(lambda: twice)) == "register_models gave back two named 'gpt'"
 
 
 def test_one_name_for_two_kinds_is_no_conflict() -> None:
@@ -209,6 +232,15 @@ def test_installed_plugins_are_found_the_core_first(monkeypatch: pytest.MonkeyPa
     registry = loaded(monkeypatch)
     assert registry.plugins == ["core", "zeta"]
     assert list(registry.broken) == ["broken"]
+
+
+def test_a_plugin_that_calls_itself_core_is_not_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        importlib.metadata.EntryPoint("core", "another.plugin", "recipe.plugins"),
+        importlib.metadata.EntryPoint("core", "recipe_core.plugin", "recipe.plugins"),
+    ]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: importlib.metadata.EntryPoints(points))
+    assert [name for name, _ in installed()] == ["core", "another.plugin"]
 
 
 @pytest.mark.usefixtures("entry_points")

@@ -478,9 +478,9 @@ def minds(job: Job, world_size: int) -> list[str]:
 def test_a_recipe_may_have_settings_of_training_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fake_minds", SimpleNamespace(minds=minds))  # type: ignore[arg-type]
     registry = toy.registry()
-    (claim,) = registry.claims["recipe"]["toy"]
+    claim = registry.claims["recipe"]["toy"]
     own = replace(registry.get("recipe", "toy"), train=Epochs(), variants={}, problems="fake_minds:minds")
-    registry.claims["recipe"]["toy"] = [replace(claim, item=own)]
+    registry.claims["recipe"]["toy"] = replace(claim, item=own)
     assert resolve(registry, "toy", ["train.epochs=3"]).train.steps == Train().steps
     job = resolve(registry, "toy", ["train.epochs=3", "train.micro_batch=4"], 2)
     assert (job.train.steps, job.train.global_batch, job.as_dict()["train"]["epochs"]) == (15, 8, 3)

@@ -120,7 +120,7 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
     for step in reversed(steps(path)):
         manifest, problems = _manifest(step, hashes)
         if manifest is not None and not problems:
-            form = _get(registry, name or manifest.format)
+            form = registry.get("checkpoint", name or manifest.format)
             return StoredCheckpoint(path=step, format=form, manifest=manifest, passed_over=tuple(passed_over))
         passed_over.append(f"{step}: {'; '.join(problems)}")
     if passed_over:
@@ -130,8 +130,12 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
         manifest, problems = _manifest(folder, hashes)
         if manifest is None or problems:
             raise CheckpointError(f"{folder} is not a whole checkpoint: {'; '.join(problems)}")
-        return StoredCheckpoint(path=path, format=_get(registry, name or manifest.format), manifest=manifest)
-    source = StoredCheckpoint(path=path, format=_get(registry, name) if name else _known_by_files(registry, path))
+        return StoredCheckpoint(
+            path=path, format=registry.get("checkpoint", name or manifest.format), manifest=manifest
+        )
+    source = StoredCheckpoint(
+        path=path, format=registry.get("checkpoint", name) if name else _known_by_files(registry, path)
+    )
     files = path.iterdir() if path.is_dir() else [path]
     if hashes and (problems := hub_files.problems(file for file in sorted(files) if file.is_file())):
         raise CheckpointError("\n".join(problems))
@@ -150,7 +154,7 @@ def _sealed_folder(path: Path) -> Path | None:
 
 def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
     """The formats whose files ``path`` has, or is."""
-    known = (_get(registry, name) for name in registry.names("checkpoint") if _single(registry, name))
+    known = (registry.get("checkpoint", name) for name in registry.names("checkpoint"))
     matching = [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
     refined = {spec.refines for spec in matching}
     return [spec for spec in matching if spec.name not in refined]
@@ -189,19 +193,11 @@ def _known_by_files(registry: Registry, path: Path) -> CheckpointFormat:
 
 def _known(registry: Registry) -> Iterator[str]:
     for name in registry.names("checkpoint"):
-        if _single(registry, name) and (spec := _get(registry, name)).patterns:
-            yield f"  - {name}: {' or '.join(spec.patterns)}"
+        if patterns := registry.get("checkpoint", name).patterns:
+            yield f"  - {name}: {' or '.join(patterns)}"
 
 
 def _matches(path: Path, pattern: str) -> bool:
     if path.is_dir():
         return any(path.glob(pattern))
     return fnmatchcase(path.name, pattern.rpartition("/")[2])
-
-
-def _single(registry: Registry, name: str) -> bool:
-    return len(registry.claims["checkpoint"][name]) == 1
-
-
-def _get(registry: Registry, name: str) -> CheckpointFormat:
-    return registry.get("checkpoint", name)

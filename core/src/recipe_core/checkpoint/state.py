@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.checkpoint.lazy import Lazy, leaves, mapped, without_meta
 from recipe_core.hooks.specs import Model, Part
+from recipe_core.layouts.built import build_model
 from recipe_core.layouts.ties import ties as _ties
 from recipe_core.settings.fill import flat
 
@@ -38,7 +39,7 @@ def weights(module: nn.Module) -> dict[str, Any]:
 def blank_weights(model: Part[Model]) -> dict[str, Any]:
     """The tensors of a model by name, without values: it is built on the meta device."""
     with torch.device("meta"):
-        module, _ = model.build(model.config)
+        module, _ = build_model(model)
     return weights(module)
 
 

@@ -90,9 +90,7 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
 
 
 def _datasets(registry: Registry) -> dict[str, Dataset]:
-    """The datasets that one plugin each provides."""
-    claims = registry.claims["data"]
-    return {name: claims[name][0].item for name in registry.names("data") if len(claims[name]) == 1}  # type: ignore[misc]
+    return {name: registry.get("data", name) for name in registry.names("data")}
 
 
 def _preparable(registry: Registry) -> dict[str, Dataset]:

@@ -43,6 +43,8 @@ class Line:
 
     command: str = "recipe"
     debug: bool = False
+    registry: Registry | None = None
+    """The plugins, once they are loaded."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,8 +137,8 @@ def ls() -> int:
 
     registry = _registry()
     click.echo(listing(registry, distributions()))
-    for conflict in registry.conflicts():
-        click.echo(f"recipe: {conflict}", err=True)
+    for note in (*registry.conflicts(), *registry.shadowed()):
+        click.echo(f"recipe: {note}", err=True)
     return ExitCode.FINDING if registry.broken or registry.conflicts() else ExitCode.FINISHED
 
 
@@ -307,11 +309,13 @@ def completion(shell: str) -> None:
 
 
 def _registry() -> Registry:
-    """All plugins; those that did not load are named at once, and left out."""
+    """All plugins; those that did not load are named once, and left out."""
     from recipe_core.hooks.registry import load
 
-    registry = load()
-    if os.environ.get("RANK", "0") == "0":  # every rank would say the same
-        for complaint in registry.complaints():
-            click.echo(f"recipe: {complaint}", err=True)
-    return registry
+    line = click.get_current_context().ensure_object(Line)
+    if line.registry is None:
+        line.registry = load()
+        if os.environ.get("RANK", "0") == "0":  # every rank would say the same
+            for complaint in line.registry.complaints():
+                click.echo(f"recipe: {complaint}", err=True)
+    return line.registry

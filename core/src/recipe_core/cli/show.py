@@ -24,11 +24,7 @@ _STATES = {"weights": "", "fp32": ", fp32 optimizer states", "master": ", fp32 m
 
 def listing(registry: Registry, distributions: Mapping[str, str]) -> str:
     """Everything that can be named on the command line, recipes first; ``distributions``: what brought each plugin."""
-    owners = {
-        (kind, name): " and ".join(claim.owner for claim in claims)
-        for kind in KINDS
-        for name, claims in sorted(registry.claims[kind].items())
-    }
+    owners = {(kind, name): claim.owner for kind in KINDS for name, claim in sorted(registry.claims[kind].items())}
     widths = (max((len(name) for _, name in owners), default=0), max(map(len, owners.values()), default=0))
     blocks = ["\n".join(_block(registry, kind, owners, widths)) for kind in KINDS if registry.claims[kind]]
     sources = ", ".join(_source(plugin, distributions) for plugin in registry.plugins)
@@ -50,7 +46,7 @@ def _block(
     noun = NOUNS[kind].capitalize()
     yield click.style(f"{noun}{'es' if noun.endswith('s') else 's'}", bold=True)
     for name in registry.names(kind):
-        item = registry.claims[kind][name][0].item
+        item = registry.claims[kind][name].item
         first, second = name.ljust(widths[0]), owners[kind, name].ljust(widths[1])
         yield f"  {click.style(first, fg='cyan')}  {click.style(second, dim=True)}  {item.summary}".rstrip()
         if isinstance(item, Recipe) and (variants := _variants(item)):

@@ -6,7 +6,7 @@ The libraries read them when they are imported, and the C library when a process
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from recipe_core.engine import stack
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home
-from recipe_core.hooks.specs import load
+from recipe_core.hooks.target import listed
 
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
@@ -53,8 +53,7 @@ def variables(job: Job, processes: int, several_machines: bool) -> list[Variable
     spec = spec_of(job.engine)
     if not spec.environment:
         return []
-    found: Iterable[Variable] = load(spec.environment, f"engine {spec.name!r}")(job, processes, several_machines)
-    return list(found)
+    return listed(spec.environment, f"engine {spec.name!r}", job, processes, several_machines)
 
 
 def native_variables(job: Job, processes: int, several_machines: bool) -> Iterator[Variable]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 from recipe_core.engine import stack
-from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
+from recipe_core.hooks.specs import EngineSpec, Layout, Part
+from recipe_core.hooks.target import call, listed
 from recipe_core.hooks.train import Train
 
 _MISSING = (
@@ -28,13 +28,13 @@ def engine_problems(
     """Everything that the engine cannot do of what the settings ask for."""
     spec = spec_of(engine)
     if spec.problems:
-        yield from _of(spec, spec.problems)(engine.config, train, layout, processes)
+        yield from listed(spec.problems, f"engine {spec.name!r}", engine.config, train, layout, processes)
 
 
 def one_process(engine: Part[EngineSpec], layout: Part[Layout]) -> bool:
     """True if one process drives all devices of the run (SPMD), rather than each process one."""
     spec = spec_of(engine)
-    return bool(spec.one_process and divides(layout) and _of(spec, spec.one_process)(layout))
+    return bool(spec.one_process and divides(layout) and call(spec.one_process, f"engine {spec.name!r}", layout))
 
 
 def divides(layout: Part[Layout]) -> bool:
@@ -72,7 +72,3 @@ def processes_here(processes: int) -> int:
 
     me = worker()
     return me.local_world_size if me else processes
-
-
-def _of(spec: EngineSpec, target: str) -> Callable[..., Any]:
-    return load(target, f"engine {spec.name!r}")

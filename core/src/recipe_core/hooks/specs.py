@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from recipe_core.errors import PluginError
 from recipe_core.hooks.facts import DataFacts as DataFacts  # plugins may import them from here
 from recipe_core.hooks.facts import ModelFacts as ModelFacts
-from recipe_core.hooks.target import called
+from recipe_core.hooks.target import call, called
 from recipe_core.hooks.target import load as load  # which most of the core imports from here
 from recipe_core.hooks.train import Train
 
@@ -155,8 +156,12 @@ class Model(Spec):
     def structure(self, config: Any) -> Structure:
         """Return the names by which the model of these settings may be divided."""
         owner = f"model {self.name!r}"
-        plan = load(self.plan, owner)(config) if self.plan else {}
-        stages = load(self.stages, owner)(config) if isinstance(self.stages, str) else self.stages
+        plan = call(self.plan, owner, config) if self.plan else {}
+        if not isinstance(plan, Mapping):
+            raise PluginError(f"{owner}: {self.plan!r} returned {plan!r:.60}; expected {{pattern: role}}")
+        stages = call(self.stages, owner, config) if isinstance(self.stages, str) else self.stages
+        if not isinstance(stages, Stages | None):
+            raise PluginError(f"{owner}: {self.stages!r} returned {stages!r:.60}; expected a Stages")
         return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=stages)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from recipe_core.hooks.specs import DataFacts, Dataset, Model, ModelFacts, Part, load
+from recipe_core.errors import PluginError
+from recipe_core.hooks.specs import DataFacts, Dataset, Model, ModelFacts, Part
+from recipe_core.hooks.target import call
 
 
 class Facts:
@@ -25,7 +27,10 @@ class Facts:
         """
         if self._data is None or not self._data.spec.facts:
             return None
-        facts: DataFacts = load(self._data.spec.facts, f"dataset {self._data.spec.name!r}")(self._data.config)
+        spec = self._data.spec
+        facts = call(spec.facts, f"dataset {spec.name!r}", self._data.config)
+        if not isinstance(facts, DataFacts):
+            raise PluginError(f"dataset {spec.name!r}: {spec.facts!r} returned {facts!r:.60}; expected a DataFacts")
         return facts
 
     @cached_property
@@ -33,6 +38,8 @@ class Facts:
         """Facts of the model at the length of the samples."""
         if self._model is None or not self._model.spec.facts or self.data is None:
             return None
-        function = load(self._model.spec.facts, f"model {self._model.spec.name!r}")
-        facts: ModelFacts | None = function(self._model.config, self.data.sequence)
+        spec = self._model.spec
+        facts = call(spec.facts, f"model {spec.name!r}", self._model.config, self.data.sequence)
+        if not isinstance(facts, ModelFacts | None):
+            raise PluginError(f"model {spec.name!r}: {spec.facts!r} returned {facts!r:.60}; expected a ModelFacts")
         return facts

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
-from recipe_core.files import require_local
-from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.registry import NOUNS, PARTS, PartKind, Registry
+from recipe_core.hooks.resolve import target_problems
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     Dataset,
@@ -30,8 +28,10 @@ from recipe_core.hooks.specs import (
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
+from recipe_core.settings.mesh import mesh_axes
 from recipe_core.settings.parts import AUTO as AUTO
 from recipe_core.settings.parts import changed, engine_section, lend, part, tracker_parts, unused
+from recipe_core.settings.saved import is_file, read_file
 from recipe_core.settings.schedule import Rate
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
@@ -115,7 +115,7 @@ class Job:
     def axes(self, world_size: int) -> dict[str, int]:
         """Return the axes of the mesh; empty where the layout does not fit so many processes."""
         try:
-            return dict(self.layout.config.axes(world_size))
+            return mesh_axes(self.layout, world_size)
         except (RecipeError, ValueError):
             return {}
 
@@ -199,7 +199,7 @@ def draft(
         target: name of a recipe, ``name:variant``, path of a YAML file, or what such a file holds.
         overrides: words ``section.setting=value``, or sections with settings.
         world_size: number of processes that :meth:`Train.for_run` derives settings for, 0 for :attr:`Job.processes`;
-            None leaves the settings as they are written.
+            the code that the contributions name is looked up then too. None leaves the settings as they are written.
 
     Raises:
         ConfigError: the target cannot be read, or the recipe has no such variant.
@@ -218,6 +218,9 @@ def draft(
         merged["train"] |= lend(registry, kind, merged[kind]) | {kind: merged[kind]["use"]}
     filled = {kind: part(registry, kind, merged[kind], problems) for kind in PARTS}
     parts = {kind: part for kind, part in filled.items() if part is not None}
+    if world_size is not None:
+        problems += target_problems(recipe)
+        parts = {kind: part for kind, part in parts.items() if _has_its_code(part, problems)}
     train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", problems)
     if train is not None and "optimizer" in parts:
         problems += unused(registry, parts["optimizer"].spec, train)
@@ -238,6 +241,12 @@ def draft(
     )
 
 
+def _has_its_code(part: Part[Any], problems: list[str]) -> bool:
+    mistakes = target_problems(part.spec)
+    problems += mistakes
+    return not mistakes
+
+
 def split_name(name: str) -> tuple[str, str | None]:
     """``"gpt:tiny"`` as ``("gpt", "tiny")``; no variant is None."""
     recipe, colon, variant = name.partition(":")
@@ -254,35 +263,17 @@ def _train_samples(facts: Facts) -> int | None:
 
 def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple[Recipe, str | None, Mapping[str, Any]]:
     """Return the recipe, the variant, and the sections of the file where ``target`` is one."""
-    if isinstance(target, str) and not _is_path(target):
+    if isinstance(target, str) and not is_file(registry, target):
         name, variant = split_name(target)
         return registry.get("recipe", name), variant, {}
     where = "job" if isinstance(target, Mapping) else str(target)
-    data = dict(target if isinstance(target, Mapping) else _read_file(target))
+    data = dict(target if isinstance(target, Mapping) else read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
     if variant is not None and not isinstance(variant, str):
         raise ConfigError(f"{where}: variant: expected a name, got {variant!r}")
     return registry.get("recipe", recipe), variant, data
-
-
-def _is_path(target: str) -> bool:
-    return target.endswith((".yaml", ".yml")) or os.sep in target
-
-
-def _read_file(target: str | Path) -> Mapping[str, Any]:
-    require_local(target, "FILE")
-    path = Path(target)
-    try:
-        data = read_yaml(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except DocumentError as error:
-        raise ConfigError(f"{path}: is not YAML ({error})") from error
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{path}: expected settings as `recipe show NAME` prints them, got {type(data).__name__}")
-    return data
 
 
 def _base(recipe: Recipe) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks.loop_specs import OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.registry import PartKind, Registry
-from recipe_core.hooks.specs import EngineSpec, Part, load
+from recipe_core.hooks.specs import EngineSpec, Part
+from recipe_core.hooks.target import call
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 
@@ -42,11 +44,11 @@ def engine_section(registry: Registry, merged: Mapping[str, dict[str, Any]], pro
     ``train.bucket_mb``, where it stood in files of earlier versions, goes to an engine that has such a setting.
     """
     section, bucket = dict(merged["engine"]), merged["train"].pop(_BUCKET, None)
-    specs = [claims[0].item for claims in registry.claims["engine"].values()]
+    specs = [claim.item for claim in registry.claims["engine"].values()]
     engines = {spec.name: spec for spec in specs if isinstance(spec, EngineSpec)}
     if section["use"] == AUTO:
         device = str(merged["train"].get("device", AUTO))
-        claimed = [name for name, spec in engines.items() if spec.claims and _function(spec, spec.claims)(device)]
+        claimed = [name for name, spec in engines.items() if spec.claims and _claims(spec, device)]
         if len(claimed) > 1:
             problems.append(f"engine: {' and '.join(claimed)} all claim this machine; name one: engine={claimed[0]}")
         section["use"] = claimed[0] if claimed else NATIVE
@@ -58,8 +60,10 @@ def engine_section(registry: Registry, merged: Mapping[str, dict[str, Any]], pro
 
 def lend(registry: Registry, kind: PartKind, section: dict[str, Any]) -> dict[str, Any]:
     """Take the settings of the section ``train`` that stand in the section of a part which uses them out of it."""
-    claims = registry.claims[kind].get(str(section["use"]))
-    spec = claims[0].item if claims else None
+    try:
+        spec = registry.get(kind, str(section["use"]))
+    except PluginError:  # which the part itself tells
+        return {}
     if not isinstance(spec, OptimizerSpec | ScheduleSpec):
         return {}
     own = [one.name for one in fields(spec.config)]
@@ -68,7 +72,7 @@ def lend(registry: Registry, kind: PartKind, section: dict[str, Any]) -> dict[st
 
 def unused(registry: Registry, spec: OptimizerSpec, train: Train) -> Iterator[str]:
     """A problem for each demand on the optimizer that it would pass over in silence."""
-    specs = [claims[0].item for claims in registry.claims["optimizer"].values()]
+    specs = [claim.item for claim in registry.claims["optimizer"].values()]
     for name in ("optimizer_states", "stochastic_rounding", "trust_clip"):
         if name not in spec.uses and getattr(train, name) != getattr(Train, name):
             able = ", ".join(one.name for one in specs if isinstance(one, OptimizerSpec) and name in one.uses)
@@ -96,8 +100,13 @@ def tracker_parts(
             problems.append(f"tracker.{name}: this tracker is not used; add it: train.trackers={listed}")
 
 
-def _function(spec: EngineSpec, target: str) -> Any:
-    return load(target, f"engine {spec.name!r}")
+def _claims(spec: EngineSpec, device: str) -> bool:
+    """True if this is the engine of the machine; one that cannot tell stops no recipe, and is said to be left out."""
+    try:
+        return bool(call(spec.claims, f"engine {spec.name!r}", device))
+    except PluginError as error:
+        print(f"recipe: engine=auto leaves engine {spec.name!r} out: {error}", file=sys.stderr)
+        return False
 
 
 def changed(part: Part[Any]) -> dict[str, Any]:

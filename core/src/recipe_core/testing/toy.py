@@ -92,4 +92,5 @@ def data_facts(config: ToyData) -> DataFacts:
 def registry(*others: object) -> Registry:
     """This plugin, the core and ``others`` (modules of plugins), and no other installed plugin."""
     modules: list[object] = [plugin, sys.modules[__name__], *others]
-    return load([(f"plugin {number}", partial(lambda module: module, module)) for number, module in enumerate(modules)])
+    names = ["core", "toy", *(f"plugin {number}" for number in range(2, len(modules)))]
+    return load([(name, partial(lambda module: module, module)) for name, module in zip(names, modules, strict=True)])

@@ -11,6 +11,7 @@ import torch
 from recipe_core.checkpoint.locate import steps
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Recipe
+from recipe_core.layouts.built import build_model
 from recipe_core.layouts.stages import cut
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.job import Job
@@ -41,7 +42,7 @@ def division_problems(job: Job, world_size: int) -> list[str]:
 def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
     structure, tp, pp = job.structure(), axes.get("tp", 1), axes.get("pp", 1)
     with torch.device("meta"):
-        module, _ = job.model.build(job.model.config)
+        module, _ = build_model(job.model, job.model_facts())
     if tp > 1:
         even = job.layout.config.data != "ddp" and axes["dp"] > 1
         try:

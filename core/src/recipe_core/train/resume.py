@@ -24,6 +24,7 @@ from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import load
+from recipe_core.layouts.built import build_model
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
@@ -109,7 +110,7 @@ def start_problems(job: Job) -> list[str]:
 def _blank_state(job: Job) -> dict[str, Any]:
     """The state that a run saves, without values."""
     with torch.device("meta"):
-        module, _ = job.model.build(job.model.config)
+        module, _ = build_model(job.model)
     module = cast(module, job.train.precision)
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     trainable = Trainable(named=named, train=job.train, structure=job.structure())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import pkgutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -20,11 +20,14 @@ from recipe_core.engine import protocol as engines
 from recipe_core.engine.compiled import GraphCounter
 from recipe_core.engine.precision import cast, described
 from recipe_core.engine.select import engine_problems, spec_of
-from recipe_core.errors import ConfigError, ExitCode
+from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.files import home
-from recipe_core.hooks.specs import load
+from recipe_core.hooks.loop_specs import OWN_LOSS
+from recipe_core.hooks.registry import noun
+from recipe_core.hooks.target import blamed, load
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import SAVE, beat
+from recipe_core.layouts.built import build_layout, build_model, build_samples, checked_loss
 from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
 from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
@@ -35,7 +38,7 @@ from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.metrics.golden import load_golden
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.report import Report, log_line, warn
-from recipe_core.train.metrics.results import conclude, measured, note_stop
+from recipe_core.train.metrics.results import conclude, measured, merged, note_stop, write_results
 from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import Trainable
@@ -67,6 +70,7 @@ def _run(
     job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool, pace: Callable[[], dict[str, float]]
 ) -> dict[str, Any]:
     beat.enter("building model and data")
+    closing = load(job.recipe.closing, f"recipe {job.recipe.name!r}") if job.recipe.closing else None
     graphs = GraphCounter(engine.compiler)
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
@@ -79,7 +83,7 @@ def _run(
         )
     )  # fmt: skip
     model.follow(optimizer)
-    samples = job.data.build(job.data.config, run)
+    samples = build_samples(job.data, run)
     with ExitStack() as stack:
         stack.enter_context(folders.claimed(out, job, engine))
         progress, trend = Progress(), Trend()
@@ -126,7 +130,17 @@ def _run(
     if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
         read = graphs.read()
         compiled = {"compilations": read.compiled, "notes": {engine.compiler.name: str(read)}}
-    return _close(job, out, engine, run, model, progress, _signal(engine, stop) if stopped else None, compiled)
+    signal = _signal(engine, stop) if stopped else None
+    results = {**_results(job, out, run, progress, signal), **compiled} if engine.rank == 0 else _outcome(signal)
+    if engine.rank == 0:
+        write_results(results, out)  # what follows may fail, and training is done
+    extra: Mapping[str, Any] = {}
+    if closing is not None and progress.step == job.train.steps and not signal:
+        extra = _closed(closing, job, out, run, model)
+    if engine.rank == 0:
+        results = merged(results, extra)
+        conclude(results, job, out)
+    return results
 
 
 def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
@@ -151,19 +165,22 @@ def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
     divides = job.layout.spec.divides
     with torch.device("meta") if divides and job.model.spec.deferred else nullcontext():
-        module, loss = job.model.build(job.model.config)
+        module, loss = build_model(job.model, job.model_facts())
     module = cast(module, job.train.precision)
     own = spec_of(job.engine).layouts.get(job.layout.spec.name)  # which moves the module, and keeps ties tied
     if not divides and own is None:
         module = module.to(run.device)
     if job.train.compile:
         module.compile(**engine.compile_options())
-    build = load(own, f"engine {job.engine.spec.name!r}") if own else job.layout.spec.load()
-    model: Parallel = build(module, job.layout.config, run)
+    owner = f"engine {job.engine.spec.name!r}" if own else f"layout {job.layout.spec.name!r}"
+    target = own or job.layout.spec.build
+    model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
     if job.train.activation_checkpointing:
         recompute(model.module, run.structure.blocks, engine.recompute)  # with what the layout made of the blocks
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
-    return model, model.loss(job.loss.build(job.loss.config, loss))
+    spec = job.model.spec if job.loss.spec.name == OWN_LOSS else job.loss.spec
+    loss = checked_loss(job.loss.build(job.loss.config, loss), f"{noun(spec)} {spec.name!r}: {spec.build!r}")
+    return model, model.loss(loss)
 
 
 def _checkpoints(
@@ -195,34 +212,35 @@ def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
     )
 
 
-def _close(
-    job: Job,
-    out: Path,
-    engine: engines.Engine,
-    run: Run,
-    model: Parallel,
-    progress: Progress,
-    signal: str | None,
-    compiled: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Add the recipe's own results, write results.json, and print the closing words."""
-    extra: Mapping[str, Any] = {}
-    code = ExitCode.STOPPED if signal else ExitCode.FINISHED
-    if job.recipe.closing and progress.step == job.train.steps and not signal:
-        with model.inference() as module:
-            extra = pkgutil.resolve_name(job.recipe.closing)(module, job, _beside(module, run)) or {}
-    if engine.rank != 0:
-        return {"exit_code": int(code)}
-    results = {
-        "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal,
-        "exit_code": int(code), "consumed_samples": progress.consumed_samples,
-        **measured(read_rows(out / METRICS, warn)),
-        "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__, **extra,
+def _outcome(signal: str | None) -> dict[str, Any]:
+    return {"exit_code": int(ExitCode.STOPPED if signal else ExitCode.FINISHED)}
+
+
+def _results(job: Job, out: Path, run: Run, progress: Progress, signal: str | None) -> dict[str, Any]:
+    return {
+        "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal, **_outcome(signal),
+        "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
+        "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__,
     }  # fmt: skip
-    if compiled:
-        results |= {**compiled, "notes": {**results.get("notes", {}), **compiled["notes"]}}
-    conclude(results, job, out)
-    return results
+
+
+def _closed(closing: Callable[..., Any], job: Job, out: Path, run: Run, model: Parallel) -> Mapping[str, Any]:
+    """The recipe's own results.
+
+    Raises:
+        PluginError: ``closing`` raises, or returns what no JSON file can hold.
+    """
+    code = (
+        f"training is complete, and {out}/results.json is written without the recipe's own results; recipe "
+        f"{job.recipe.name!r}: {job.recipe.closing!r}"
+    )
+    with blamed(code), model.inference() as module:
+        extra = closing(module, job, _beside(module, run))
+        if run.rank == 0:  # which alone keeps it
+            json.dumps(extra)
+    if not isinstance(extra, Mapping | None):
+        raise PluginError(f"{code} returned {extra!r:.60}; expected a dict, or None")
+    return extra or {}
 
 
 def _signal(engine: engines.Engine, stop: StopFlag) -> str:

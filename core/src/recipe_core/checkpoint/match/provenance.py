@@ -171,7 +171,7 @@ def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str,
     shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if isinstance(tensor, Lazy)}
     candidates = []
     for name in registry.names("model"):
-        spec = registry.claims["model"][name][0].item
+        spec = registry.claims["model"][name].item
         if not isinstance(spec, Model) or source.format.model not in ("", name):
             continue
         for naming, target in spec.adapters.items():

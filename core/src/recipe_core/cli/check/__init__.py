@@ -24,7 +24,8 @@ from recipe_core.cli.check.parts import (
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import PartKind, Registry
-from recipe_core.hooks.specs import Part, load
+from recipe_core.hooks.specs import Part
+from recipe_core.hooks.target import listed, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.settings.job import Job, draft
@@ -52,9 +53,9 @@ def checked_job(
     refused = writer_problems(sketch.recipe, sketch.parts["checkpoint"]) if "checkpoint" in sketch.parts else ()
     job = sketch.job([*problems(sketch.parts, sketch.train, sketch.facts, processes, out, disk=disk), *refused])
     if job.recipe.problems:
-        own = load(job.recipe.problems, f"recipe {job.recipe.name!r}")(job, processes)
-        if found := list(own):
-            raise ConfigError.of(dict.fromkeys(found))
+        own = listed(job.recipe.problems, f"recipe {job.recipe.name!r}", job, processes)
+        if own:
+            raise ConfigError.of(dict.fromkeys(own))
     return job
 
 

@@ -9,6 +9,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import CheckpointFormat, Layout, Model, ModelFacts, Part
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
+from recipe_core.settings.mesh import mesh_axes
 
 
 def layout_problems(
@@ -16,7 +17,7 @@ def layout_problems(
 ) -> Iterator[str]:
     """All that is wrong, as far as settings tell; ``model`` is None where it could not be resolved."""
     try:
-        axes: dict[str, int] = layout.config.axes(world_size)
+        axes = mesh_axes(layout, world_size)
     except ValueError as error:
         yield from (f"layout: {line}" for line in str(error).splitlines())
         return
@@ -39,7 +40,7 @@ def layout_problems(
 def saving_problems(layout: Part[Layout], form: Part[CheckpointFormat], world_size: int) -> Iterator[str]:
     """A problem if the format cannot save what the processes hold under the layout."""
     try:
-        stages = layout.config.axes(world_size).get("pp", 1)
+        stages = mesh_axes(layout, world_size).get("pp", 1)
     except (RecipeError, ValueError):  # which layout_problems tells
         return
     if stages > 1 and not form.spec.stages:

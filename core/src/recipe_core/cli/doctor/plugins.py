@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from recipe_core.errors import PluginError
 from recipe_core.hooks import specs
 from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.registry import Registry, load
+from recipe_core.hooks.target import listed
 
 _TOPIC = "Plugins"
 
@@ -19,13 +21,19 @@ def plugin_findings(registry: Registry | None = None) -> Iterator[Finding]:
     yield Finding(_TOPIC, "ok", f"loaded: {', '.join(registry.plugins) or 'none'}")
     for complaint in [*registry.complaints(), *registry.conflicts()]:
         yield Finding(_TOPIC, "broken", complaint, "mend or uninstall it, or leave it out with RECIPE_PLUGINS")
+    for note in registry.shadowed():
+        yield Finding(_TOPIC, "note", note)
 
 
 def engine_findings(registry: Registry | None = None, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Each engine's findings, under its name."""
-    for name, claims in sorted((registry or load()).claims["engine"].items()):
-        spec = claims[0].item
+    for name, claim in sorted((registry or load()).claims["engine"].items()):
+        spec = claim.item
         assert isinstance(spec, specs.EngineSpec)  # the registry takes no other
         yield Finding(f"Engine {name}", "ok", spec.summary)
-        for finding in specs.load(spec.findings, f"engine {name!r}")(environment) if spec.findings else ():
-            yield replace(finding, topic=f"Engine {name}")
+        try:
+            findings = listed(spec.findings, f"engine {name!r}", environment) if spec.findings else []
+        except PluginError as error:
+            yield Finding(f"Engine {name}", "broken", str(error))
+            continue
+        yield from (replace(finding, topic=f"Engine {name}") for finding in findings)

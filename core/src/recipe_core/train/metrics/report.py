@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from recipe_core.errors import RecipeError
+from recipe_core.hooks.target import blamed, load
 from recipe_core.settings.job import Job
 from recipe_core.train.metrics.curves import Row
 
@@ -105,8 +106,28 @@ def log_line(job: Job) -> Callable[[Row], str]:
     """How a row of metrics looks on the console of ``job``."""
     if not job.recipe.log_line:
         return partial(plain_line, steps=job.train.steps)
-    line: Callable[[Row, Job], str] = pkgutil.resolve_name(job.recipe.log_line)
-    return lambda row: line(row, job)
+    owner = f"recipe {job.recipe.name!r}"
+    return _OwnLine(load(job.recipe.log_line, owner), f"{owner}: {job.recipe.log_line!r}", job)
+
+
+class _OwnLine:
+    """A recipe's own line; the core's from the first row on that it makes none of: a line is not worth a run."""
+
+    def __init__(self, line: Callable[[Row, Job], object], code: str, job: Job) -> None:
+        self._line, self._code, self._job, self._fails = line, code, job, False
+
+    def __call__(self, row: Row) -> str:
+        if not self._fails:
+            try:
+                with blamed(self._code):
+                    line = self._line(row, self._job)
+                if isinstance(line, str):
+                    return line
+                warn(f"{self._code} returned {line!r:.60}, and not a line; the plain lines follow")
+            except RecipeError as error:
+                warn(f"{error}; the plain lines follow")
+            self._fails = True
+        return plain_line(row, self._job.train.steps)
 
 
 def plain_line(row: Mapping[str, Any], steps: int) -> str:

@@ -23,13 +23,28 @@ def measured(rows: Sequence[Row]) -> dict[str, float | None]:
     return {**_ends(rows), **_speeds(rows)}
 
 
+def write_results(results: Mapping[str, Any], out: Path) -> None:
+    """Write results.json into the run folder ``out``; one process calls it.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
+    write_text(out / RESULTS, json.dumps(results, indent=2) + "\n")
+
+
+def merged(results: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """``results`` with a recipe's own over them, and the ``notes`` of both."""
+    notes = {**extra.get("notes", {}), **results.get("notes", {})}
+    return {**results, **extra, **({"notes": notes} if notes else {})}
+
+
 def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
     """Write ``results`` into the run folder ``out``, and say how the run ended; one process calls it.
 
     Raises:
         DiskError: the file cannot be written.
     """
-    write_text(out / RESULTS, json.dumps(results, indent=2) + "\n")
+    write_results(results, out)
     show(summary(results, job.name, os.path.relpath(out)))
 
 

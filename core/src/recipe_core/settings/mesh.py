@@ -1,0 +1,24 @@
+"""The axes of the mesh that a layout makes of the processes of a run."""
+
+from __future__ import annotations
+
+from recipe_core.errors import PluginError
+from recipe_core.hooks.specs import Layout, Part
+from recipe_core.hooks.target import blamed
+
+
+def mesh_axes(layout: Part[Layout], world_size: int) -> dict[str, int]:
+    """The axes of the mesh, by name.
+
+    Raises:
+        ValueError: the layout does not fit so many processes.
+        PluginError: the layout itself is wrong.
+    """
+    code = f"layout {layout.spec.name!r}: {type(layout.config).__name__}.axes({world_size})"
+    with blamed(code, ValueError):
+        axes: object = layout.config.axes(world_size)
+    if not isinstance(axes, dict) or not all(type(size) is int and size > 0 for size in axes.values()):
+        raise PluginError(
+            f"{code} returned {axes!r:.60}; expected the axes and their sizes, as in {{'dp': 2, 'tp': 4}}"
+        )
+    return axes
