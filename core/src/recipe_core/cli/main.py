@@ -175,6 +175,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     launch.die_with_parent()
     worker = launch.worker()
     try:
+        launch.refuse_processes(worker, processes)
         job = _checked_job(words, worker.world_size if worker else processes or 0, out)
         folder = out or (shared_folder(job.name, worker) if worker else None)
     except RecipeError:
@@ -184,8 +185,10 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
         raise
     if worker is None:
         processes = processes or _fitting(job)
-    if out is not None and worker is None and not begun(out):
-        require_run_folder(out)  # before the ranks' logs are written into it
+    if folder is not None and not begun(folder):
+        require_run_folder(folder)  # before the ranks' logs are written into it
+    if folder is not None:
+        launch.keep_log(worker, folder / "logs")
     processes = processes or job.processes
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
@@ -223,6 +226,7 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
 
     launch.die_with_parent()
     worker = launch.worker()
+    launch.refuse_processes(worker, processes)
     job = _job(cli_precompile.dry_run_words(words), worker.world_size if worker else processes or 0)
     count = processes or (_fitting(job) if worker is None else job.processes)
     environment.prepare(job, worker.world_size if worker else count)

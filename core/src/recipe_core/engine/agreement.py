@@ -1,15 +1,25 @@
-"""Actions that succeed on all ranks or fail on all ranks, with the same error."""
+"""What all ranks do alike: actions that succeed or fail on all of them, and the comparison at the start of a run."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from recipe_core.errors import RecipeError
-from recipe_core.files import disk_error
+from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.files import aside, disk_error
+from recipe_core.launch.identity import Identity, differences, digest, host
 
 T = TypeVar("T")
+_CLOCKS = 5.0
+"""Seconds that clocks may be apart before it is said."""
+_SHOWN = 10
+"""So many differences are listed; the others are counted."""
+_SHOWS_WITHIN = 5.0
+"""Seconds in which a network file system shows what another machine wrote."""
 
 
 class Ranks(Protocol):
@@ -68,3 +78,111 @@ def on_each_rank(ranks: Ranks, action: Callable[[], T], where: Path) -> T:
     results: list[T] = []
     together(ranks, lambda: results.append(action()), where)
     return results[0]
+
+
+def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], out: Path) -> list[str]:
+    """Compare this rank's ``identity`` with the others', and see that ``out`` is one folder for all.
+
+    One exchange of some hundred bytes for each rank, and one of their clocks; more only where something differs.
+
+    Args:
+        ranks: the ranks; all of them call this.
+        identity: see :func:`recipe_core.launch.identity.identity`.
+        require_usable: raises where the run may not write into ``out``; rank 0 calls it.
+        out: the run folder.
+
+    Returns:
+        Lines for the log: differences that change no result.
+
+    Raises:
+        ConfigError: something differs; the message names it, the ranks, their machines and their values.
+    """
+    if ranks.world_size == 1:
+        return []
+    marker = _Marker(out)
+    digests = {section: digest(facts) for section, facts in identity.items()}
+
+    def show() -> tuple[dict[str, str], str, str]:
+        name = ""
+        if ranks.rank == 0:
+            require_usable()
+            name = marker.set()
+        return digests, name, host()
+
+    try:
+        told = together(ranks, show, out)
+        hosts = [name for _, _, name in told]
+        other = [section for section in identity if len({one.get(section) for one, _, _ in told}) > 1]
+        if other:
+            facts = ranks.gather({name: value for section in other for name, value in identity[section].items()})
+            _refuse(differences(facts, hosts))
+        clocks, seen = zip(*ranks.gather((_now(), marker.seen(told[0][1]))), strict=True)
+    finally:
+        marker.remove()
+    if not all(seen):
+        lines = differences([{"--out": "there" if one else "not there"} for one in seen], hosts)
+        raise ConfigError(
+            f"{out}: not all ranks see what rank 0 writes into it ({lines[0]}); give an --out on a file system that "
+            "all machines share"
+        )
+    early, late = min(range(len(clocks)), key=clocks.__getitem__), max(range(len(clocks)), key=clocks.__getitem__)
+    if (apart := clocks[late] - clocks[early]) > _CLOCKS:
+        return [
+            f"the clocks of {hosts[early]} and {hosts[late]} are {apart:,.0f} seconds apart; times in their "
+            "logs cannot be compared"
+        ]
+    return []
+
+
+def _now() -> float:
+    return time.time()
+
+
+def _refuse(lines: list[str]) -> None:
+    shown = [f"  - {line}" for line in lines[:_SHOWN]]
+    if len(lines) > _SHOWN:
+        shown.append(f"  - and {len(lines) - _SHOWN:,} more")
+    raise ConfigError(
+        "\n".join(
+            [
+                "the ranks do not agree, and nothing was computed:",
+                *shown,
+                "Start all of them with the same line, packages and data",
+            ]
+        )
+    )
+
+
+class _Marker:
+    """A file in the run folder that rank 0 writes and every rank looks for."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._made: list[Path] = []
+
+    def set(self) -> str:
+        """Write it, and the folder where there is none; return its name."""
+        missing = [folder for folder in (self._out, *self._out.parents) if not folder.exists()]
+        self._out.mkdir(parents=True, exist_ok=True)
+        self._made += missing
+        path = aside(self._out / "agreement")
+        path.touch()
+        self._made.insert(0, path)
+        return path.name
+
+    def seen(self, name: str) -> bool:
+        """True if this rank sees it; a network file system may take some seconds to show it."""
+        deadline = time.monotonic() + _SHOWS_WITHIN
+        while not (self._out / name).exists():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+            with suppress(OSError):
+                os.listdir(self._out)  # noqa: PTH208  # has the client ask its server again
+        return True
+
+    def remove(self) -> None:
+        """Remove what was made, where nothing else is in it."""
+        for path in self._made:
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()

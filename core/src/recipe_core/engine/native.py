@@ -88,7 +88,8 @@ class NativeEngine:
             with beat.waiting("meeting the other ranks"):
                 dist.init_process_group(
                     _backend(self.device.type),
-                    init_method=f"file://{store}" if store else "env://",
+                    init_method=None if store is None else f"file://{store}",
+                    store=_store(me, self._timeout) if store is None else None,
                     rank=me.rank,
                     world_size=me.world_size,
                     timeout=self._timeout,
@@ -312,6 +313,25 @@ def _gather(value: Value, world_size: int, group: dist.ProcessGroup | None) -> l
     with beat.waiting("gather from all ranks"):
         dist.all_gather_object(values, value, group=group)
     return values  # type: ignore[return-value]  # each slot is filled now
+
+
+def _store(me: Worker, timeout: timedelta) -> dist.Store:
+    """The store through which ranks of torchrun or srun meet.
+
+    torchrun's agent may keep one for all its attempts to start the ranks, in which those of a later attempt would find
+    the addresses of an earlier one's; so each attempt has keys of its own.
+    """
+    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = dist.TCPStore(
+        me.rendezvous["MASTER_ADDR"], int(me.rendezvous["MASTER_PORT"]), me.world_size,
+        is_master=me.rank == 0 and not of_agent, timeout=timeout, multi_tenant=not of_agent,
+    )  # fmt: skip
+    if not of_agent:
+        return store
+    attempt = f"recipe/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{me.world_size}"
+    # Ranks are started anew without being counted, too, where a machine joined: all of them come, or none.
+    arrived = store.add(f"{attempt}/arrived", 1)
+    return dist.PrefixStore(f"{attempt}/{(arrived - 1) // me.world_size}", store)
 
 
 def _device(name: str, me: Worker | None) -> torch.device:

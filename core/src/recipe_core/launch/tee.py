@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import re
 import select
+import selectors
+import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO
+
+from recipe_core.files import disk_error
+from recipe_core.launch.stop import SIGNALS
 
 # Colours, cursor movements and the like (CSI), and links and titles (OSC), as ECMA-48 builds them.
 _CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -79,3 +86,55 @@ def _write(descriptor: int, data: bytes) -> None:
             data = data[os.write(descriptor, data) :]
         except BlockingIOError:  # whoever shares our terminal may have made it non-blocking
             select.select([], [descriptor], [])
+
+
+def keep(log: Path) -> None:
+    """Append what this process prints from now on to ``log``, too; it is shown as before.
+
+    A process of its own does it, so that the log has the last words of one that is killed.
+
+    Raises:
+        DiskError: the log cannot be written.
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        text = f"{log}: the log of this rank cannot be written ({error.strerror}); give another --out"
+        raise disk_error(error, text) from error
+    sys.stdout.flush()
+    sys.stderr.flush()
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, SIGNALS
+    )  # and so for good in the other process, which ends by EOF
+    try:
+        subprocess.Popen(
+            [sys.executable, "-m", "recipe_core.launch.tee", str(log), str(err)],
+            stdin=out, pass_fds=[err], start_new_session=True,
+        )  # fmt: skip
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.dup2(out_end, 1)
+    os.dup2(err_end, 2)
+    for descriptor in (out, out_end, err, err_end):
+        os.close(descriptor)
+
+
+def _main(log: Path, errors: int) -> None:
+    """In the other process: pass on what comes on stdin and on the descriptor ``errors``, until both are closed."""
+    pipes = (os.fdopen(0, "rb", 0), sys.stdout), (os.fdopen(errors, "rb", 0), sys.stderr)
+    outputs = [Output(pipe, shown, log) for pipe, shown in pipes]
+    with selectors.DefaultSelector() as selector:
+        for output in outputs:
+            selector.register(output.pipe, selectors.EVENT_READ, output)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.data.pump():
+                    selector.unregister(key.data.pipe)
+    for output in outputs:
+        output.close()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), int(sys.argv[2]))

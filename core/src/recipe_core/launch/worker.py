@@ -10,12 +10,14 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from recipe_core.errors import LaunchError
 from recipe_core.launch.failures import exit_code, record_failure
 from recipe_core.launch.stop import unblock
-from recipe_core.launch.supervisor import STORE, SUPERVISOR, supervise
+from recipe_core.launch.supervisor import STORE, SUPERVISOR, TERMINAL, supervise
+from recipe_core.launch.tee import keep
 
 __all__ = ["Worker", "die_with_parent", "exit_code", "record_failure", "supervise", "worker"]
 
@@ -51,6 +53,32 @@ def worker(environment: Mapping[str, str] | None = None) -> Worker | None:
     if len(ranked) < 3 and "SLURM_STEP_ID" in env and _number(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
         return _of_srun(env)
     return _of_torchrun(env) if ranked else None
+
+
+def refuse_processes(worker: Worker | None, processes: int | None) -> None:
+    """Refuse to start processes in a process that a launcher started as one of several.
+
+    Raises:
+        LaunchError: torchrun or srun started it, and ``processes`` are asked for.
+    """
+    if worker is not None and worker.launcher != "recipe" and processes is not None:
+        raise LaunchError(
+            f"--processes: {worker.launcher} started this process already, as rank {worker.rank} of "
+            f"{worker.world_size}; leave --processes {processes} out, or start `recipe run` without {worker.launcher}"
+        )
+
+
+def keep_log(worker: Worker | None, folder: Path) -> None:
+    """Keep what a rank of torchrun or srun prints in ``folder``, as our supervisor does for its own ranks.
+
+    Raises:
+        DiskError: the log cannot be written.
+    """
+    if worker is None or worker.launcher == "recipe":
+        return
+    if worker.rank == 0 and sys.stdout.isatty():
+        os.environ |= {TERMINAL: "1", "COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
+    keep(folder / f"rank-{worker.rank}.log")
 
 
 def _of_torchrun(env: Mapping[str, str]) -> Worker:

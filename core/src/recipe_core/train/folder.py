@@ -8,18 +8,38 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from recipe_core.engine import agreement
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
+from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.train.destination import LOCK, begun, require_run_folder
+from recipe_core.train.metrics.report import warn
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
 """Settings that a run must keep when it continues: they decide what the weights mean and which samples come next."""
+
+
+def agree(out: Path, job: Job, engine: Engine) -> None:
+    """See that all ranks were started alike and see one ``out``, before any memory is filled; all of them call it.
+
+    Raises:
+        ConfigError: they do not agree; or ``out`` may not be used, as :func:`claimed` says.
+    """
+
+    def require_usable() -> None:
+        require_own(out, job)
+        if not begun(out):
+            require_run_folder(out)
+
+    for line in agreement.agree(engine, identity(job, engine.world_size), require_usable, out):
+        if engine.rank == 0:
+            warn(line)
 
 
 @contextmanager

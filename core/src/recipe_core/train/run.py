@@ -63,6 +63,7 @@ def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
         engines.start(patient(job.train), job.engine, job.layout) as engine,
     ):
         pace = watchdog.row if job.train.log_stragglers else dict
+        folders.agree(out, job, engine)
         return _run(job, out, engine, stop, dry_run, pace)  # a call: all groups are let go before the engine stops
 
 

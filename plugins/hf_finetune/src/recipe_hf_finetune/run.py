@@ -47,6 +47,7 @@ def run(job: Job, out: Path) -> dict[str, Any]:
             engines.start(patient(job.train), job.engine, job.layout) as engine,
         ):
             pace = watchdog.row if job.train.log_stragglers else dict
+            folders.agree(out, job, engine)
             return _run(job, out, engine, stop, source, pace)  # a call, so that all is let go before the engine stops
 
 

@@ -1,0 +1,166 @@
+"""What all ranks of a run must have in common: settings, versions, code, data, and variables that change the result.
+
+Each rank looks at its own machine; :mod:`recipe_core.engine.agreement` compares. No torch here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recipe_core.settings.fill import flat
+from recipe_core.settings.job import Job
+
+Identity = dict[str, dict[str, str]]
+"""Facts of a rank by section and name."""
+_HEAD = 1 << 16
+"""Bytes of a file of data that are compared; what follows them in files of equal size is not."""
+_HEADS = 64
+"""Files of one setting whose beginnings are compared; of further ones only the sizes are."""
+_LIBRARIES = ("torch", "numpy", "torch-xla", "transformers", "tokenizers", "accelerate", "recipe-index")
+_VARIABLES = re.compile(
+    r"ATEN_CPU_CAPABILITY|CUBLAS(LT)?_\w+|CUDNN_\w+|DNNL_\w+|MKL_(CBWR|ENABLE_INSTRUCTIONS)|NCCL_(ALGO|PROTO)|"
+    r"NEURON_(CC_FLAGS|FUSE_SOFTMAX|RT_STOCHASTIC\w+)|NVIDIA_TF32_OVERRIDE|ONEDNN_\w+|RECIPE_PLUGINS|"
+    r"TORCH_(ALLOW_TF32\w*|BLAS_PREFER\w*|COMPILE_DISABLE)|TORCHDYNAMO_DISABLE|XLA_(DOWNCAST_BF16|FLAGS|USE_BF16)"
+)
+"""Variables of the environment that change what is computed, and not only where or how fast."""
+
+
+def identity(job: Job, world_size: int) -> Identity:
+    """The facts of this process and its machine, for a run of ``job`` on ``world_size`` processes."""
+    packages = _packages(job)
+    return {
+        "settings": {name: _text(value) for name, value in flat({**job.as_dict(), "engine": job.engine.spec.name})},
+        "processes": {"number of processes": str(world_size)},
+        "versions": {
+            "Python": ".".join(map(str, sys.version_info[:2])),
+            **{f"package {name}": _version(name) for name in sorted({*_LIBRARIES, *_distributions(packages)})},
+        },
+        "code": {name: digest for package in packages for name, digest in _code(package)},
+        "data": dict(_data(job)),
+        "environment": {
+            f"variable {name}": value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)
+        },
+    }  # fmt: skip
+
+
+def digest(facts: Mapping[str, str]) -> str:
+    """A hash of the facts of a section."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def host() -> str:
+    """The name of this machine."""
+    return platform.node() or "unknown host"
+
+
+def differences(facts: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[str]:
+    """A line for each name whose values, one mapping per rank, are not all the same: which ranks have which."""
+    lines = []
+    for name in dict.fromkeys(name for one in facts for name in one):
+        values: dict[str, list[int]] = {}
+        for rank, one in enumerate(facts):
+            values.setdefault(one.get(name, "not there"), []).append(rank)
+        if len(values) > 1:
+            shown = [f"{value} on {_ranks(ranks, hosts)}" for value, ranks in values.items()]
+            lines.append(f"{name}: {', '.join(shown)}")
+    return lines
+
+
+def _ranks(ranks: list[int], hosts: Sequence[str]) -> str:
+    """Ranks in words, with their machines."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {numbers} ({', '.join(dict.fromkeys(hosts[rank] for rank in ranks))})"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _packages(job: Job) -> list[str]:
+    """Top-level packages whose code a run of ``job`` executes: the core and the plugins of its parts."""
+    parts = (job.model, job.data, job.layout, job.checkpoint, job.engine, job.loss, job.optimizer, job.schedule)
+    named = [target for part in parts for target in (getattr(part.spec, "build", ""), type(part.config).__module__)]
+    return sorted({name.partition(":")[0].partition(".")[0] for name in ["recipe_core", job.recipe.run, *named]} - {""})
+
+
+def _distributions(packages: Sequence[str]) -> list[str]:
+    return [package.replace("_", "-") for package in packages if package.startswith("recipe_")]
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _code(package: str) -> Iterator[tuple[str, str]]:
+    """Each source file of a package with a hash of its content."""
+    module = sys.modules.get(package)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return
+    root = Path(file)
+    if root.name != "__init__.py":
+        yield f"code {root.name}", _hash(root.read_bytes())
+        return
+    for folder, folders, names in os.walk(root.parent):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith((".py", ".yaml", ".so")):
+                path = Path(folder, name)
+                yield f"code {package}/{path.relative_to(root.parent).as_posix()}", _hash(path.read_bytes())
+
+
+def _data(job: Job) -> Iterator[tuple[str, str]]:
+    """Each file that a setting names: its size, and a hash of its beginning."""
+    settings = dict(flat(job.as_dict()))
+    for name, value in settings.items():
+        for text in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(text, str) and ("/" in text or Path(text).exists()):
+                yield from ((f"{name}: {path}", found) for path, found in _files(Path(text)))
+
+
+def _files(path: Path) -> Iterator[tuple[Path, str]]:
+    """What ``path`` names: a file, the files of a folder, or those whose names it begins."""
+    try:
+        if path.is_dir():
+            files = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        elif path.exists():
+            files = [path]
+        else:
+            files = sorted(path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
+    except (OSError, ValueError):
+        return
+    for number, file in enumerate(files):
+        yield file, _described(file, head=number < _HEADS)
+
+
+def _described(file: Path, *, head: bool) -> str:
+    try:
+        if not file.is_file():
+            return "a folder"
+        with file.open("rb") as opened:
+            start = f", which begin with {_hash(opened.read(_HEAD))}" if head else ""
+            return f"{os.fstat(opened.fileno()).st_size:,} bytes{start}"
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
