@@ -327,9 +327,12 @@ def as_rank(rank: int, world_size: int = 2, **environment: str) -> dict[str, str
 @pytest.mark.usefixtures("site")
 def test_a_rank_of_torchrun_trains_and_starts_no_others() -> None:
     for rank in range(2):
-        done = spawn("run", "fake", "--processes", "2", **as_rank(rank, TORCHELASTIC_RUN_ID="mine"))
+        done = spawn("run", "fake", **as_rank(rank, TORCHELASTIC_RUN_ID="mine"))
         assert (done.returncode, done.stderr) == (0, "")
     assert [call["rank"] for call in calls(Path("runs/fake-mine"))] == [0, 1]
+    assert sorted(path.name for path in Path("runs/fake-mine/logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+    done = spawn("run", "fake", "--processes", "2", **as_rank(0, TORCHELASTIC_RUN_ID="mine"))
+    assert (done.returncode, "--processes: torchrun started this process already" in done.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("site")

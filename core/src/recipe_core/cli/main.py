@@ -185,7 +185,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
         raise
     if worker is None:
         processes = processes or _fitting(job)
-    if folder is not None and not begun(folder):
+    if folder is not None and (worker is None or worker.rank == 0) and not begun(folder):
         require_run_folder(folder)  # before the ranks' logs are written into it
     if folder is not None:
         launch.keep_log(worker, folder / "logs")

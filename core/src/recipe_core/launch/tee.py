@@ -105,9 +105,7 @@ def keep(log: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, SIGNALS
-    )  # and so for good in the other process, which ends by EOF
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in the other process for good: it ends by EOF
     try:
         subprocess.Popen(
             [sys.executable, "-m", "recipe_core.launch.tee", str(log), str(err)],
