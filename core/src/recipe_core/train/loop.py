@@ -147,11 +147,12 @@ class Trainer:
         """
         if self.stopping.given_up(number):
             raise StepGivenUp
-        beat.enter("forward" if module.training else "evaluation", number)
+        training = torch.is_grad_enabled()  # a pipeline gives a function, which has no mode to ask for
+        beat.enter("forward" if training else "evaluation", number)
         self.engine.seed(mix(self.run.train.seed, firsts[number]))
         with precision.autocast(self.engine.autocast_device, self.run.train.precision):
             values = self.loss(module(batch), batch)
-        if module.training:
+        if training:
             beat.enter("backward", number)
         return values
 
