@@ -21,6 +21,34 @@ def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry
         """Make a plugin, or check one."""
 
     @plugin.command()
+    @click.argument("name")
+    @click.option(
+        "--kind",
+        type=click.Choice(["model", "dataset", "layout", "format", "optimizer", "tracker"]),
+        default="model",
+        show_default=True,
+        help="What it is to add.",
+    )
+    @debug
+    def new(name: str, kind: str) -> None:
+        """Write the package of a new plugin into the folder NAME.
+
+        It is complete: its tests pass, and it has a recipe NAME that trains. What is next is printed.
+        """
+        from recipe_core.cli.plugin.new import new_plugin
+
+        folder = new_plugin(registry(), name, kind)
+        recipe = folder.name.replace("-", "_")
+        click.echo(f"{folder}: written; {folder}/src/recipe_{recipe}/plugin.py says what is where\n\nnext")
+        for line, purpose in (
+            (f"python -m pip install -e {folder}", "so that recipe finds it"),
+            (f"recipe run {recipe}:tiny", "train for some seconds"),
+            (f"recipe plugin check {recipe}", "everything that the core asks of a plugin"),
+            (f"python -m pytest {folder}", "its own tests, these checks included"),
+        ):
+            click.echo(f"  {line:40}  # {purpose}")
+
+    @plugin.command()
     @click.argument("name", required=False, shell_complete=_plugins)
     @click.option("--all", "everything", is_flag=True, help="Check the core's own contributions too.")
     @debug

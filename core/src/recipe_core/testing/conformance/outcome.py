@@ -48,13 +48,28 @@ def outcome(subject: str, check: str, function: Callable[[], str]) -> Outcome:
     except (FailedCheck, RecipeError) as failure:
         state, text = "failed", str(failure)
     except AssertionError as failure:  # of run_tiny and spawn: the output of a command, or a traceback
-        state, text = "failed", "\n".join(str(failure).strip().splitlines()[-_LINES:]) or _place(failure)
+        state, text = "failed", _end(str(failure)) or place(failure)
     except Exception as error:  # any code of the plugin may run here
-        state, text = "failed", f"{type(error).__name__}: {error} ({_place(error)})"
+        state, text = "failed", f"{type(error).__name__}: {error} ({place(error)})"
     return Outcome(subject, check, state, text, time.perf_counter() - start)
 
 
-def _place(error: BaseException) -> str:
+def _end(output: str) -> str:
+    """The last lines of a command's output; of a traceback from another process, what a check there said."""
+    said = output.rpartition(f"{FailedCheck.__name__}: ")[2] if FailedCheck.__name__ in output else output
+    return "\n".join(said.strip().splitlines()[-_LINES:])
+
+
+def root(error: BaseException) -> BaseException:
+    """The first of the exceptions that led to ``error``."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def place(error: BaseException) -> str:
     """File, line and function in which ``error`` was raised."""
+    if error.__traceback__ is None:
+        return "no line is known"
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}, in {last.name}"

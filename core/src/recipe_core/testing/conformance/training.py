@@ -12,7 +12,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Recipe
 from recipe_core.settings.job import Job
-from recipe_core.testing.conformance.outcome import FailedCheck
+from recipe_core.testing.conformance.outcome import FailedCheck, place, root
 from recipe_core.testing.conformance.subject import FOUR_STEPS, Plugin
 from recipe_core.testing.conformance.toy_runs import silence
 from recipe_core.testing.runs import run_tiny
@@ -164,7 +164,8 @@ def run_in_turn(recipe: str, cases: Cases, folder: str) -> None:
         try:
             load_function(job.recipe.run, f"recipe {recipe!r}")(job, Path(folder, name))
         except Exception as error:
-            raise RuntimeError(f"layout={name}: {type(error).__name__}: {error}") from error
+            cause = root(error)
+            raise FailedCheck(f"layout={name}: {type(cause).__name__}: {cause} ({place(cause)})") from error
         _forget_meshes()
 
 

@@ -1,0 +1,96 @@
+"""Write the package of a new plugin. No torch here."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from recipe_core.errors import ConfigError
+from recipe_core.files import atomic_folder, require_local
+from recipe_core.hooks.registry import KINDS, NOUNS, Registry
+
+SENTENCES: Mapping[str, str] = {
+    "model": "a decoder-only transformer, and sequences from which it learns to count.",
+    "dataset": "text files as sequences of bytes, prepared by `recipe prepare`, and a small model that reads them.",
+    "layout": "a data-parallel layout of its own, and a small model to try it on.",
+    "format": "a checkpoint format of one file, and a small model to try it on.",
+    "optimizer": "stochastic gradient descent with momentum, and a small model to try it on.",
+    "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
+}
+"""Kinds of plugins, each with what its package holds."""
+_PACKAGE = {
+    "pyproject.toml": "pyproject.toml",
+    "noxfile.py": "noxfile.py",
+    "README.md": "README.md",
+    "gitignore": ".gitignore",
+    "test.yaml": ".github/workflows/test.yaml",
+    "test_conformance.py": "tests/test_conformance.py",
+}
+"""Files of every package: template and place."""
+_NAME, _WORDS = "new_plugin", "NewPlugin"
+"""What stands for the name in templates: as it is, and as part of a class's name."""
+
+
+def new_plugin(registry: Registry, name: str, kind: str) -> Path:
+    """Write the package of a plugin ``name`` into a folder of this name, which appears when it is complete.
+
+    Raises:
+        ConfigError: the name cannot be a plugin's, is taken, or the folder holds something.
+    """
+    identifier = _identifier(registry, name)
+    folder = Path(name)
+    require_local(folder, "NAME")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: exists and is not an empty folder; choose another name, or remove it")
+    contents = {place: _filled(text, identifier, kind) for place, text in _templates(identifier, kind).items()}
+    with atomic_folder(folder) as temporary:
+        for place, text in contents.items():
+            path = temporary / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def _identifier(registry: Registry, name: str) -> str:
+    """``name`` as part of a package's name: hyphens become underscores."""
+    identifier = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,29}", identifier) or keyword.iskeyword(identifier):
+        raise ConfigError(
+            f"{name!r}: expected at most 30 small letters, digits, '-' and '_', a letter first, no word of Python, "
+            "such as my-model; the package will be recipe_NAME"
+        )
+    if identifier in ("core", "index", "plugin"):
+        raise ConfigError(f"{name!r}: is a name of recipe's own packages; choose another, such as my-{name}")
+    taken = [kind for kind in KINDS if identifier in registry.claims[kind]]
+    if identifier in registry.plugins or taken:
+        owner = f"the plugin {identifier!r}" if identifier in registry.plugins else _with_article(NOUNS[taken[0]])
+        raise ConfigError(f"{name!r}: {owner} has this name already; choose another, such as my-{name}")
+    return identifier
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def _templates(identifier: str, kind: str) -> dict[str, str]:
+    """Texts of the templates of a kind, by their place in the package."""
+    root = files("recipe_core.cli.plugin") / "templates"
+    source = f"src/recipe_{identifier}"
+    texts = {place: (root / "package" / file).read_text(encoding="utf-8") for file, place in _PACKAGE.items()}
+    texts[f"{source}/__init__.py"] = '"""A plugin of recipe; plugin.py says what is where."""\n'
+    texts[f"{source}/py.typed"] = ""
+    folders = [kind] if kind in ("model", "dataset") else [kind, "trial"]
+    for file in (file for folder in folders for file in (root / folder).iterdir() if file.name.endswith(".py")):
+        where = "tests" if file.name.startswith("test_") else source
+        texts[f"{where}/{file.name}"] = file.read_text(encoding="utf-8")
+    return texts
+
+
+def _filled(text: str, identifier: str, kind: str) -> str:
+    """A template with the name of the plugin in it."""
+    title = "".join(word.capitalize() for word in identifier.split("_"))
+    text = text.replace(_NAME, identifier).replace(_NAME.replace("_", "-"), identifier.replace("_", "-"))
+    return text.replace(_WORDS, title).replace("KIND_SENTENCE", SENTENCES[kind])
