@@ -1,4 +1,5 @@
-"""Write the pages of docs/reference that follow from the code: settings, exit codes, public names, pictures of roles.
+"""Write the pages of docs/reference that follow from the code: settings, exit codes, public names, pictures of
+roles, mistakes in plugins.
 
 With --check, only say whether they are up to date.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import api
+import plugin_errors
 import roles
 
 from recipe_core.errors import ExitCode
@@ -205,6 +207,7 @@ def main(words: list[str]) -> int:
         REFERENCE / "settings.md": page(ours()),
         REFERENCE / "exit-codes.md": exit_codes(),
         REFERENCE / "api.md": api.page(),
+        REFERENCE / "plugin-errors.md": plugin_errors.page(),
         **roles.pages(),
     }
     if "--check" in words:

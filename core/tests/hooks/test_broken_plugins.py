@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -83,3 +84,64 @@ def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Cas
         assert re.fullmatch(f"recipe {command}: {said}\n", err, re.DOTALL), err
     assert code == 2
     assert say("check", "toy:tiny")[0] == 0
+
+
+def changed(site: Path, file: str, old: str, new: str) -> None:
+    """Install the plugin with another text in one file."""
+    install(site, {"file": file, "old": old, "new": new})
+
+
+def test_an_error_in_closing_leaves_the_results(site: Path, say: Say) -> None:
+    changed(site, "code", 'return {"notes"', 'module.head\n    return {"notes"')
+    assert say("run", "broken", "--out", "out")[0] == 2
+    results = json.loads(Path("out/results.json").read_text())
+    assert (results["step"], results["steps"], results["stopped"]) == (2, 2, None)
+    assert results["loss"] > 0
+    changed(site, "code", "notes", "notes")  # mended: the same line ends the run
+    assert say("run", "broken", "--out", "out")[::2] == (0, "")
+    assert json.loads(Path("out/results.json").read_text())["notes"] == {"closing": "said"}
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ("row[step]", r"raised NameError: name 'step' is not defined \(facts.py, line \d+\); mend the plugin .*"),
+        ("None", r"returned None, and not a line"),
+    ],
+)
+def test_an_error_in_log_line_does_not_end_the_run(site: Path, say: Say, new: str, said: str) -> None:
+    changed(site, "facts", """f"step {row['step']}\"""", new)
+    code, out, err = say("run", "broken", "--out", "out")
+    assert code == 0
+    pattern = rf"warning: recipe 'broken': 'broken.facts:line' {said}; the plain lines follow\n"
+    assert re.fullmatch(pattern, err), err  # once, in two steps
+    assert len(re.findall(r"^step [12]/2 \| loss ", out, re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("broken.facts:nothing", "cannot be imported"), ("broken.facts:line", "raised TypeError: line\\(\\) missing")],
+)
+def test_an_engine_that_cannot_tell_is_left_out_of_auto(site: Path, say: Say, target: str, said: str) -> None:
+    engine = f'@hookimpl\ndef register_engines():\n    yield EngineSpec(name="own", build="a:b", claims="{target}")\n\n'
+    changed(site, "plugin", "@hookimpl\ndef register_layouts", f"{engine}@hookimpl\ndef register_layouts")
+    code, _, err = say("check", "toy:tiny")
+    assert code == 0
+    assert re.match(rf"recipe: engine=auto leaves engine 'own' out: engine 'own': '{target}' {said}", err), err
+
+
+def test_a_part_by_its_full_name_goes_into_job_and_checkpoint_and_is_found_again(site: Path, say: Say) -> None:
+    changed(site, "plugin", 'name="plain"', 'name="ddp"')
+    words = ("run", "toy:tiny", "layout=broken/ddp", "--out", "out", "train.keep=0", "train.save_every=2")
+    assert say(*words, "train.stop_after=2")[::2] == (0, "")
+    for file in ("out/job.yaml", "out/checkpoints/step-2/job.yaml"):
+        assert yaml.safe_load(Path(file).read_text())["layout"] == {"use": "broken/ddp"}
+    assert yaml.safe_load(say("show", "out/job.yaml")[1])["layout"] == {"use": "broken/ddp"}
+    code, out, err = say("run", "out/job.yaml", "--out", "out", "train.stop_after=2")
+    assert (code, err) == (0, "")
+    assert "continuing after step 2" in out
+    assert say("convert", "out", "weights.pt", "--to", "single")[0] == 0
+    assert yaml.safe_load(say("show", "toy", "layout=ddp")[1])["layout"]["use"] == "ddp"
+    code, out, err = say("ls")
+    assert (code, err) == (0, "recipe: layout 'ddp' is the core's own; that of plugin 'broken' goes by broken/ddp\n")
+    assert re.search(r"^  broken/ddp +broken$", out, re.MULTILINE)

@@ -122,9 +122,8 @@ def checked_loss(loss: Loss, code: str) -> Loss:
     def checked(output: Any, batch: Batch) -> Mapping[str, Tensor]:
         values = loss(output, batch)
         if not isinstance(values, Mapping) or "loss" not in values:
-            got = (
-                f"names {', '.join(map(str, values)) or 'none'}" if isinstance(values, Mapping) else _described(values)
-            )
+            names = ", ".join(map(str, values)) if isinstance(values, Mapping) else ""
+            got = f"a dict of {names or 'nothing'}" if isinstance(values, Mapping) else _described(values)
             raise PluginError(
                 f"{code}: its loss returned {got}; expected a dict of scalar tensors, of which 'loss' is minimised"
             )

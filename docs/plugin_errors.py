@@ -1,0 +1,47 @@
+"""The page of a plugin's mistakes, from the table that the core's tests hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+TABLE = Path(__file__).parents[1] / "core" / "tests" / "hooks" / "broken_plugins.yaml"
+HEAD = """\
+<!-- Written by docs/generate.py from core/tests/hooks/broken_plugins.yaml; change it, run `nox -s docs -- --write`. -->
+
+# Mistakes in a plugin
+
+Each ends in one message, without a traceback (`--debug` shows it), and other recipes go on. Here the plugin is called
+`broken`; … stands for any text, and SITE for the folder where it is installed. `recipe plugin check` finds them too.
+
+A name that another plugin uses is no mistake: the core's own contribution keeps it, and any other is called
+`plugin/name`, as in `layout=broken/ddp` or `recipe run broken/tiny`. `recipe ls` shows the names as they are typed.
+"""
+PARTS = {
+    "ls": (
+        "Said by every command",
+        "The plugin is left out, and the message begins with `plugin 'broken' did not load and is left out:`.",
+    ),
+    "check": (
+        "Said by `recipe check`, and by `recipe run` before it starts",
+        "The code that a recipe and its parts name is looked up without importing it.",
+    ),
+    "run": ("Said by `recipe run`", "Before the first step, at it, or where training is complete."),
+}
+LEFT_OUT = "plugin 'broken' did not load and is left out: "
+
+
+def page() -> str:
+    """The whole page."""
+    cases = yaml.safe_load(TABLE.read_text(encoding="utf-8"))["cases"]
+    parts = [HEAD]
+    for when, (title, text) in PARTS.items():
+        rows = [_row(case) for case in cases if case["when"] == when]
+        parts.append("\n".join([f"## {title}\n\n{text}\n", "| mistake | message |", "|---|---|", *rows, ""]))
+    return "\n".join(parts)
+
+
+def _row(case: dict[str, str]) -> str:
+    said = case["said"].removeprefix(LEFT_OUT).replace("|", "\\|")
+    return f"| {case['what']} | `{said}` |"
