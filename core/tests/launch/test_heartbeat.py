@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +77,20 @@ def test_a_step_of_the_heartbeat_costs_little() -> None:
 
 def test_stacks_name_the_threads() -> None:
     end = threading.Event()
-    threads = [threading.Thread(target=end.wait, name=name) for name in ("feed_0", "watchdog-scribe")]
+    threads = [threading.Thread(target=end.wait, name=name) for name in ("feed_0", "watchdog-scribe", "signals")]
     for thread in threads:
         thread.start()
-    found = stacks()
+    with ThreadPoolExecutor(1, "idle") as pool:
+        pool.submit(int).result()
+        time.sleep(0.1)
+        found = stacks()
     end.set()
     for thread in threads:
         thread.join()
     assert found["MainThread"][-2].endswith("in test_stacks_name_the_threads")
     assert found["feed_0"][-1].endswith("in wait")
-    assert "watchdog-scribe" not in found
+    assert [name for name in found if name.startswith(("watchdog", "signals", "idle"))] == []
+    assert next(iter(found)) == "MainThread"
 
 
 def entry(rank: int, beat: int, process: str = "a", **more: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -94,6 +95,21 @@ def test_other_faults_of_one_machine(tmp_path: Path, fault: str, code: int, text
 def in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks' run folder and the mark of the fault are named from here."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_suspended_goes_on(tmp_path: Path) -> None:
+    """As a batch system does it, for longer than ``train.timeout``: all ranks, but not quite at the same moment."""
+    process = subprocess.Popen([*line("slow", 1, 3, "train.steps=12"), "--processes", "2"])
+    until(lambda: (tmp_path / "injected").exists() and steps(tmp_path) > 3)
+    ranks = [int(str(record(tmp_path, rank)["pid"])) for rank in range(2)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for rank in ranks:
+            os.kill(rank, number)
+            time.sleep(0.3)
+        time.sleep(TIMEOUT + 3 if number == signal.SIGSTOP else 0)
+    assert process.wait(60) == 0
+    assert steps(tmp_path) == 12
 
 
 on_two_hosts = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")

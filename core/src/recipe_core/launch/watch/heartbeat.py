@@ -16,7 +16,11 @@ LOADER, SAVE = "loader", "save"
 _FRAMES = 12
 """Innermost frames that a stack keeps."""
 WATCHERS = "watchdog"
-"""How the names of the threads begin that watch, and that no stack is taken of."""
+"""How the names of the threads begin that watch."""
+_SILENT = (WATCHERS, "signals")
+"""How the names of the threads begin that no stack is taken of."""
+_IDLE = "_worker"
+"""The function in which a thread of a pool waits for work."""
 
 
 class Activity(NamedTuple):
@@ -126,14 +130,14 @@ beat = Heartbeat()
 
 
 def stacks() -> dict[str, list[str]]:
-    """The Python stacks of all threads but those that watch, innermost frame last, by the threads' names."""
+    """The Python stacks of the threads at work, innermost call last, by the threads' names: the main thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    found = {}
-    for number, frame in sys._current_frames().items():
+    main, lines = threading.main_thread().ident, {}
+    for number, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
         name = names.get(number, f"thread {number}")
-        if not name.startswith(WATCHERS):
-            found[name] = _lines(frame)
-    return found
+        if not name.startswith(_SILENT) and frame.f_code.co_name != _IDLE:
+            lines[name] = _lines(frame)
+    return lines
 
 
 def _lines(frame: FrameType | None) -> list[str]:
