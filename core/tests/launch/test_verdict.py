@@ -115,7 +115,11 @@ def test_all_wait_for_each_other() -> None:
     waiting = [sight(rank, "barrier", waits=True) for rank in range(4)]
     found = judge(WAITING, None, *waiting[1:])
     assert (found.ranks, found.lost, found.speaker) == ((2, 3), True, 0)  # those of the other host
-    assert "rank 2 of 4 (host host-1) lives, but does not answer" in found.text
+    assert found.text.splitlines()[0] == (
+        "all 4 ranks live and wait for each other: the network between host-0 and host-1 is cut, or they call "
+        "different collectives"
+    )
+    assert "rank 2 of 4 (host host-1) has waited in 'barrier' of step 5 for 10 s" in found.text
     assert judge(WAITING, None, waiting[1]).ranks == (1,)
 
 

@@ -1,10 +1,12 @@
-"""``python faulty_rank.py FAULT RANK STEP WORDS``: ``recipe WORDS`` with the toy plugin, and a fault in one rank.
+"""``python faulty_rank.py FAULT RANK STEP WORDS``: ``recipe WORDS`` with the toy plugin, and a fault in some ranks.
 
-The fault happens in the step (from 1) of rank RANK; the file ``injected`` in the current folder gets its time then.
+The fault happens from step STEP (from 1) on, in the rank RANK, or in ``all``; the file ``injected`` in the current
+folder gets its time then.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -35,18 +37,19 @@ FAULTS: dict[str, tuple[type, str, Callable[[], None]]] = {
     "leave": (Toy, "forward", lambda: os._exit(0)),
     "exit": (Toy, "forward", lambda: sys.exit(0)),
     "crash": (Toy, "forward", lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "native": (Toy, "forward", lambda: ctypes.PyDLL(None).sleep(3600)),  # which keeps the interpreter's lock
     "slow": (Toy, "forward", lambda: time.sleep(0.4)),
     "save": (Checkpoints, "save", sleep),
 }
 
 
-def inject(fault: str, rank: int, step: int) -> None:
+def inject(fault: str, rank: str, step: int) -> None:
     """Have the method of ``fault`` do it from ``step`` on."""
     owner, name, action = FAULTS[fault]
     method = getattr(owner, name)
 
     def faulty(*args: Any, **kwargs: Any) -> Any:
-        if os.environ.get("RANK", "0") == str(rank) and beat.step >= step:
+        if rank in ("all", os.environ.get("RANK", "0")) and beat.step >= step:
             injected = Path("injected")
             if not injected.exists():
                 injected.write_text(str(time.time()))
@@ -59,5 +62,5 @@ def inject(fault: str, rank: int, step: int) -> None:
 if __name__ == "__main__":
     setattr(cli, "_registry", toy.registry)  # noqa: B010 - which mypy would not let be assigned
     setattr(supervisor, "Popen", ForkedRank)  # noqa: B010
-    inject(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    inject(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     sys.exit(cli.main(sys.argv[4:]))

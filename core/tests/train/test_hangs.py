@@ -17,23 +17,23 @@ import pytest
 from recipe_core.errors import ExitCode
 from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 
-TIMEOUT = 3.0
-"""``train.timeout`` of these runs."""
+TIMEOUT = 6.0
+"""``train.timeout`` of these runs; on a busy machine, ranks may need seconds to start."""
 LATEST = 15.0
 """Seconds after the timeout by which every survivor has ended."""
 RANK = str(Path(__file__).with_name("faulty_rank.py"))
 
 
-def line(fault: str, rank: int, step: int, *words: str) -> list[str]:
+def line(fault: str, rank: int | str, step: int, *words: str) -> list[str]:
     common = ["toy", f"train.timeout={TIMEOUT}", "--out", "run"]
     return [sys.executable, RANK, fault, str(rank), str(step), "run", *common, *words]
 
 
-def recipe(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def recipe(folder: Path, *arguments: str, rank: int | str = 1) -> subprocess.CompletedProcess[str]:
     """Two ranks on this machine."""
     return subprocess.run(
-        [*line(arguments[0], 1, 3, *arguments[1:]), "--processes", "2"],
-        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdin=subprocess.DEVNULL,
+        [*line(arguments[0], rank, 3, *arguments[1:]), "--processes", "2"],
+        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "RECIPE_GRACE": "1"}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
@@ -98,6 +98,22 @@ def in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, "all"])
+def test_native_code_that_keeps_the_interpreter(tmp_path: Path, rank: int | str) -> None:
+    """The rank can say nothing; the supervisor has it print its stack, and ends the run where no rank can."""
+    done = recipe(tmp_path, "native", rank=rank)
+    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+    if rank == 1:
+        assert done.returncode == ExitCode.STOPPED, done.stderr
+        assert "has given no sign of life" in done.stderr
+    else:
+        assert done.returncode == ExitCode.HUNG, done.stderr
+        assert "recipe: no rank has given a sign of life for" in done.stderr
+    log = (tmp_path / "run" / "logs" / "rank-1.log").read_text()
+    assert re.search(r'File ".*faulty_rank.py", line \d+ in <lambda>', log), log
+
+
+@pytest.mark.slow
 def test_a_run_that_is_suspended_goes_on(tmp_path: Path) -> None:
     """As a batch system does it, for longer than ``train.timeout``: all ranks, but not quite at the same moment."""
     process = subprocess.Popen([*line("slow", 1, 3, "train.steps=12"), "--processes", "2"])
@@ -137,7 +153,7 @@ def test_faults_of_one_of_two_hosts(
 ) -> None:
     with two_hosts() as hosts:
         processes = start(hosts, launcher, tmp_path, fault, rank)
-        wait(processes, survivors, tmp_path)
+        wait(processes, launcher, survivors, tmp_path)
         for survivor in survivors:
             assert text in said(tmp_path, launcher, survivor), said(tmp_path, launcher, survivor)
             if launcher == "ranks":  # torchrun's agents end with 1, whatever the ranks end with
@@ -155,11 +171,11 @@ def test_a_link_that_is_cut(tmp_path: Path, launcher: str) -> None:
         until(lambda: (tmp_path / "injected").exists() and steps(tmp_path) > 3)
         (tmp_path / "injected").write_text(str(time.time()))
         hosts.cut()
-        wait(processes, (0, 1), tmp_path)
+        wait(processes, launcher, (0, 1), tmp_path)
         for survivor, other in enumerate(("rank 1 of 2 (host second)", "rank 0 of 2 (host first)")):
             text = said(tmp_path, launcher, survivor)
-            assert f"{other} lives, but does not answer" in text or f"{other} has ended" in text, text
-            assert "the network between the ranks is cut" in text
+            assert "all 2 ranks live and wait for each other: the network between first and second is cut" in text, text
+            assert f"{other} has waited in " in text
 
 
 @pytest.mark.slow
@@ -170,7 +186,8 @@ def test_a_peer_that_never_comes(tmp_path: Path, missing: int) -> None:
         here = 1 - missing
         (tmp_path / "injected").write_text(str(time.time() + 5))  # PyTorch's import
         process = hosts.rank(here, line("none", 0, 0), tmp_path)
-        wait([process], (0,), tmp_path)
+        process.wait(60)
+        assert since_the_fault(tmp_path) < TIMEOUT + LATEST
         text = (tmp_path / f"rank-{here}.txt").read_text()
         assert f"rank {missing} of 2 has not come within {TIMEOUT:g} s" in text, text
         assert process.returncode == ExitCode.STOPPED
@@ -188,7 +205,7 @@ def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:
         (tmp_path / "injected").write_text(str(time.time()))
         hosts.cut()
         (hosts.first, hosts.second)[lost].kill()
-        wait(processes, (1 - lost,), tmp_path)
+        wait(processes, launcher, (1 - lost,), tmp_path)
         name = ("first", "second")[lost]
         text = said(tmp_path, launcher, 1 - lost)
         assert f"rank {lost} of 2 (host {name}) has given no sign of life for" in text, text
@@ -235,9 +252,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def wait(processes: list[subprocess.Popen[bytes]], survivors: tuple[int, ...], folder: Path) -> None:
-    """Wait for the survivors; each ends in time."""
+def wait(processes: list[subprocess.Popen[bytes]], launcher: str, survivors: tuple[int, ...], folder: Path) -> None:
+    """Wait for the ranks that survive; each ends in time.
+
+    The agents of torchrun may outlive them: for a minute they ask a store that is not there any more.
+    """
     until(lambda: (folder / "injected").exists())
-    for survivor in survivors:
-        processes[survivor].wait(60)
+    for rank in survivors:
+        until(lambda rank=rank: processes[rank].poll() is not None or f"(rank {rank})" in said(folder, launcher, rank))
         assert since_the_fault(folder) < TIMEOUT + LATEST
+        if launcher == "ranks":
+            processes[rank].wait(5)

@@ -22,6 +22,7 @@ from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.failures import Failure
 from recipe_core.launch.stop import SIGNALS
 from recipe_core.launch.tee import Output
+from recipe_core.launch.watch.silence import INTERVAL, Silence
 
 STORE = "RECIPE_STORE"
 """Environment variable: the file through which the ranks of one machine meet."""
@@ -202,7 +203,10 @@ class _Supervisor:
         self._killed = False
         """The second Ctrl-C came."""
         self._failed_at: float | None = None
-        self._measures = [(grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
+        self._silence = Silence(logs, processes)
+        self._hung: Failure | None = None
+        """All ranks are silent."""
+        self._measures = [(grace, signal.SIGQUIT), (grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
         """Signals still to send to the ranks that outlive a failed one, with the seconds after the failure."""
 
     def start(self, argv: list[str], store: Path) -> None:
@@ -249,7 +253,7 @@ class _Supervisor:
             for output in self._outputs:
                 selector.register(output.pipe, selectors.EVENT_READ, output)
             while self._running():
-                for key, _ in selector.select(self._press()):
+                for key, _ in selector.select(self._press() or INTERVAL):
                     if key.data is None:
                         self._forward(signals.recv(4096))
                     elif not key.data.pump():
@@ -274,7 +278,7 @@ class _Supervisor:
 
     def _press(self) -> float | None:
         """Take the measures that are due against ranks that outlive a failed one; seconds until the next is due."""
-        if not any(rank.process.returncode for rank in self._ranks):
+        if not any(rank.process.returncode for rank in self._ranks) and not self._all_silent():
             return None
         now = time.monotonic()
         if self._failed_at is None:
@@ -285,8 +289,15 @@ class _Supervisor:
                 return self._failed_at + after - now
             self._measures.pop(0)
             for rank in self._ranks:
-                rank.stop(number)
+                if number != signal.SIGQUIT or self._silence.can_tell(rank.number, rank.process.pid):
+                    rank.stop(number)
         return None
+
+    def _all_silent(self) -> bool:
+        running = {rank.number: rank.process.pid for rank in self._ranks if rank.ended is None}
+        if self._hung is None and (text := self._silence.look(running)):
+            self._hung = Failure(time.time(), text, None, ExitCode.HUNG)
+        return self._hung is not None
 
     def kill(self) -> None:
         """Kill whatever still runs."""
@@ -309,6 +320,9 @@ class _Supervisor:
         if self._killed:
             print("recipe: killed by the second Ctrl-C; nothing was saved", file=sys.stderr)
             return 128 + signal.SIGINT
+        if self._hung is not None:
+            print(f"recipe: {self._hung.message}; they are in {self._logs}", file=sys.stderr)
+            return self._hung.exit_code
         causes = [(failure, rank) for rank in self._ranks if (failure := rank.failure(self._received))]
         if not causes:
             return 0

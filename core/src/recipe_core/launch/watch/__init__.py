@@ -3,5 +3,5 @@
 ``heartbeat.py``: what each thread of a rank is doing; the training loop calls it. ``watchdog.py``: the threads that
 look at it; read it second. ``board.py``: the files through which ranks see each other's heartbeats; ``flight.py``:
 collectives under way; ``verdict.py``: which rank the others wait for. ``pace.py``: the slowest rank. ``alert.py``:
-``train.on_hang``.
+``train.on_hang``. ``silence.py``: the supervisor's part.
 """

@@ -12,6 +12,7 @@ MAIN = "main"
 """The lane of the thread that trains; that of a save beside it is named after its activity."""
 _SHOWN = 8
 """So many ranks are named; the others are counted."""
+_GOES_ON = "More may be in its log; the same line goes on from the last checkpoint"
 _THREADS = 4
 """So many stacks are shown of a rank."""
 
@@ -98,11 +99,7 @@ class Case:
         mine = _lane(self.mine, self.lane)
         if self.rank not in phrases and mine.get("waits"):
             lines.append(f"{self._named(self.rank)} {_doing(mine)}")
-        lines.append(
-            "What is known of it is in its log; the same line goes on from the last checkpoint"
-            if lost
-            else f"If it was only slow, raise train.timeout ({self.timeout:g} s)"
-        )
+        lines.append(_GOES_ON if lost else f"If it was only slow, raise train.timeout ({self.timeout:g} s)")
         if not lost:
             for rank in list(phrases)[:_SHOWN]:
                 lines += _stacks(rank, self._record(rank))
@@ -112,7 +109,7 @@ class Case:
         return self.mine if rank == self.rank else self.sights[rank].record or {}
 
     def _all_wait(self, others: Mapping[int, Sight]) -> Verdict:
-        """Every rank lives and waits: name those that are behind; where none is, those on the other hosts."""
+        """Every rank lives and waits: name those that are behind; where none is, all, and their hosts."""
         records = {rank: sight.record for rank, sight in others.items() if sight.record is not None}
         places = {rank: _place(record) for rank, record in {**records, self.rank: self.mine}.items()}
         if (least := min(places.values())) != max(places.values()):
@@ -122,14 +119,19 @@ class Case:
                 if place == least
             }
             return self._verdict(phrases, lost=False)
+        hosts = list(dict.fromkeys(str(self._record(rank).get("host")) for rank in sorted(places)))
+        lines = [
+            f"all {len(places)} ranks live and wait for each other: the network between "
+            f"{' and '.join(hosts[:_SHOWN]) if len(hosts) > 1 else 'them'} is cut, or they call different collectives",
+            *(
+                f"{self._named(rank)} {_doing(_lane(self._record(rank), self.lane))}"
+                for rank in sorted(places)[:_SHOWN]
+            ),
+            _GOES_ON,
+        ]
         here = self.mine.get("host")
-        away = {rank: record for rank, record in records.items() if record.get("host") != here} or records
-        phrases = {
-            rank: f"lives, but does not answer: it {_doing(_lane(record, self.lane))} too, so that the network between "
-            "the ranks is cut, or they call different collectives"
-            for rank, record in away.items()
-        }
-        return self._verdict(phrases, lost=True)
+        away = tuple(rank for rank, record in records.items() if record.get("host") != here) or tuple(records)
+        return Verdict(away, True, "\n".join(lines), self._speaker(dict.fromkeys(away, "")))
 
     def _named(self, rank: int) -> str:
         if len(self.sights) == 1:

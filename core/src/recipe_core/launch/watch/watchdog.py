@@ -8,7 +8,9 @@ threads, and where one has waited for ``train.timeout`` it has the case judged
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import socket
 import sys
 import threading
@@ -20,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from recipe_core.errors import HungError, LostRankError, RecipeError
+from recipe_core.launch import failures
 from recipe_core.launch.failures import chain, exit_code, explain, record_failure
 from recipe_core.launch.watch import alert, flight
 from recipe_core.launch.watch.board import Board, Sight
@@ -84,6 +87,7 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         beat.reset()
+        _answer_with_stacks()
         targets = {"scribe": self._scribe, "watch": self._watch} if self._board else {"watch": self._watch}
         for name, target in targets.items():
             thread = threading.Thread(target=target, name=f"{WATCHERS}-{name}", daemon=True)
@@ -290,6 +294,16 @@ class Watchdog:
                 "ranks": verdict.ranks, "lost": verdict.lost, "text": verdict.text, "speaker": verdict.speaker
             }  # fmt: skip
         return ended
+
+
+def _answer_with_stacks() -> None:
+    """Have SIGQUIT print all Python stacks, for our supervisor, which asks so; native code cannot keep it from that.
+
+    Under other launchers the signal ends the process, as Ctrl-\\ at a terminal means it.
+    """
+    if failures.FILE in os.environ and hasattr(signal, "SIGQUIT"):
+        with suppress(OSError, ValueError, RuntimeError, AttributeError):  # no stderr, or none with a descriptor
+            faulthandler.register(signal.SIGQUIT, all_threads=True)
 
 
 def _error(verdict: Verdict) -> RecipeError:
