@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from torch import nn
 
 from recipe_core.errors import ConfigError, PluginError
-from recipe_core.hooks.specs import Stages, Structure
+from recipe_core.hooks.specs import Model, Stages, Structure
 from recipe_core.layouts.stages import Tie, cut
 
 ENDS = Stages(first=("words", "places"), last=("norm", "words"))
@@ -103,3 +105,16 @@ def test_a_tied_module_that_no_stage_has_is_refused() -> None:
 def test_what_cannot_be_cut(structure: Structure, count: int, message: str) -> None:
     with pytest.raises((ConfigError, PluginError), match=message):
         cut(Net(), structure, 0, count)
+
+
+def stages_of(layers: int) -> Stages | None:
+    return Stages(first=("words",), last=("norm",)) if layers > 1 else None
+
+
+def test_stages_may_follow_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stages_of_a_test", sys.modules[__name__])
+    model = Model(name="net", build="stages_of_a_test:none", blocks="blocks.*", stages="stages_of_a_test:stages_of")
+    assert model.structure(2).stages == Stages(first=("words",), last=("norm",))
+    assert model.structure(1).stages is None
+    given = Model(name="net", build="stages_of_a_test:none", stages=ENDS)
+    assert given.structure(1).stages == ENDS

@@ -1,9 +1,12 @@
 """Learning rates against transformers' schedules and against numbers worked out by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from recipe_core import Train
+from recipe_core.settings import schedule
 from recipe_core.settings.schedule import learning_rate
 
 
@@ -51,13 +54,38 @@ def test_polynomial_takes_warmup_steps_and_a_smallest_rate() -> None:
     assert learning_rate(train, 8) == learning_rate(train, 50) == 0.5
 
 
+def wsd(steps: int, *, train: dict[str, Any] | None = None, **settings: Any) -> list[float]:
+    rate = schedule.wsd(schedule.Wsd(**settings), Train(steps=steps, lr=1.0, **(train or {})))
+    return [rate(step) for step in range(steps + 2)]
+
+
+def test_wsd_warms_up_stays_and_decays() -> None:
+    short = {"warmup_steps": 2, "min_lr": 0.2}
+    assert wsd(10, decay_steps=4, train=short) == pytest.approx(
+        [0, 0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0.2], abs=1e-12
+    )
+    assert wsd(10, decay_ratio=0.4, train=short) == wsd(10, decay_steps=4, train=short)
+    assert wsd(4, decay_steps=4, shape="sqrt") == pytest.approx([1, 0.5, 1 - 0.5**0.5, 1 - 0.75**0.5, 0, 0])
+    assert wsd(4, decay_steps=4, shape="cosine") == rates(Train(steps=4, lr=1.0, schedule="cosine")) + [0, 0]
+
+
+def test_wsd_without_a_decay_and_with_one_that_begins_in_the_warm_up() -> None:
+    assert wsd(4, decay_ratio=0.0) == [1.0] * 6
+    assert wsd(4, decay_steps=9, train={"warmup_steps": 2}) == [0, 0.5, 1.0, 0.5, 0.0, 0.0]
+
+
+def test_a_run_stopped_in_the_stable_phase_of_wsd_may_become_longer() -> None:
+    short, long = (wsd(steps, decay_steps=4, train={"warmup_steps": 3}) for steps in (20, 40))
+    assert short[:17] == long[:17]
+
+
 @pytest.mark.peer
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_equals_transformers(schedule: str) -> None:
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_equals_transformers(name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    train = Train(steps=50, warmup_steps=7, lr=3e-4, schedule=schedule)  # type: ignore[arg-type]
+    train = Train(steps=50, warmup_steps=7, lr=3e-4, schedule=name)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=train.lr)
-    peer = transformers.get_scheduler(schedule, optimizer, num_warmup_steps=7, num_training_steps=50)
+    peer = transformers.get_scheduler(name, optimizer, num_warmup_steps=7, num_training_steps=50)
     theirs = []
     for _ in range(train.steps):
         theirs.append(peer.get_last_lr()[0])

@@ -95,19 +95,18 @@ def _memory(job: Job, figures: Estimate, world_size: int, target: Target | None)
     rows = [
         ("weights", figures.weights),
         ("gradients", figures.gradients),
-        *([("optimizer states", figures.optimizer)] if job.optimizer.spec.facts else []),
+        ("optimizer states", figures.optimizer if job.optimizer.spec.facts else None),
         ("activations", figures.activations),
         ("logits", figures.logits),
         *([("between stages", figures.passed)] if figures.passed else []),
         ("total", figures.memory),
         *([("in the host's memory", figures.host)] if figures.host else []),
     ]
-    if not job.optimizer.spec.facts:
-        rows.append((f"and the states of {job.optimizer.spec.name}, not known", 0))
     widths = train.precision + _STATES[train.optimizer_states]
     inside = ", activation checkpointing" if train.activation_checkpointing else ""
     head = f"of one process ({widths}, micro batch {train.micro_batch}{inside}{_layout(job, world_size)})"
-    body = [(f"  {name}", _bytes(count)) for name, count in rows]
+    unknown = f"not known: {job.optimizer.spec.name} says nothing of itself (facts)"
+    body = [(f"  {name}", unknown if count is None else _bytes(count)) for name, count in rows]
     if target is not None:
         return [("memory", head), *body, *_on_target(job, figures, target)]
     return [("memory", head), *body, *_compared(figures, memory(job.train.device), world_size)]

@@ -76,7 +76,7 @@ def _division_problems(layout: Part[Layout], model: Part[Model], facts: Facts, a
     spec, tp, pp = model.spec, axes.get("tp", 1), axes.get("pp", 1)
     if tp > 1 and not spec.plan:
         yield f"layout.tp: model {spec.name!r} has no tensor plan; choose layout=ddp, zero1 or fsdp"
-    if pp > 1 and spec.stages is None:
+    if pp > 1 and spec.structure(model.config).stages is None:
         yield f"layout.pp: model {spec.name!r} names no stages of a pipeline; choose layout=ddp, zero1 or fsdp"
     try:
         known, data = facts.model, facts.data
