@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from recipe_core.errors import ConfigError
-from recipe_core.settings.values import NotPlainError, Reader, plain
+from recipe_core.settings.plain import NotPlainError, plain
+from recipe_core.settings.values import Reader
 
 __all__ = ["fill", "flat", "from_words", "merge", "overrides", "plain"]
 

@@ -15,22 +15,17 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, replace
-from datetime import date
 from functools import cache
 from pathlib import PurePath
 from typing import Any
 
 from recipe_core.errors import did_you_mean
 from recipe_core.files import remote
+from recipe_core.settings.plain import plain
 
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 """YAML 1.1's words for true and false. Not 1 and 0, which are mostly meant for another setting."""
-_INDEX = re.compile(r"\[\d+\]")
 _EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
-
-
-class NotPlainError(ValueError):
-    """A value that YAML cannot hold."""
 
 
 @cache
@@ -85,15 +80,14 @@ class Reader:
         for name in (name for name in value if name not in known):
             self.unknown.append(f"{where}.{name}: no such setting{did_you_mean(name, known)} ({listed})")
         for item in (item for item in dataclasses.fields(kind) if item.init):
-            name, path, reader = item.name, f"{where}.{item.name}", replace(self, local=False)
+            name, path, anywhere = item.name, f"{where}.{item.name}", replace(self, local=False)
             if name in value:
-                reader = self if not item.metadata.get("remote") else reader
-                values[name] = reader.read(known[name], value[name], path)
+                values[name] = (anywhere if item.metadata.get("remote") else self).read(known[name], value[name], path)
             elif item.default is MISSING and item.default_factory is MISSING:
                 self.wrong.append(f"{path}: is missing, and has no default")
             else:  # which may be 2 where a float is declared
                 default = item.default_factory() if item.default_factory is not MISSING else item.default
-                values[name] = reader.read(known[name], plain(default), path)
+                values[name] = anywhere.read(known[name], plain(default), path)
         return self._built(kind, values, where) if len(self.wrong) == before else None
 
     def _built(self, kind: Any, values: Mapping[str, Any], where: str) -> Any:
@@ -102,8 +96,7 @@ class Reader:
         except (ValueError, AssertionError) as error:  # of __post_init__
             self.wrong.extend(_under(where, line) for line in str(error).splitlines())
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-            reason = f"({type(error).__name__}: {error})"
-            self.wrong.append(f"{where}: {kind.__name__} takes no such settings {reason}")
+            self.wrong.append(f"{where}: {kind.__name__} takes no such settings ({type(error).__name__}: {error})")
 
     def _mapping(self, members: Sequence[Any], value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
@@ -119,7 +112,7 @@ class Reader:
         each = [members[min(i, len(members) - 1)] if fixed else members[0] for i in range(len(value))]
         items = [self.read(kind, value[i], f"{where}[{i}]") for i, kind in enumerate(each)]
         if fixed and len(items) != len(members):
-            count = f"{len(members)} value{'s' if len(members) != 1 else ''}"
+            count = f"{len(members)} value{'s' * (len(members) != 1)}"
             return self._refuse(count, [_loaded(item) for item in value], where)
         return shape(items) if shape in (tuple, set, frozenset) else items
 
@@ -146,7 +139,8 @@ class Reader:
 
     def _scalar(self, kind: Any, value: Any, where: str) -> Any:
         if self.local and isinstance(value, str) and "://" in value:
-            self.remote.append(f"{_INDEX.sub('', where)}: {remote(value)}")
+            setting = re.sub(r"\[\d+\]$", "", where)
+            self.remote.append(f"{setting}: {remote(value)}")
         try:
             return _scalar(kind, value)
         except (ValueError, OverflowError):
@@ -154,34 +148,6 @@ class Reader:
             names = [option for option in _options(kind) if isinstance(option, str)]
             near = did_you_mean(value, names) if isinstance(value, str) else ""
             return self._refuse("a finite number" if infinite else _expected(kind), value, where, near)
-
-
-def plain(value: Any) -> Any:
-    """Return dataclasses, paths, tuples and the like as plain data, which YAML and JSON can hold.
-
-    Raises:
-        NotPlainError: they cannot hold ``value``.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(plain, value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, date):  # as which YAML reads 2024-01-31
-        return value.isoformat()
-    for base in (bool, int, float, str):
-        if isinstance(value, base):
-            return base(value)
-    if value is None:
-        return None
-    raise NotPlainError(f"expected what YAML can hold, got {value!r}")
 
 
 def _scalar(kind: Any, value: Any) -> Any:
@@ -220,10 +186,9 @@ def _flow(value: Any, bracket: str) -> Any:
         return value
     import yaml
 
-    try:
+    with suppress(yaml.YAMLError):
         return yaml.load(value, Loader=yaml.BaseLoader)  # which makes nothing but text of what it reads
-    except yaml.YAMLError:
-        return value
+    return value
 
 
 def _under(path: str, line: str) -> str:
@@ -267,7 +232,6 @@ def _is_union(kind: Any) -> bool:
 
 
 def _loaded(item: Any) -> Any:
-    """Return text that is a number as that number."""
     for number in (int, float) if isinstance(item, str) else ():
         with suppress(ValueError):
             return number(item)
