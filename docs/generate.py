@@ -27,6 +27,7 @@ from recipe_core.errors import ExitCode
 from recipe_core.hooks.registry import PartKind, Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
+from recipe_core.launch.launchers.site import Site
 
 REFERENCE = Path(__file__).parent / "reference"
 PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/pyproject.toml"))
@@ -36,6 +37,16 @@ HEAD = """\
 # Settings
 
 Every setting can be given on the line as `section.setting=value`, and in a YAML file as `recipe show` prints it.
+"""
+SITE_HEAD = """\
+<!-- Written by docs/generate.py from the settings classes; change those and run `nox -s docs -- --write`. -->
+
+# The site profile
+
+A site profile describes the machines that `recipe submit` and `recipe check` are meant for: one YAML file. `--site
+FILE` names it, else the variable `RECIPE_SITE`; else it is `site.yaml` in your folder of settings (on Linux
+`~/.config/recipe`).
+Unknown keys are refused. It holds these settings, and beside them a section for each launcher that you use:
 """
 CODES_HEAD = """\
 <!-- Written by docs/generate.py from recipe_core.errors.ExitCode; change that and run `nox -s docs -- --write`. -->
@@ -174,6 +185,18 @@ def exit_codes() -> str:
     return CODES_HEAD + "\n".join(rows) + "\n" + CODES_TAIL
 
 
+def site_profile(registry: Registry) -> str:
+    """The page of the site profile."""
+    parts = [SITE_HEAD, table(Site)]
+    for name in registry.names("launcher"):
+        parts += [
+            f"## {name}",
+            sentence(registry.get("launcher", name).summary),
+            table(registry.get("launcher", name).config),
+        ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
 def composition(recipe: Recipe) -> str:
     """The parts of a recipe, and what its variants change."""
     parts = {"model": recipe.model, "data": recipe.data, "layout": recipe.layout, "checkpoint": recipe.checkpoint}
@@ -206,6 +229,7 @@ def main(words: list[str]) -> int:
     pages = {
         REFERENCE / "settings.md": page(ours()),
         REFERENCE / "exit-codes.md": exit_codes(),
+        REFERENCE / "site-profile.md": site_profile(ours()),
         REFERENCE / "api.md": api.page(),
         REFERENCE / "plugin-errors.md": plugin_errors.page(),
         **roles.pages(),

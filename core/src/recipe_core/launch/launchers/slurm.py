@@ -25,9 +25,13 @@ class Slurm:
     """Section ``slurm`` of a site profile. What is empty or 0 is not asked for, and the cluster's default counts."""
 
     partition: str = ""
+    """Partition of the cluster, as ``sinfo`` lists them."""
     account: str = ""
+    """Account that the time is charged to."""
     qos: str = ""
+    """Quality of service."""
     constraint: str = ""
+    """Features that the nodes must have."""
     gpus_per_process: int = 0
     """GPUs for each process; the job asks for the GPUs of a whole node (``--gpus-per-node``)."""
     gpu_type: str = ""

@@ -33,6 +33,7 @@ class Kubernetes:
     gpu_resource: str = "nvidia.com/gpu"
     """Name of the devices as a resource."""
     gpus_per_process: int = 1
+    """Devices for each process; 0: none are asked for."""
     cpus_per_process: int = 0
     """Processor cores for each process; 0: not asked for."""
     node_memory_gb: int = 0
