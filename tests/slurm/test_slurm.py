@@ -35,7 +35,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{info.parent}{os.pathsep}{Path(__file__).parent}")
+        patch.setenv("PYTHONPATH", str(info.parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         patch.setenv("RECIPE_PLUGINS", "slow_toy")
         patch.setenv("RECIPE_SITE", str(folder / "site.yaml"))
         patch.chdir(folder)
@@ -76,7 +77,7 @@ def ended(here: Cluster, job: str, seconds: float = 240) -> str:
 
 def log(out: str) -> str:
     """What rank 0 and the scripts of a run printed, for the message of a failure."""
-    return "\n".join(path.read_text()[-3000:] for path in sorted((Path(out) / "logs").iterdir()))
+    return "\n".join(path.read_text()[-3000:] for path in sorted((Path(out) / "logs").glob("*.log")))
 
 
 def finished(here: Cluster, out: str, job: str, *, restarts: int) -> None:

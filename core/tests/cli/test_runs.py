@@ -193,14 +193,14 @@ def test_logs_are_of_the_rank_that_is_asked_for(typed: Typed, out: Path) -> None
     assert typed("logs", str(out))[1] == "setup failed\n"
     (logs / "rank-0.log").write_text("one\ntwo\nthree\n")
     (logs / "rank-1.log").write_text("other\n")
-    (logs / "slurm-12.10.log").write_text("tenth\n")
+    (logs / "rank-10.log").write_text("tenth\n")
     assert typed("logs", str(out))[1] == "one\ntwo\nthree\n"
     assert typed("logs", str(out), "--lines", "2")[1] == "two\nthree\n"
     assert typed("logs", str(out), "--rank", "1")[1] == "other\n"
     assert typed("logs", str(out), "--rank", "10")[1] == "tenth\n"
     assert typed("logs", str(out), "--rank", "2")[0] == 2
     os.utime(logs / "rank-0.log", (1, 1))
-    (logs / "slurm-13.0.log").write_text("newer\n")
+    (logs / "slurm-13.log").write_text("newer\n")
     assert typed("logs", str(out))[1] == "newer\n"
 
 

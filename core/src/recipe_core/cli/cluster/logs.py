@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from recipe_core.errors import DataError
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
 
-_LOG = re.compile(r"(?:rank-|slurm-\d+\.)(\d+)\.log")
+_TOGETHER = 30.0
+"""Seconds by which a script's log, which has the ranks' lines too, may be newer than theirs while they write."""
 _POLL, _ASK = 0.3, 5.0
 """Seconds between looks at the file, and between questions whether the run still goes on."""
 
@@ -44,12 +44,19 @@ def add_logs_command(group: click.Group, debug: Callable[[Any], Any], registry: 
 
 
 def newest_log(out: Path, rank: int) -> Path | None:
-    """The log of a rank that was written last; of rank 0 also that of a job's script; None where there is none."""
-    names = [(path, _LOG.fullmatch(path.name)) for path in (out / "logs").glob("*.log")]
-    logs = [path for path, name in names if name is not None and int(name[1]) == rank]
-    if not logs and rank == 0:  # the job was started, and no rank yet
-        logs = [path for path, _ in names if path.name.startswith("slurm-")]
-    return max(logs, key=lambda path: path.stat().st_mtime, default=None)
+    """The log of a rank; for rank 0 that of the job's script, where no rank has begun since. None: there is none."""
+    own = out / "logs" / f"rank-{rank}.log"
+    scripts = list((out / "logs").glob("slurm-*.log"))
+    if out.name.startswith("seed-"):  # of an array, whose scripts log side by side
+        scripts += (out.parent / "logs").glob(f"slurm-*_{out.name.removeprefix('seed-')}.log")
+    script = max(scripts, key=_written, default=None)
+    if not own.exists():
+        return script if rank == 0 else None
+    return script if script is not None and rank == 0 and _written(script) > _written(own) + _TOGETHER else own
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def _print(registry: Callable[[], Registry], out: Path, rank: int, lines: int | None, follow: bool) -> None:

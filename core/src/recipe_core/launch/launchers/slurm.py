@@ -164,8 +164,7 @@ if [ -e "$stop" ]; then exit 0; fi
 
 # Signals are for the ranks, which save and end; this script waits for them.
 trap : TERM INT HUP USR1 USR2
-{_srun(submission, config)} --open-mode=append --output="${{run//%/%%}}/logs/slurm-$SLURM_JOB_ID.%t.log" \\
-    "${{recipe[@]}}" run "$run/job.yaml" --out "$run"
+{_srun(submission, config)} --label "${{recipe[@]}}" run "$run/job.yaml" --out "$run"
 code=$?
 
 # 75: stopped before the end, and to be started again.
