@@ -45,7 +45,12 @@ SMALL = {
 """Words of a command that take long, as patterns, and what runs in their place."""
 SHARDS = "sequence=64 max_predictions=10"
 """As long as the model of ``bert_dp:tiny`` takes them."""
-PARSED = {"torchrun": "several machines", "srun": "several machines", "sst2": "a hub"}
+PARSED = {
+    "precompile": "a device that compiles",
+    "torchrun": "several machines",
+    "srun": "several machines",
+    "sst2": "a hub",
+}
 """Words of lines that cannot run here, and what they need."""
 
 
