@@ -139,6 +139,7 @@ def bash(tmp_path: Path) -> Path:
                 "convert",
                 "merge",
                 "doctor",
+                "plugin",
                 "completion",
             ],
         ),

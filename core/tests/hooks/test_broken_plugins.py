@@ -145,3 +145,18 @@ def test_a_part_by_its_full_name_goes_into_job_and_checkpoint_and_is_found_again
     code, out, err = say("ls")
     assert (code, err) == (0, "recipe: layout 'ddp' is the core's own; that of plugin 'broken' goes by broken/ddp\n")
     assert re.search(r"^  broken/ddp +broken$", out, re.MULTILINE)
+
+
+def test_check_compares_facts_where_it_builds_the_model_anyway(site: Path, say: Say) -> None:
+    """A model of ``deferred`` is built without values where check looks at a run folder or a start."""
+    install(site, None)
+    assert say("run", "broken", "train.stop_after=1", "--out", "out")[0] == 0
+    changed(site, "facts", "parameters=2 * (4 * 4 + 4)", "parameters=5")
+    plugin = site / "broken" / "plugin.py"
+    plugin.write_text(plugin.read_text().replace("blocks=", "deferred=True, blocks=", 1))
+    code, _, err = say("check", "broken", "--out", "out")
+    assert (code, err) == (
+        2,
+        "recipe check: model 'net': its facts (broken.facts:facts) say parameters=5, and the module has 40. "
+        "Estimates would be wrong; mend the plugin\n",
+    )

@@ -21,19 +21,20 @@ from recipe_core.train.resume import start_problems
 
 def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
     """Everything that a run of ``job`` in ``out`` would fail by."""
-    messages = division_problems(job, world_size) if {"tp", "pp"} & job.axes(world_size).keys() else []
+    ours = job.recipe.run == Recipe.run
+    messages = division_problems(job, world_size) if ours or {"tp", "pp"} & job.axes(world_size).keys() else []
     if out is not None and (out / "job.yaml").exists():
         try:
             require_own(out, job)
         except RecipeError as error:
             messages.append(str(error))
-    if job.recipe.run == Recipe.run and not (out is not None and steps(out)):
+    if ours and not (out is not None and steps(out)):
         messages += start_problems(job)
     return messages
 
 
 def division_problems(job: Job, world_size: int) -> list[str]:
-    """Problems with the tensor plan or the stages of the model; none for a model that holds values."""
+    """Problems of the model against its facts, its tensor plan and its stages; none for a model that holds values."""
     if not job.model.spec.deferred:
         return []
     return [str(error) for error in _tried(job, job.axes(world_size))]
@@ -41,8 +42,12 @@ def division_problems(job: Job, world_size: int) -> list[str]:
 
 def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
     structure, tp, pp = job.structure(), axes.get("tp", 1), axes.get("pp", 1)
-    with torch.device("meta"):
-        module, _ = build_model(job.model, job.model_facts())
+    try:
+        with torch.device("meta"):
+            module, _ = build_model(job.model, job.model_facts())
+    except RecipeError as error:
+        yield error
+        return
     if tp > 1:
         even = job.layout.config.data != "ddp" and axes["dp"] > 1
         try:
