@@ -20,6 +20,7 @@ import torch
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.sealed import sealed, unsealed
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
@@ -161,6 +162,21 @@ def test_a_format_gets_the_context_of_the_run(tmp_path: Path) -> None:
     assert contexts == [run, SaveContext(train=Train(lr=0.5), writer=print)]
     with pytest.raises(dataclasses.FrozenInstanceError):
         contexts[0].train = None  # type: ignore[misc]
+
+
+def test_indexed_state_has_the_rate_of_the_run() -> None:
+    """Of any schedule: of one that only the job knows too."""
+    weight, states = torch.zeros(2, 2), {"weight": {"exp_avg": torch.zeros(2, 2)}}
+    train = Train(lr=0.5, schedule="of a plugin")
+    context = SaveContext(train=train, rate=lambda step: 0.125 * step)
+    written = indexed_state(states, {"weight": weight}, context, 3, "a format")
+    assert [group["lr"] for group in written["param_groups"]] == [0.375, 0.375]
+    assert scheduled(context, 3)["_last_lr"] == [0.375, 0.375]
+    plain = SaveContext(train=Train(lr=0.5, schedule="constant"))
+    assert scheduled(plain, 3)["_last_lr"] == [0.5, 0.5]
+    assert scheduled(NO_RUN, 3) == {}
+    with pytest.raises(CheckpointError, match="that of the schedule 'of a plugin' is not known here: install"):
+        scheduled(SaveContext(train=train), 3)
 
 
 def test_a_format_without_load_is_for_conversion(tmp_path: Path) -> None:

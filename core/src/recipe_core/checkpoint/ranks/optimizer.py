@@ -169,7 +169,15 @@ def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[s
 
 
 def _rate(context: SaveContext, train: Train, step: int) -> float:
-    return learning_rate(train, step) if context.rate is None else context.rate(step)
+    if context.rate is not None:
+        return context.rate(step)
+    try:
+        return learning_rate(train, step)
+    except KeyError:
+        raise CheckpointError(
+            f"the learning rate is kept beside the optimizer, and that of the schedule {train.schedule!r} is not known "
+            "here: install the plugin that has it, or convert weights alone (--drop optimizer)"
+        ) from None
 
 
 def _settings(train: Train, rate: float, step: int, decay: float) -> dict[str, Any]:

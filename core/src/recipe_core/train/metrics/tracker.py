@@ -13,7 +13,9 @@ from recipe_core.train.metrics.curves import Row
 
 POSITIONS = ("step", "consumed_samples")
 """Keys of a row that are positions rather than measurements."""
-SYSTEM = ("peak_memory", "graphs_compiled", "host_transfers")
+SYSTEM = (
+    "peak_memory", "graphs_compiled", "host_transfers", "slowest_rank", "slowest_rank_seconds", "median_rank_seconds",
+)  # fmt: skip
 """Measurements of the process and its devices."""
 SPEEDS = ("seconds", "mfu")
 """Speeds, beside all that are per second."""
