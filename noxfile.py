@@ -190,10 +190,10 @@ def csrc_sanitized(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """The tests that compare with megatron-core, pytorch-optimizer, scikit-learn and transformers."""
+    """The tests that compare with megatron-core, pytorch-optimizer, scikit-learn and transformers, and with schemas."""
     install(
         session, *FOLDERS, *EXAMPLES, *TESTING,
-        "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
+        "jsonschema", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
     )  # fmt: skip
     test(session, "-m", "peer", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 

@@ -174,9 +174,12 @@ def test_a_path_that_a_shell_would_take_apart_is_one_to_slurm(here: Cluster) -> 
     assert {path.name for path in (Path(name) / "logs").iterdir()} >= {f"slurm-{job}.log"}
 
 
-def test_an_array_trains_a_seed_in_each_folder(here: Cluster) -> None:
-    job = submit(here, "array", "--array", "2", "train.steps=10", seconds=0.0)
-    here.wait(lambda: set(here.state(job).split()) == {"COMPLETED"}, 240, "end of the array")
-    first, second = curve("array/seed-0"), curve("array/seed-1")
-    assert len(first) == len(second) == 10
-    assert first != second
+def test_an_array_trains_a_seed_in_each_folder_and_one_of_them_is_stopped(here: Cluster) -> None:
+    job = submit(here, "array", "--array", "3")
+    underway(here, "array/seed-0")
+    here.recipe("stop", "array/seed-1")
+    here.wait(lambda: set(here.state(job).split()) <= {*ENDED}, 400, "end of the array")
+    assert curve("array/seed-0") == curve("uninterrupted")
+    assert facts(here, "array/seed-1")["state"] in ("stopped", "new")
+    assert facts(here, "array/seed-2")["state"] == "finished"
+    assert curve("array/seed-2") != curve("array/seed-0")

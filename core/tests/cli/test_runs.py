@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,6 +143,18 @@ def test_stop_signals_the_ranks_of_a_job_and_cancels_one_that_waits(typed: Typed
     (slurm / "state").write_text("PENDING\n")
     assert typed("stop", str(out), "--wait", "0")[0] == 0
     assert (slurm / "lines").read_text().splitlines()[-1] == "scancel 12"
+
+
+def test_one_run_of_an_array_is_a_task_of_its_own(typed: Typed, out: Path, slurm: Path) -> None:
+    for number in range(2):
+        shutil.copytree(out, Path("array") / f"seed-{number}")
+    note(Path("array/launch"), "slurm", "12")
+    assert [state(typed, Path(f"array/seed-{number}"))["job"]["job_id"] for number in range(2)] == ["12_0", "12_1"]
+    assert typed("stop", "array/seed-1", "--wait", "0")[0] == 0
+    assert (slurm / "lines").read_text().splitlines()[-1] == "scancel 12_1"
+    assert [path.name for path in Path("array/seed-1/launch").iterdir()] == ["stop-12_1"]
+    assert "--jobs=12_1" in (slurm / "lines").read_text()
+    assert not Path("array/seed-0/launch").exists()
 
 
 def test_stop_signals_a_process_of_this_machine_and_no_other(

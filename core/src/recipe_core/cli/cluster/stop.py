@@ -62,6 +62,8 @@ def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
         _stop_job(registry, out, now)
     elif now.process is not None and now.process.is_alive():
         _signal(now.process)
+        if wait and now.process.launcher == "torchrun":
+            _end_agent(now.process, deadline)
     else:
         host = now.process.host if now.process else "another machine"
         raise LaunchError(
@@ -75,8 +77,6 @@ def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
             f"{out}: asked to stop, and {ended.detail} has not ended in time; it ends when its step and its checkpoint "
             "are done: `recipe status` tells, --wait SECONDS waits longer"
         )
-    if now.process is not None and now.process.launcher == "torchrun":
-        _end_agent(now.process)
     return f"{out}: {ended.state}{': ' if ended.detail else ''}{ended.detail}"
 
 
@@ -88,13 +88,12 @@ def _stop_job(registry: Registry, out: Path, now: Standing) -> None:
     job = now.job
     assert job is not None
     launcher = registry.get("launcher", job.launcher)
-    job_id = now.process.job_id if now.process is not None and now.state == "running" else ""
     try:
-        for number in {job.job_id, job_id or job.job_id}:  # a task of an array has a number of its own
-            write_text(out / "launch" / f"stop-{number}", "")
+        (out / "launch").mkdir(exist_ok=True)
+        write_text(out / "launch" / f"stop-{job.job_id}", "")
     except OSError as error:
         raise DiskError(f"{out}: cannot be written ({error.strerror}); the job would be started again") from error
-    load(launcher.stop, f"launcher {launcher.name!r}")(job_id or job.job_id, now.job_state)
+    load(launcher.stop, f"launcher {launcher.name!r}")(job.job_id, now.job_state)
 
 
 def _signal(process: Process) -> None:
@@ -104,10 +103,12 @@ def _signal(process: Process) -> None:
         os.kill(process.parent if supervised else process.pid, signal.SIGTERM)
 
 
-def _end_agent(process: Process) -> None:
-    """End torchrun where it would start the ranks that stopped again (--max-restarts)."""
+def _end_agent(process: Process, deadline: float) -> None:
+    """Wait for the rank, then end torchrun where it would start the ranks again (--max-restarts)."""
+    while process.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.1)
     for _ in range(20):
-        if not process.parent_is_alive():
+        if process.is_alive() or not process.parent_is_alive():
             return
         time.sleep(0.1)
     with suppress(ProcessLookupError):

@@ -16,6 +16,7 @@ from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
 
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
+_TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
 _SAFE = re.compile(r"([^\w./=:@+,%-])", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -124,6 +125,8 @@ def _common(submission: Submission, run: bool) -> Iterator[str]:
     folder = shlex.quote(str(submission.out))
     which = '/"seed-$SLURM_ARRAY_TASK_ID"' if run else "/seed-0"  # one compilation serves all seeds
     yield f"run={folder}{which if submission.array else ''}"
+    if run:
+        yield f"job={_TASK if submission.array else '$SLURM_JOB_ID'}"
     if submission.setup:
         yield "\n# The site profile's setup."
         yield submission.setup.rstrip()
@@ -152,8 +155,8 @@ def _run_lines(submission: Submission, config: Slurm) -> Iterator[str]:
     yield f"""\
 # Every start of this job notes the step of the newest checkpoint: a job that saves nothing new is not started for ever.
 mkdir -p "$run/launch" "$run/logs"
-starts="$run/launch/starts-$SLURM_JOB_ID"
-stop="$run/launch/stop-$SLURM_JOB_ID"  # written by `recipe stop`
+starts="$run/launch/starts-$job"
+stop="$run/launch/stop-$job"  # written by `recipe stop`
 at_step() {{ "${{recipe[@]}}" status "$run" --step; }}
 stuck() {{ [ "$(tail -n "$1" "$starts" | grep -cxF -- "$2")" -ge "$1" ]; }}
 give_up() {{ echo "recipe: two starts in a row saved nothing after step $1; not started again" >&2; }}

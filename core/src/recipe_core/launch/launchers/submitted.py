@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from recipe_core.files import write_text
@@ -29,10 +29,19 @@ def note(launch_folder: Path, launcher: str, job_id: str) -> None:
 
 
 def read_note(out: Path) -> Submitted | None:
-    """Return the note of the run folder ``out``, or of the array that it belongs to; None where there is none."""
-    for folder in (out, out.parent) if out.name.startswith("seed-") else (out,):
-        try:
-            return Submitted(**json.loads((folder / "launch" / NOTE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            continue
-    return None
+    """Return the note of the run folder ``out``; None where there is none.
+
+    A run of an array (``seed-I``) has the id ``JOB_I``, by which a batch system knows that task alone.
+    """
+    alone = _read(out)
+    if alone is not None or not out.name.startswith("seed-"):
+        return alone
+    whole = _read(out.parent)
+    return replace(whole, job_id=f"{whole.job_id}_{out.name.removeprefix('seed-')}") if whole else None
+
+
+def _read(out: Path) -> Submitted | None:
+    try:
+        return Submitted(**json.loads((out / "launch" / NOTE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
