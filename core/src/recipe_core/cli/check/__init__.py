@@ -21,7 +21,6 @@ from recipe_core.cli.check.parts import (
     start_problems,
     writer_problems,
 )
-from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import PartKind, Registry
 from recipe_core.hooks.specs import Part
@@ -87,6 +86,8 @@ def problems(
     yield from fact_problems(facts)
     if train is not None:
         if "engine" in parts:
+            from recipe_core.engine.select import engine_problems  # `recipe --help` does without its imports
+
             yield from engine_problems(parts["engine"], train, parts.get("layout"), world_size)
         if "optimizer" in parts:
             yield from optimizer_problems(parts["optimizer"], train, parts.get("layout"), parts.get("model"))
