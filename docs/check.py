@@ -119,7 +119,7 @@ def broken_names(page: Path) -> Iterator[str]:
 
 def defines(path: Path, name: str) -> bool:
     """Return True where a source file defines a function, a method, a class or a constant ``name``, or imports it."""
-    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^from .* import .*\b{name}\b|^    {name},$"
+    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^from .* import .*\b{name}\b|^ +{name},$|\"{name}\""
     return re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
@@ -210,9 +210,10 @@ def understand(words: list[str]) -> None:
 
 @cache
 def registry() -> Registry:
-    """Everything that is installed, and the plugins of docs/examples, which need not be."""
+    """Everything that is installed, and the plugins of this repository and of docs/examples, which need not be."""
     plugins = dict(installed())
-    for path in sorted(DOCS.glob("examples/*/src/recipe_*/plugin.py")):
+    patterns = ("plugins/*/src/recipe_*/plugin.py", "docs/examples/*/src/recipe_*/plugin.py")
+    for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
         sys.path.append(str(path.parents[1]))
         plugins.setdefault(
             path.parent.name.removeprefix("recipe_"), partial(import_module, f"{path.parent.name}.plugin")
