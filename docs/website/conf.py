@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 project = "recipe"
 html_title = "recipe"
 root_doc = "index"
@@ -26,3 +28,18 @@ html_show_copyright = False
 highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "native"
+
+
+def setup(app: Any) -> None:
+    """Keep napoleon away from the descriptions of fields: it takes what is before a colon for a type."""
+    whole: dict[str, list[str]] = {}
+
+    def keep(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+        whole[name] = list(lines)
+
+    def restore(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+        if what in ("attribute", "data"):
+            lines[:] = whole[name]
+
+    app.connect("autodoc-process-docstring", keep, priority=400)
+    app.connect("autodoc-process-docstring", restore, priority=600)

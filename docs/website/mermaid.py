@@ -17,7 +17,12 @@ DOCS = Path(__file__).parents[1]
 PICTURES = DOCS / "pictures"
 PAGE = """\
 <!doctype html><meta charset="utf-8"><pre class="mermaid">{text}</pre><script>{script}</script><script>
-mermaid.initialize({{startOnLoad: false, htmlLabels: false, flowchart: {{htmlLabels: false}}, theme: "neutral"}});
+mermaid.initialize({{
+  startOnLoad: false, htmlLabels: false, theme: "neutral", themeVariables: {{fontSize: "28px"}},
+  flowchart: {{
+    htmlLabels: false, nodeSpacing: 16, rankSpacing: 28, padding: 8, subGraphTitleMargin: {{top: 10, bottom: 30}},
+  }},
+}});
 mermaid.run().then(() => document.title = "drawn");
 </script>"""
 
