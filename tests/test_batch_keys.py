@@ -9,22 +9,21 @@ import pytest
 import torch
 
 from recipe_core import Run
+from recipe_core.files import home
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "plugin-contracts.md"
 ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\w+)[^|]* \| `\[(.*?)\]` \|", re.MULTILINE)
-PACKED = {"positions", "next_sentence_positions", "next_sentence_weights"}
-"""Further keys of packed rows, which the text below the table names."""
 
 
 @pytest.mark.parametrize("recipe", ["megatron_gpt", "bert_dp", "hf_finetune"])
-def test_a_batch_has_the_keys_types_and_shapes_of_the_table(recipe: str, tmp_path: Path) -> None:
+def test_a_batch_has_the_keys_types_and_shapes_of_the_table(recipe: str) -> None:
     words = {"bert_dp": ["data.packed=false"]}.get(recipe, [])
     job = resolve(load(), f"{recipe}:tiny", words)
     run = Run(
         device=torch.device("cpu"), mesh=None, rank=0, world_size=1, local_rank=0, dp_rank=0, dp_size=1,
-        train=job.train, cache=tmp_path,
+        train=job.train, cache=home(),
     )  # fmt: skip
     config = job.data.config
     batch = job.data.build(config, run).read("train", 0, 3)
