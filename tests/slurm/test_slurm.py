@@ -46,7 +46,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield started
 
 
-def submit(here: Cluster, out: str, *words: str, seconds: float = 0.4, time: str = "20m") -> str:
+def submit(here: Cluster, out: str, *words: str, seconds: float = 0.8, time: str = "20m") -> str:
     """The id of a job of two nodes."""
     nodes = ("--nodes", "2", "--processes-per-node", "1", "--time", time)
     return here.recipe("submit", "slow", f"data.seconds={seconds}", *nodes, "--out", out, *words).split()[1].rstrip(":")

@@ -110,6 +110,79 @@ def test_an_array_has_a_folder_and_a_seed_for_each_run(typed: Typed, slurm: Path
     assert "runs holds mine.txt, and --array wants a folder for its runs alone" in errors
 
 
+def test_no_run_of_an_array_overwrites_another_run(typed: Typed, slurm: Path) -> None:
+    _, text, _ = typed("show", *WORDS, "train.seed=1235", "data.width=7")
+    Path("runs/seed-1").mkdir(parents=True)
+    Path("runs/seed-1/job.yaml").write_text(text)
+    Path("runs/seed-1/metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    code, _, errors = typed("submit", *WORDS, "--time", "30m", "--array", "2", "--out", "runs")
+    assert code == 2
+    assert "runs/seed-1 holds another run: data.width was 7 and is 6" in errors
+    assert Path("runs/seed-1/job.yaml").read_text() == text
+
+
+PBS = """
+from dataclasses import dataclass
+
+from recipe_core import Launcher, hookimpl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pbs:
+    queue: str = ""
+
+
+@hookimpl
+def register_launchers():
+    code = {name: f"pbs:{name}" for name in ("submit", "state", "stop")}
+    yield Launcher(name="pbs", build="pbs:scripts", config=Pbs, summary="PBS", **code)
+
+
+def scripts(submission, config):
+    return {"job.pbs": f"#PBS -q {config.queue} -l select={submission.nodes}\\n"}
+
+
+def submit(folder, files):
+    return f"77.{(folder / files[0]).read_text().split()[2]}"
+
+
+def state(job_id):
+    return "waiting"
+
+
+def stop(job_id, state):
+    print("stopped", job_id, state)
+"""
+
+
+def test_a_plugin_brings_a_launcher(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "packages" / "pbs.py").write_text(PBS)
+    (tmp_path / "packages" / "toy-1.dist-info" / "entry_points.txt").write_text(
+        "[recipe.plugins]\ntoy = recipe_core.testing.toy\npbs = pbs\n"
+    )
+    monkeypatch.setenv("RECIPE_PLUGINS", "toy,pbs")
+    Path("site.yaml").write_text("pbs: {queue: long}\n")
+    code, text, errors = typed(
+        "submit",
+        *WORDS,
+        "--to",
+        "pbs",
+        "--nodes",
+        "2",
+        "--site",
+        "site.yaml",
+        "--out",
+        "run",
+        "--processes-per-node",
+        "2",
+    )
+    assert (code, errors) == (0, "")
+    assert text.startswith("job 77.long: toy, 2 nodes")
+    assert Path("run/launch/job.pbs").read_text() == "#PBS -q long -l select=2\n"
+    assert typed("status", "run")[1].startswith("run: waiting: job 77.long of pbs\n")
+    assert typed("stop", "run", "--wait", "0")[1].startswith("stopped 77.long waiting\n")
+
+
 def test_a_compilation_is_a_job_before_the_run(typed: Typed, slurm: Path) -> None:
     assert typed("submit", *WORDS, "--time", "30m", "--precompile", "--array", "2", "--out", "run")[0] == 0
     first, second = (slurm / "lines").read_text().splitlines()

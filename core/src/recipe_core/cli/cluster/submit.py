@@ -107,8 +107,11 @@ def _checked(registry: Registry, words: tuple[str, ...], folder: Path, target: T
         require_run_folder(out)
     if busy := busy_job(registry, folder):
         raise ConfigError(f"{folder}: {busy}; `recipe stop {shlex.quote(str(folder))}` stops it, or give another --out")
-    jobs = [checked(registry, words, target.world_size, out, target) for out in _folders(folder, array)[:1]]
-    return jobs[0]
+    job = checked(registry, words, target.world_size, _folders(folder, array)[0], target)
+    for number, out in enumerate(_folders(folder, array)):
+        if number and (out / "job.yaml").exists():
+            checked(registry, (*words, f"train.seed={job.train.seed + number}"), target.world_size, out, target)
+    return job
 
 
 def _folders(folder: Path, array: int | None) -> list[Path]:

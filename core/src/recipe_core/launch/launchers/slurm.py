@@ -17,7 +17,8 @@ from recipe_core.hooks.launcher import Submission
 
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
 _TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
-_SAFE = re.compile(r"([^\w./=:@+,%-])", re.ASCII)
+_PLAIN = re.compile(r"[\w./=:@+,%-]*", re.ASCII)
+_QUOTED = re.compile(r'(["\\])')
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -180,5 +181,9 @@ exit "$code\""""
 
 
 def _for_sbatch(option: str) -> str:
-    """``option`` as a word of a line ``#SBATCH``, where a backslash takes the meaning of the character after it."""
-    return _SAFE.sub(r"\\\1", option)
+    """``option`` as a word of a line ``#SBATCH``, whose double quotes are plain but for a backslash and themselves."""
+    if _PLAIN.fullmatch(option):
+        return option
+    name, equals, value = option.partition("=") if "=" in option else ("", "", option)
+    quoted = _QUOTED.sub(r"\\\1", value)
+    return f'{name}{equals}"{quoted}"'
