@@ -69,6 +69,38 @@ def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_t
     assert steps == list(range(1, steps[-1] + 1))  # none is missing, none stands twice
 
 
+def test_a_step_that_is_given_up_leaves_no_trace(
+    fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two micro batches of step 10, the first is computed; with dropout, in the middle of an epoch."""
+    from recipe_core.train import stopping
+
+    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert fine_tune(*words, out=whole).code == 0
+    begin, given_up, steps = stopping.Stopping.begin_step, stopping.Stopping.given_up, []
+
+    def beginning(self: stopping.Stopping, micro_batches: int) -> None:
+        steps.append(micro_batches)
+        begin(self, micro_batches)
+
+    def asking(self: stopping.Stopping, number: int) -> bool:
+        if (len(steps), number) == (10, 1):
+            signal.raise_signal(signal.SIGUSR1)
+        return given_up(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stopping, "SECONDS", 1e-9)  # each step is a long one
+        patch.setattr(stopping.Stopping, "begin_step", beginning)
+        patch.setattr(stopping.Stopping, "given_up", asking)
+        stopped = fine_tune(*words, out=cut)
+    assert stopped.code == 75
+    assert (stopped.results["step"], stopped.results["exit_code"], stopped.results["stopped"]) == (9, 75, "SIGUSR1")
+    assert figures(cut) == figures(whole)[:9]
+    assert fine_tune(*words, out=cut).code == 0
+    assert figures(cut) == figures(whole)
+
+
 @pytest.mark.parametrize("step", [6, 7, 14, 21])
 def test_stopped_where_an_evaluation_is_due(
     step: int, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,11 @@ class Stopping:
         """1 if this rank got a signal."""
         return int(self.flag.signal is not None)
 
+    @property
+    def asks(self) -> bool:
+        """True if the step under way may be given up."""
+        return self._every > 0
+
     def begin_step(self, micro_batches: int) -> None:
         """Begin a step of so many micro batches on each rank."""
         long = self._longest > SECONDS and not self.engine.traced  # whose step is one graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
@@ -19,8 +21,10 @@ from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import SAVE, beat
+from recipe_core.layouts.parallel import StepGivenUp
 from recipe_core.train import replicas
 from recipe_core.train.metrics.curves import Row
+from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE
 from recipe_hf_finetune.settings import FineTune
 
@@ -60,7 +64,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         model.accepts_loss_kwargs = False
         super().__init__(model=model, compute_metrics=self._measured, **kwargs)
         self.remove_callback(PrinterCallback)
-        self.add_callback(Policy(ties, self.begin, self.end_step))
+        self.stopping = Stopping(ties.engine, ties.stop, self.model, 0)
+        self.add_callback(Policy(ties, self.begin, self.end_step, self.stopping.now))
         self.ties = ties
         self.logits: Any = None
         """Of the last evaluation, ``[samples, labels]``."""
@@ -71,6 +76,10 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self._watch = _Watch()
         self._micro_batch = 0
         """Number of the next one of the step."""
+        self._random: tuple[Any, ...] | None = None
+        """The generators as the step found them, where it may be given up."""
+        self._saved: int | None = None
+        """The step of the last checkpoint."""
 
     def begin(self) -> None:
         """Before the first step, with everything loaded: evaluate what a signal left out."""
@@ -84,7 +93,16 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self.ties.checkpoints.evaluated(step, self._val_loss)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Forward and backward of one micro batch; its part of the loss of the step."""
+        """Forward and backward of one micro batch; its part of the loss of the step.
+
+        Raises:
+            StepGivenUp: a rank got a signal, and the step is a long one; see :meth:`give_up`.
+        """
+        if not self._micro_batch:
+            self.stopping.begin_step(self.args.gradient_accumulation_steps)
+            self._random = _generators() if self.stopping.asks else None
+        if self.stopping.given_up(self._micro_batch):
+            raise StepGivenUp
         self._watch.start()
         beat.enter("forward and backward", self._micro_batch)
         self._micro_batch += 1
@@ -94,13 +112,22 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
 
     def end_step(self) -> None:
         """A step has ended: its loss is known."""
-        self._watch.stop()
+        self.stopping.end_step(self._watch.stop())
         self._micro_batch = 0
         beat.end_step()
         assert self._step_loss is not None
         self._last_loss, self._step_loss = self._step_loss, None
         if due(self.state.global_step, self.ties.train.check_replicas_every):
             self._check_replicas(self._state())
+
+    def give_up(self) -> None:
+        """Put back what the step that was given up has changed, and save what was there before, unless it is saved."""
+        self.optimizer.zero_grad()
+        self.stopping.restore()
+        if self._random is not None:
+            _restore_generators(self._random)
+        if self._saved != self.state.global_step:
+            self._save_checkpoint(self.model, None)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Begin the row of a step; what else the Trainer would log is in our own rows.
@@ -190,6 +217,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         if self.ties.train.check_replicas_at_save:
             self._check_replicas(state)
         self.ties.checkpoints.save(self.state.global_step, state, self._val_loss, self._write)
+        self._saved = self.state.global_step
 
     def _trained(self) -> dict[str, Any]:
         """Weights and optimizer states by the weights' names."""
@@ -232,8 +260,10 @@ def loading(checkpoint: str | None, part: str) -> Iterator[None]:
 class Policy(TrainerCallback):  # type: ignore[misc]
     """Decides when to log, evaluate, save and stop, like the core's loop."""
 
-    def __init__(self, ties: Ties, begin: Callable[[], None], end_step: Callable[[], None]) -> None:
-        self._ties, self._begin, self._end_step = ties, begin, end_step
+    def __init__(
+        self, ties: Ties, begin: Callable[[], None], end_step: Callable[[], None], asked_to_stop: Callable[[], bool]
+    ) -> None:
+        self._ties, self._begin, self._end_step, self._asked_to_stop = ties, begin, end_step, asked_to_stop
         self._began, self._saved_at = 0, time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -245,7 +275,7 @@ class Policy(TrainerCallback):  # type: ignore[misc]
         train, ties, step = self._ties.train, self._ties, state.global_step
         self._end_step()
         ties.stop.defer()  # from now on there is something to save
-        stopped = ties.engine.any(ties.stop.signal is not None)
+        stopped = self._asked_to_stop()
         end = train.steps if train.stop_after is None else min(train.steps, self._began + train.stop_after)
         final = stopped or step >= end
         save = final or due(step, train.save_every)
@@ -265,6 +295,21 @@ def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
     return step == train.steps or due(step, train.eval_every or epoch_steps)
 
 
+def _generators() -> tuple[Any, ...]:
+    """The states of all generators that a checkpoint of the Trainer has."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), devices
+
+
+def _restore_generators(states: tuple[Any, ...]) -> None:
+    python, numpy, cpu, devices = states
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(cpu)
+    if devices:
+        torch.cuda.set_rng_state_all(devices)
+
+
 class _Watch:
     """Time of steps, without what is between them: evaluations and checkpoints."""
 
@@ -275,10 +320,12 @@ class _Watch:
         """A micro batch begins."""
         self._since = self._since or time.perf_counter()
 
-    def stop(self) -> None:
-        """A step has ended."""
-        self._seconds += time.perf_counter() - self._since
+    def stop(self) -> float:
+        """A step has ended; return its seconds."""
+        seconds = time.perf_counter() - self._since
+        self._seconds += seconds
         self._steps, self._since = self._steps + 1, 0.0
+        return seconds
 
     def read(self) -> tuple[int, float]:
         """Steps since the last reading, and their seconds."""

@@ -23,6 +23,7 @@ from recipe_core.files import remove
 from recipe_core.files.documents import read_json
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
+from recipe_core.layouts.parallel import StepGivenUp
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import Report, log_line, warn
 from recipe_core.train.metrics.tracker import Trackers
@@ -105,7 +106,10 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
         if begin is not None:
             report.say(f"continuing after step {step:,}")
         if step < job.train.steps:
-            trainer.train(resume_from_checkpoint=None if begin is None else str(begin))
+            try:
+                trainer.train(resume_from_checkpoint=None if begin is None else str(begin))
+            except StepGivenUp:
+                trainer.give_up()
             beat.enter("closing")
             step = trainer.state.global_step
         else:
