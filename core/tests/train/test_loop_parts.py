@@ -289,6 +289,17 @@ def test_trackers_follow_a_run_and_its_continuation(tmp_path: Path) -> None:
     assert not (tmp_path / "tensorboard").exists()
 
 
+def test_the_closing_words_name_the_curves_where_they_were_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(str(tmp_path / "with"), "train.steps=1")
+    said = capsys.readouterr().out
+    assert "results.json, tensorboard/, checkpoints/)" in said
+    assert "tensorboard --logdir" in said
+    train(str(tmp_path / "without"), "train.steps=1", "train.trackers=")
+    assert "tensorboard" not in capsys.readouterr().out
+
+
 def test_only_rank_0_opens_a_tracker(tmp_path: Path) -> None:
     spawn(train, 2, str(tmp_path), "train.trackers=notes")
     assert (tmp_path / "notes.txt").read_text().count("open") == 1

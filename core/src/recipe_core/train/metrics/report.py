@@ -175,11 +175,11 @@ def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "speed", f"{', '.join(tokens)} (median)"
 
 
-def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
+def summary(results: Mapping[str, Any], name: str, folder: str, *, tensorboard: bool = True) -> str:
     """The closing words: losses, speed, where the files are, what to try next.
 
     ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the words of
-    the line that make a run twice as long, where these are not steps.
+    the line that make a run twice as long, where these are not steps. ``tensorboard``: the run wrote files for it.
     """
     steps, total = results["step"], results["steps"]
     if results["stopped"] and not steps:
@@ -193,7 +193,7 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
     facts = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
     if results.get("sample"):
         facts.append(("sample", " ".join(results["sample"].split())))
-    facts.append(("files", f"{folder} (metrics.jsonl, results.json, tensorboard/, checkpoints/)"))
+    facts.append(("files", f"{folder} (metrics.jsonl, results.json, {'tensorboard/, ' * tensorboard}checkpoints/)"))
     width = max(16, *(len(label) for label, _ in facts))
     lines = ["", head, *(f"  {label:{width}} {text}" for label, text in facts), "next"]
     job = f"{folder}/job.yaml"
@@ -204,5 +204,6 @@ def summary(results: Mapping[str, Any], name: str, folder: str) -> str:
         lines.append(f"  recipe run {job} {longer}    # the same, twice as long")
     if results["world_size"] == 1:
         lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
-    lines.append(f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)")
+    if tensorboard:
+        lines.append(f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)")
     return "\n".join(lines)

@@ -45,7 +45,7 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
         DiskError: the file cannot be written.
     """
     write_results(results, out)
-    show(summary(results, job.name, os.path.relpath(out)))
+    show(summary(results, job.name, os.path.relpath(out), tensorboard="tensorboard" in job.train.trackers))
 
 
 def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int) -> None:
