@@ -119,7 +119,7 @@ def broken_names(page: Path) -> Iterator[str]:
 
 def defines(path: Path, name: str) -> bool:
     """Return True where a source file defines a function, a method, a class or a constant ``name``, or imports it."""
-    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^from .* import .*\b{name}\b|^ +{name},$|\"{name}\""
+    pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^ *from .* import .*\b{name}\b|^ +{name},$|\"{name}\""
     return re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 

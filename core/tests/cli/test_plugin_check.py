@@ -22,11 +22,12 @@ from recipe_core.hooks.specs import CheckpointFormat, Layout
 from recipe_core.layouts.parallel import Batch
 from recipe_core.testing import command, toy
 from recipe_core.testing.conformance.examine import examine
-from recipe_core.testing.conformance.outcome import Outcome
+from recipe_core.testing.conformance.outcome import FailedCheck, Outcome, outcome
 from recipe_core.testing.conformance.subject import Plugin
 from recipe_core.testing.toy_parts import Vectors, build_model
 
 HERE = "plugin_check_parts"
+TRACEBACK = 'Traceback (most recent call last):\n  File "model.py", line 3, in loss\n    batch["labels"]'
 (MODEL,) = toy.register_models()
 (DATA,) = toy.register_datasets()
 (RECIPE,) = toy.register_recipes()
@@ -210,6 +211,22 @@ def test_a_mistake_is_named(
 def test_the_toy_passes(check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = outcomes(monkeypatch, tmp_path, check, PREPARES)
     assert [one.state for one in found] == ["passed"], found
+
+
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        (AssertionError("log\nrecipe run: no space left\n"), "log\nrecipe run: no space left"),
+        (AssertionError(f"rank 1: {TRACEBACK}\nKeyError: 'labels'\n"), "KeyError: 'labels'"),
+        (AssertionError(f"{TRACEBACK}\nrecipe_core.a.FailedCheck: layout=pp: lost\n"), "layout=pp: lost"),
+        (FailedCheck("mend it"), "mend it"),
+    ],
+)
+def test_a_failure_shows_its_reason_and_no_traceback(raised: Exception, text: str) -> None:
+    def fail() -> str:
+        raise raised
+
+    assert outcome("model gpt", "loss", fail).text == text
 
 
 def test_a_run_cannot_save_what_the_trainer_of_another_recipe_writes() -> None:

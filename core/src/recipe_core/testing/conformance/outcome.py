@@ -14,6 +14,7 @@ from recipe_core.errors import RecipeError
 State = Literal["passed", "failed", "skipped"]
 _LINES = 12
 """Lines of a failed command's output that a reason shows."""
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class FailedCheck(Exception):
@@ -55,9 +56,12 @@ def outcome(subject: str, check: str, function: Callable[[], str]) -> Outcome:
 
 
 def _end(output: str) -> str:
-    """The last lines of a command's output; of a traceback from another process, what a check there said."""
-    said = output.rpartition(f"{FailedCheck.__name__}: ")[2] if FailedCheck.__name__ in output else output
-    return "\n".join(said.strip().splitlines()[-_LINES:])
+    """The last lines of a command's output; of a traceback from another process, the error at its end."""
+    lines = output.strip().splitlines()
+    if _TRACEBACK in output:
+        code = [number for number, line in enumerate(lines) if line.startswith("  ") or _TRACEBACK in line]
+        lines = lines[max(code) + 1 :] or lines
+    return "\n".join(lines[-_LINES:]).rpartition(f".{FailedCheck.__name__}: ")[2]
 
 
 def root(error: BaseException) -> BaseException:
