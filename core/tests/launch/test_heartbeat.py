@@ -16,7 +16,7 @@ import pytest
 
 from recipe_core.launch.watch import alert
 from recipe_core.launch.watch.board import Board
-from recipe_core.launch.watch.heartbeat import Heartbeat, stacks
+from recipe_core.launch.watch.heartbeat import BACKWARD, Heartbeat, stacks
 from recipe_core.launch.watch.pace import STEPS, Pace
 
 
@@ -48,6 +48,11 @@ def test_the_time_of_a_step_without_that_of_waiting() -> None:
     time.sleep(0.02)
     with heart.waiting("outer"), heart.waiting("inner"):
         time.sleep(0.2)
+    heart.enter(BACKWARD)
+    with heart.waiting("exchange of gradients"):
+        time.sleep(0.1)
+    time.sleep(0.1)
+    heart.enter("optimizer")
     heart.end_step()
     with heart.waiting("between the steps"):
         time.sleep(0.2)
@@ -163,8 +168,8 @@ def test_a_slow_rank_is_named_once() -> None:
             for rank in range(3)
         })  # fmt: skip
     assert said == [
-        "rank 1 (host elsewhere) is slow: a step takes 2 s of its own there, and 0.1 s on the median rank; the others "
-        "wait for it"
+        "rank 1 (host elsewhere) is slow: loader, forward and optimizer take 2 s a step there, and 0.1 s on the median "
+        "rank; the others wait for it"
     ]
     assert pace.row() == pytest.approx(
         {"slowest_rank": 1, "slowest_rank_seconds": 2.0, "median_rank_seconds": 0.1}

@@ -46,7 +46,7 @@ sys.exit(cli.main(sys.argv[2:]))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [("loader", "'loader' of step 3"), ("model", "'forward and backward' of step 3, micro batch 0")],
+    [("loader", "'loader' of step 3"), ("model", "'forward' of step 3, micro batch 0")],
 )
 def test_a_hang_in_the_trainer(tmp_path: Path, fault: str, text: str) -> None:
     words = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.timeout=3", "train.steps=6"]

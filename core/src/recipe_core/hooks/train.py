@@ -118,7 +118,7 @@ class Train:
     """A shell command that one rank runs when the run is ended as dead, to alert somebody; it may take 8 seconds, and
     ``RECIPE_HANG_RANKS``, ``_HOSTS``, ``_KIND``, ``_STEP``, ``_MESSAGE`` and ``_LOGS`` tell it what is known."""
     log_stragglers: bool = False
-    """Add the slowest rank and its own seconds a step to the rows of metrics.jsonl."""
+    """Add the slowest rank and its seconds a step to the rows of metrics.jsonl."""
 
     def __post_init__(self) -> None:
         problems = [

@@ -23,7 +23,7 @@ from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due
-from recipe_core.launch.watch.heartbeat import LOADER, SAVE, beat
+from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, SAVE, beat
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepGivenUp, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
@@ -117,7 +117,7 @@ class Trainer:
         batches = self.feed.step(consumed, last=last)  # this rank's micro batches, on the device
         firsts = starts(self.run, consumed, cfg.global_batch)  # the number of each one's first sample
         self.stopping.begin_step(len(firsts))
-        beat.enter("forward")
+        beat.enter(FORWARD)
         try:
             values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
         except StepGivenUp:
@@ -148,12 +148,12 @@ class Trainer:
         if self.stopping.given_up(number):
             raise StepGivenUp
         training = torch.is_grad_enabled()  # a pipeline gives a function, which has no mode to ask for
-        beat.enter("forward" if training else "evaluation", number)
+        beat.enter(FORWARD if training else "evaluation", number)
         self.engine.seed(mix(self.run.train.seed, firsts[number]))
         with precision.autocast(self.engine.autocast_device, self.run.train.precision):
             values = self.loss(module(batch), batch)
         if training:
-            beat.enter("backward", number)
+            beat.enter(BACKWARD, number)
         return values
 
     def evaluate(self) -> dict[str, float] | None:

@@ -107,7 +107,7 @@ def _same(one: Record, other: Record) -> bool:
 
 def _is_gone(record: Record) -> bool:
     """True if the process ran here and has ended; one that only waits for its parent still counts as there."""
-    if record.get("host") != socket.gethostname():
+    if os.name != "posix" or record.get("host") != socket.gethostname():  # Windows has no signal 0
         return False
     try:
         os.kill(int(record["pid"]), 0)

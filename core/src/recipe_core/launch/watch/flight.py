@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,21 +15,31 @@ _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 def pending() -> list[dict[str, Any]]:
     """The collectives that this process has begun and not ended, oldest first; none where nothing records them.
 
-    Each has ``name`` (``gloo:all_reduce``), ``group``, ``number`` (how many of its group came before, and itself),
-    ``started`` (the device has begun it; gloo never says so), and ``thread``, the number of the thread that began it.
+    Asking may take 60 ms, where the recorder is full. Each has ``name`` (``gloo:all_reduce``), ``seconds``, ``group``,
+    ``number`` (how many of its group came before, and itself), ``started`` (the device has begun it; gloo never says
+    so), and ``thread``, the number of the thread that began it.
     """
-    entries = (_dump() or {}).get("entries") or []
+    dump = _dump() or {}
+    status, entries = dump.get("pg_status") or {}, dump.get("entries") or []
     return [
         {
             "name": str(entry.get("profiling_name", "collective")),
+            "seconds": round(max(0.0, time.time() - float(entry.get("time_created_ns", 0)) / 1e9), 1),
             "group": ":".join(map(str, entry.get("process_group", ()))),
             "number": entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id"),
             "started": entry.get("state") == "started",
             "thread": _number(entry.get("thread_id")),
         }
         for entry in entries
-        if not entry.get("retired", True)
+        if not entry.get("retired", True) and not _is_over(entry, status)
     ]
+
+
+def _is_over(entry: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """True for a collective that was left open, and whose group has completed later ones."""
+    completed = _number(status.get(str(entry.get("pg_id")), {}).get("last_completed_collective"))
+    number = _number(entry.get("collective_seq_id"))
+    return not entry.get("is_p2p") and None not in (completed, number) and (number or 0) <= (completed or 0)
 
 
 def _dump() -> Mapping[str, Any] | None:

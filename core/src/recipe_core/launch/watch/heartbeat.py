@@ -12,7 +12,7 @@ import time
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
-LOADER, SAVE = "loader", "save"
+LOADER, FORWARD, BACKWARD, SAVE = "loader", "forward", "backward", "save"
 _FRAMES = 12
 """Innermost frames that a stack keeps."""
 WATCHERS = "watchdog"
@@ -44,7 +44,8 @@ class Work(NamedTuple):
 
     steps: int
     seconds: float
-    """Time in these steps without that of waiting for other ranks."""
+    """Time in these steps, without that of waiting for other ranks and that of backward, which exchanges gradients in
+    places where nobody can tell computing from waiting."""
 
 
 class Heartbeat:
@@ -63,12 +64,19 @@ class Heartbeat:
         self.activities: dict[int, Activity] = {self.main: Activity("start", False, time.monotonic(), 0, None)}
         self.work = Work(0, 0.0)
         self.waited = 0.0
-        """Seconds in which the main thread has waited for other ranks."""
+        """Seconds of the main thread that do not count as work."""
         self._step_began = (0.0, 0.0)
+        self._backward_began: tuple[float, float] | None = None
 
     def enter(self, name: str, micro: int | None = None) -> None:
         """Note that this thread does ``name`` from now on."""
-        self.activities[threading.get_ident()] = Activity(name, False, time.monotonic(), self.step, micro)
+        now = time.monotonic()
+        if self._backward_began is not None:
+            began, waited = self._backward_began
+            self.waited, self._backward_began = waited + now - began, None
+        if name == BACKWARD:
+            self._backward_began = (now, self.waited)
+        self.activities[threading.get_ident()] = Activity(name, False, now, self.step, micro)
 
     def begin_step(self, step: int) -> None:
         """Note that the main thread begins optimizer step ``step``, by getting its batches."""
@@ -78,10 +86,10 @@ class Heartbeat:
 
     def end_step(self) -> None:
         """Note that a step is done."""
+        self.enter("between steps")
         began, waited = self._step_began
         seconds = time.monotonic() - began - (self.waited - waited)
         self.work = Work(self.work.steps + 1, self.work.seconds + seconds)
-        self.enter("between steps")
 
     def during(self, name: str) -> _Block:
         """A block in which this thread does ``name``; afterwards again what it did before."""

@@ -29,7 +29,7 @@ class _Mark:
 
 
 class Pace:
-    """Compares what ranks say on the board: their time in steps, without that of waiting for other ranks.
+    """Compares what ranks say on the board: their time in steps, without backward and waiting for other ranks.
 
     In step with each other, all ranks take equally long; the slow one is that which waits least. Nothing is measured on
     the device and nothing is exchanged for it.
@@ -94,6 +94,6 @@ class Pace:
         self._named[rank] = now
         host = (records[rank] or {}).get("host", "?")
         self._say(
-            f"rank {rank} (host {host}) is slow: a step takes {seconds:.3g} s of its own there, and {median:.3g} s on "
-            f"the median rank; the others wait for it"
+            f"rank {rank} (host {host}) is slow: loader, forward and optimizer take {seconds:.3g} s a step there, and "
+            f"{median:.3g} s on the median rank; the others wait for it"
         )

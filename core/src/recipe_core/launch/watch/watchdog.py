@@ -74,8 +74,6 @@ class Watchdog:
         self._process = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._beats = 0
         self._ages: dict[int, tuple[Activity, float]] = {}
-        self._heads: dict[int, tuple[object, float]] = {}
-        """Of threads that do not say that they wait: the oldest collective under way, and for how long it was so."""
         self._over = 0.0
         """Seconds since another rank was seen to have ended with a verdict."""
         self._ended: dict[str, Any] | None = None
@@ -126,20 +124,19 @@ class Watchdog:
     def _stuck(self, passed: float) -> str | None:
         """The lane that has come to its limit; ages grow by what this thread saw pass."""
         ages: dict[int, tuple[Activity, float]] = {}
-        heads: dict[int, tuple[object, float]] = {}
         for number, activity in list(beat.activities.items()):
             before, age = self._ages.get(number, (None, 0.0))
-            age = age + passed if before is activity else 0.0
-            ages[number], waited = (activity, age), age
-            if not activity.waits:
-                head = (activity, _head(number)) if age > self._interval else None
-                seen, waited = self._heads.get(number, (None, 0.0))
-                waited = waited + passed if head is not None and head[1] is not None and seen == head else 0.0
-                heads[number] = (head, waited)
-            limited = activity.name in _LIMITED and age >= self._timeout
-            if limited or waited >= self._timeout or (waited >= self._grace and self._someone_ended()):
+            ages[number] = (activity, age + passed if before is activity else 0.0)
+        self._ages = ages
+        for number, (activity, age) in ages.items():
+            bereft = age >= self._grace and self._someone_ended()
+            if not bereft and age < self._timeout / 2:
+                continue
+            waited = age if activity.waits else min(age, _waited(number))
+            if waited >= self._timeout or (bereft and waited >= self._grace):
                 return _lane(number)
-        self._ages, self._heads = ages, heads
+            if activity.name in _LIMITED and age >= self._timeout:
+                return _lane(number)
         return None
 
     def _verdict_of_another(self, passed: float) -> Verdict | None:
@@ -236,10 +233,11 @@ class Watchdog:
             seconds = age if seen is activity else min(now - activity.since, 2 * self._interval)
             lanes[_lane(number)] = {**activity._asdict(), "seconds": round(seconds, 1)}
             del lanes[_lane(number)]["since"]
-        under_way = flight.pending()
-        main = lanes.get(MAIN)
-        if main is not None and not main["waits"] and main["seconds"] > self._interval:
-            main["waits"] = _head(beat.main) is not None
+        under_way: list[dict[str, Any]] = []
+        if any(lane["seconds"] >= self._timeout / 2 for lane in lanes.values()):  # asking takes up to 60 ms
+            under_way = flight.pending()
+            if MAIN in lanes:
+                lanes[MAIN]["waits"] |= _waited(beat.main, under_way) > 0
         return {
             "rank": self._rank, "world_size": self._world_size, "host": socket.gethostname(), "pid": os.getpid(),
             "process": self._process, "beat": self._beats, "time": time.time(), "timeout": self._timeout,
@@ -318,13 +316,13 @@ def _lane(number: int) -> str:
     return MAIN if number == beat.main else SAVE
 
 
-def _head(number: int) -> tuple[object, object] | None:
-    """Group and number of the oldest collective under way that a thread began, as PyTorch's flight recorder knows it.
+def _waited(number: int, pending: list[dict[str, Any]] | None = None) -> float:
+    """Seconds since a thread began the oldest collective that it has under way, as PyTorch's flight recorder knows it.
 
     What threads began that say nothing of themselves (those of the autograd engine) counts for the main thread.
     """
     others = beat.activities.keys() - {number}
-    for one in flight.pending():
+    for one in flight.pending() if pending is None else pending:
         if one["thread"] == number or (number == beat.main and one["thread"] not in others):
-            return one["group"], one["number"]
-    return None
+            return float(one["seconds"])
+    return 0.0

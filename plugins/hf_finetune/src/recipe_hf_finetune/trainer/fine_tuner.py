@@ -20,7 +20,7 @@ from recipe_core import CheckpointError, DivergedError, Engine, Parallel, Recipe
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
-from recipe_core.launch.watch.heartbeat import SAVE, beat
+from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
 from recipe_core.layouts.parallel import StepGivenUp
 from recipe_core.train import replicas
 from recipe_core.train.metrics.curves import Row
@@ -104,10 +104,18 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         if self.stopping.given_up(self._micro_batch):
             raise StepGivenUp
         self._watch.start()
-        beat.enter("forward and backward", self._micro_batch)
-        self._micro_batch += 1
         loss: Tensor = super().training_step(*args, **kwargs)
+        self._micro_batch += 1
         self._step_loss = loss if self._step_loss is None else self._step_loss + loss
+        return loss
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Forward; :meth:`training_step` goes on with backward."""
+        if not self.model.training:  # an evaluation
+            return super().compute_loss(*args, **kwargs)
+        beat.enter(FORWARD, self._micro_batch)
+        loss = super().compute_loss(*args, **kwargs)
+        beat.enter(BACKWARD, self._micro_batch)
         return loss
 
     def end_step(self) -> None:
