@@ -117,6 +117,50 @@ class Checkpoints:
                 "train.clip and continue with the same --out"
             ) from None
 
+    def sound_step(self, trend: Trend) -> int | None:
+        """The newest step with a checkpoint at which the loss had not risen, by rank 0's ``trend``; collective."""
+        return self.on_rank_0(lambda: trend.newest_sound(map(_step, self._names_after_tidying())))
+
+    def drop_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps, so that a run goes on from ``step``; rename what is not ours."""
+
+        def drop() -> None:
+            for path in (self.folder / name for name in self._names() if _step(name) > step):
+                if is_ours(path):
+                    hidden = aside(path)
+                    path.replace(hidden)
+                    remove(hidden)
+                else:
+                    self._keep_aside(path)
+
+        self.on_rank_0(drop)
+
+    def return_to(self, step: int) -> None:
+        """Set aside the checkpoints of later steps, so that a run goes on from ``step``.
+
+        A line that names a step is given again after a stop: the run then goes on from where it was.
+
+        Raises:
+            CheckpointError: there is no checkpoint of this step.
+        """
+
+        def set_aside() -> None:
+            names, mark = self._names_after_tidying(), f"left-for-step-{step}"
+            if any(self.folder.glob(f"*.{mark}")):
+                self.warn(f"the run has gone back to step {step:,} before, and goes on from where it is")
+                return
+            if f"step-{step}" not in names:
+                there = f"there are {', '.join(reversed(names))}" if names else "there is none"
+                raise CheckpointError(f"train.resume: {self.folder} has no checkpoint step-{step}; {there}")
+            later = [name for name in names if _step(name) > step]
+            for name in later:
+                (self.folder / name).replace(self.folder / f"{name}.{mark}")
+            if later:
+                named = ", ".join(f"{name}.{mark}" for name in later)
+                self.warn(f"back to step {step:,}: what came later is called {named} and can be removed")
+
+        self.on_rank_0(set_aside)
+
     def unevaluated(self, step: int) -> bool:
         """True if ``step-N`` exists and has no validation loss."""
 
@@ -325,3 +369,7 @@ class Checkpoints:
     def _together(self, action: Callable[[], T]) -> list[T]:
         """Run ``action`` on every rank and return all results; when one fails, all raise the same."""
         return agreement.together(self.engine, action, self.folder)
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix("step-"))

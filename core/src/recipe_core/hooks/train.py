@@ -9,6 +9,7 @@ Precision = Literal["fp32", "bf16_mixed", "bf16"]
 Schedule = str
 """The name of a learning-rate schedule."""
 OptimizerStates = Literal["weights", "fp32", "master"]
+OnDivergence = Literal["stop", "skip", "rollback"]
 
 
 def too_small(settings: object, least: float, *names: str) -> list[str]:
@@ -100,9 +101,18 @@ class Train:
     """Checkpoints to keep, newest first; 0 keeps all."""
     keep_best: bool = True
     """Keep the one of the lowest validation loss too, among those that were saved where the run evaluated."""
+    on_divergence: OnDivergence = "stop"
+    """What a step does whose gradient norm is not finite, or beyond ``spike_sigma``. ``stop``: the run ends, as soon as
+    it is logged or saved. ``skip``: it is not applied, its samples are named, and the schedule waits for the next one.
+    ``rollback``: the run continues from the last good checkpoint, with the samples after the bad ones. Both read the
+    norm on the host in each step."""
+    spike_sigma: float = 0.0
+    """Take a norm for divergence that is so many standard deviations above the mean of the last 100 logged ones; 0:
+    only one that is not finite."""
     resume: str = "auto"
     """``auto``: from the newest whole checkpoint of the run folder, if there is one; ``none``: from the beginning;
-    a path: where the folder has no checkpoint yet, from this one of another run."""
+    ``step-N``: from this checkpoint of the run folder, once; later ones are set aside; a path: where the folder has no
+    checkpoint yet, from this one of another run."""
     init_from: str | None = None
     """Where a new run takes its first weights from, and nothing else: a run folder, a checkpoint folder or file of any
     format, or a Hugging Face folder. Optimizer, schedule and data begin anew. A run that continues does not read it.
@@ -125,7 +135,10 @@ class Train:
             *too_small(self, 1, "steps", "stop_after", "global_batch", "micro_batch", "log_every", "eval_samples"),
             *too_small(self, 0, "warmup_steps", "eval_every", "save_every", "save_minutes", "keep", "weight_decay"),
             *too_small(self, 0, "check_replicas_every", "trust_clip", "clip", "lr", "min_lr", "golden_tolerance"),
+            *too_small(self, 0, "spike_sigma"),
         ]
+        if self.spike_sigma and self.on_divergence == "stop":
+            problems.append("spike_sigma: it needs on_divergence=skip or on_divergence=rollback")
         if not 0 <= self.warmup_ratio <= 1:
             problems.append(f"warmup_ratio: expected 0 to 1, got {self.warmup_ratio}")
         if self.warmup_steps and self.warmup_ratio:
@@ -143,6 +156,17 @@ class Train:
         problems += self._optimizer_problems()
         if problems:
             raise ValueError("\n".join(problems))
+
+    @property
+    def resume_path(self) -> str | None:
+        """The checkpoint of another run that ``resume`` names, if it does."""
+        return None if self.resume in ("auto", "none") or self.resume_step is not None else self.resume
+
+    @property
+    def resume_step(self) -> int | None:
+        """The step of the run's own checkpoint that ``resume`` names, if it does."""
+        number = self.resume.removeprefix("step-")
+        return int(number) if number != self.resume and number.isdecimal() else None
 
     def for_run(self, world_size: int, train_samples: int | None) -> Train:
         """Return the settings of a run on ``world_size`` processes with ``train_samples`` samples (None: not known).

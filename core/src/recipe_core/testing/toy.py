@@ -19,6 +19,8 @@ class ToyModel:
     dropout: float = 0.25
     poison_after: int | None = None
     """Give a loss that is not a number from this sample on."""
+    poison_until: int | None = None
+    """And below this one."""
     counts: bool = False
     """Count positive numbers as real tokens, and two sequences in each sample."""
 
@@ -29,6 +31,8 @@ class ToyData:
 
     width: int = 6
     seed: int = 0
+    left_out: tuple[int, ...] = ()
+    """First training sample, and number of samples, that the data does not have."""
 
 
 @hookimpl
@@ -40,7 +44,7 @@ def register_models() -> Iterable[Model]:
         facts="recipe_core.testing.toy:model_facts",
         config=ToyModel,
         blocks="layers.*",
-        free=("dropout", "poison_after", "counts"),
+        free=("dropout", "poison_after", "poison_until", "counts"),
         summary="two linear layers with dropout",
     )
 

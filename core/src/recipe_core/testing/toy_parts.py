@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -36,7 +37,9 @@ def build_model(config: ToyModel) -> tuple[nn.Module, Loss]:
     def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
         value = F.cross_entropy(output.float(), batch["labels"])
         if config.poison_after is not None:
-            value = torch.where(batch["numbers"].max() >= config.poison_after, torch.nan, value)
+            end = math.inf if config.poison_until is None else config.poison_until
+            poisoned = (batch["numbers"] >= config.poison_after) & (batch["numbers"] < end)
+            value = torch.where(poisoned.any(), torch.nan, value)
         counts = {}
         if config.counts:
             counts["real_tokens"] = (batch["vectors"] > 0).sum()
@@ -55,15 +58,17 @@ class Vectors:
     def read(self, split: str, start: int, count: int) -> Batch:
         """``vectors`` [count, width], ``labels`` and ``numbers`` [count]."""
         offset = self.config.seed + (10**9 if split == "valid" else 0)
+        first, left_out = self.config.left_out or (0, 0)
+        numbers = [n + left_out * (n >= first and split == "train") for n in range(start, start + count)]
         rows = [
-            torch.randn(self.config.width, generator=torch.Generator().manual_seed(offset + n))
-            for n in range(start, start + count)
+            torch.randn(self.config.width, generator=torch.Generator().manual_seed(offset + number))
+            for number in numbers
         ]
         vectors = torch.stack(rows)
         return {
             "vectors": vectors,
             "labels": (vectors.sum(-1) > 0).long(),
-            "numbers": torch.arange(start, start + count),
+            "numbers": torch.tensor(numbers),
         }
 
 

@@ -27,6 +27,7 @@ from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, SAVE, 
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepGivenUp, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
+from recipe_core.train.divergence import Guard
 from recipe_core.train.feed import Feed, starts
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.golden import Golden
@@ -62,6 +63,8 @@ class Trainer:
     """The curve that the losses must follow."""
     dry_run: bool = False
     """Save nothing and compare no copies."""
+    guard: Guard | None = None
+    """Judges each step before it is applied; None where ``train.on_divergence`` is ``stop``."""
     pace: Callable[[], dict[str, float]] = dict
     """Columns about the ranks' speed, for each row of metrics."""
 
@@ -90,6 +93,7 @@ class Trainer:
             evaluate = _evaluation_due(cfg, progress.step)
             if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
                 save = self.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
+            log = log or bool(self.guard and self.guard.skipped)  # so that a row names the samples
             if (log or evaluate or save) and logged != progress.step:  # which is the last one's of a step given up
                 row, logged = self._row(), progress.step
                 if evaluate and not stopped:
@@ -126,6 +130,9 @@ class Trainer:
             return False
         beat.enter("optimizer")
         norm = self.model.clip(cfg.clip)
+        if self.guard is not None and (reason := self.guard.problem(norm, values["loss"])):
+            self._skip(self.guard, reason)
+            return self.step(last=last)  # with the samples that follow; the guard ends it after some
         set_learning_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -138,6 +145,15 @@ class Trainer:
         if not self.dry_run:  # from now on there is something to save
             self.stopping.flag.defer()
         return True
+
+    def _skip(self, guard: Guard, reason: str) -> None:
+        """Drop the gradients of a step; its samples count as consumed, and the schedule does not move."""
+        first, end = self.progress.consumed_samples, self.progress.consumed_samples + self.run.train.global_batch
+        self.report.say(guard.refuse(reason, self.progress.step + 1, first, end))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.engine.end_step()
+        self.progress.consumed_samples = end
+        beat.end_step()
 
     def _forward(self, firsts: list[int], module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
         """Forward and loss of micro batch ``number``, whose first sample is ``firsts[number]``.
@@ -199,6 +215,9 @@ class Trainer:
         with beat.during("reading the device"):
             reading = self.meter.read()
         row = _position(self.progress) | reading.row | self.pace()
+        if self.guard is not None:
+            row |= self.guard.columns()
+            self.guard.follow([row])
         departure = self.golden.departure(self.progress.step, reading.losses) if self.golden else None
         problem = departure or _not_finite(row)
         if problem is not None:

@@ -70,10 +70,12 @@ def begin(
         ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
         CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
     """
+    if (step := job.train.resume_step) is not None:
+        checkpoints.return_to(step)
     path = checkpoints.newest()
     if job.train.resume == "none" and path is not None:
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
-    if path is None and job.train.resume in ("auto", "none"):
+    if path is None and job.train.resume_path is None:
         return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
     state = fillable(training_state(model, optimizer, progress), engine.fillable)
     notes: list[str] = []
@@ -94,8 +96,8 @@ def start_problems(job: Job) -> list[str]:
     Names, shapes and recorded settings are compared; no values are read.
     """
     try:
-        if job.train.resume not in ("auto", "none"):
-            source = find(load(), Path(job.train.resume), hashes=False)
+        if job.train.resume_path is not None:
+            source = find(load(), Path(job.train.resume_path), hashes=False)
             form: Format = job.checkpoint.build(job.checkpoint.config)
             # Checkpoints of other formats are converted to the run's dtypes.
             strict = form.strict_dtypes and source.format.name == job.checkpoint.spec.name

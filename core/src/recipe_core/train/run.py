@@ -32,6 +32,7 @@ from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
 from recipe_core.settings.job import Job
 from recipe_core.train import folder as folders
 from recipe_core.train import replicas
+from recipe_core.train.divergence import Guard, Returns, RollbackError
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, read_rows
@@ -64,12 +65,18 @@ def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
     ):
         pace = watchdog.row if job.train.log_stragglers else dict
         folders.agree(out, job, engine)
-        return _run(job, out, engine, stop, dry_run, pace)  # a call: all groups are let go before the engine stops
+        returns = Returns()
+        while True:
+            try:  # a call: all groups are let go before the engine stops
+                return _run(job, out, engine, stop, dry_run, pace, returns)
+            except RollbackError as error:
+                returns.note(error)  # and go on below, where nothing holds the old model any more
 
 
 def _run(
-    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool, pace: Callable[[], dict[str, float]]
-) -> dict[str, Any]:
+    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool, pace: Callable[[], dict[str, float]],
+    returns: Returns,
+) -> dict[str, Any]:  # fmt: skip
     beat.enter("building model and data")
     closing = load(job.recipe.closing, f"recipe {job.recipe.name!r}") if job.recipe.closing else None
     graphs = GraphCounter(engine.compiler)
@@ -92,7 +99,9 @@ def _run(
             stop.record = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
         checkpoints, background = _checkpoints(job, out, engine, samples, trend)
         beat.enter("loading the checkpoint")
+        returns.go_back(checkpoints, out)
         begun = begin(job, engine, checkpoints, model, optimizer, progress)
+        progress.consumed_samples = max(progress.consumed_samples, returns.consumed_samples)
         model.settle()
 
         saver = stack.enter_context(
@@ -114,10 +123,13 @@ def _run(
         if note := replicas.announcement(job.train.check_replicas_every, engine.world_size):
             report.say(note)
         stopping = Stopping(engine, stop, model.module, model.lag)
+        watches = job.train.on_divergence != "stop" and not dry_run
+        guard = Guard.of(job.train, engine, out, progress.step) if watches else None
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
             meter=meter, checkpoints=checkpoints, saver=saver, stopping=stopping, report=report, metrics=metrics,
             learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run, pace=pace,
+            guard=guard,
         ).train()  # fmt: skip
         with beat.during(SAVE):
             saver.wait()

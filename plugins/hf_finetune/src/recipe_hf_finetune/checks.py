@@ -37,7 +37,7 @@ def problems(job: Job, world_size: int) -> Iterator[str]:
 
 def _resume(job: Job) -> Iterator[str]:
     """Check that the checkpoint to continue from has a model of these sizes, as far as its job.yaml tells."""
-    if job.train.resume in ("auto", "none"):
+    if job.train.resume_path is None:
         return
     try:
         require_same(job.model, checkpoint_at(Path(job.train.resume)), {}, "train.resume")

@@ -137,6 +137,8 @@ class FineTune(Train):
         problems = [*too_small(self, 1, "batch_per_process", "seeds")]
         if self.epochs is not None and not self.epochs > 0:
             problems.append(f"epochs: expected more than 0, got {self.epochs}")
+        if self.on_divergence != "stop":
+            problems.append(f"on_divergence: the Trainer applies each step; expected stop, got {self.on_divergence!r}")
         try:
             super().__post_init__()
         except ValueError as error:

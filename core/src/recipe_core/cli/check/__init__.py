@@ -63,7 +63,7 @@ def begin_problems(job: Job, world_size: int, out: Path | None) -> list[str]:
 
     It takes PyTorch, and so a second or two.
     """
-    begins = job.train.resume not in ("auto", "none") or job.train.init_from is not None
+    begins = job.train.resume_path is not None or job.train.init_from is not None
     continues = out is not None and (out / "job.yaml").exists()
     if not (begins or continues or {"tp", "pp"} & job.axes(world_size).keys()):
         return []

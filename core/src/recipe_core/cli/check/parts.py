@@ -104,8 +104,8 @@ def start_problems(train: Train, out: Path | None) -> Iterator[str]:
     """A problem if the checkpoint of the start is missing; a run that continues in ``out`` needs none."""
     if out is not None and steps(out):
         return
-    if train.resume not in ("auto", "none"):
-        yield from _start_problems("resume", train.resume)
+    if train.resume_path is not None:
+        yield from _start_problems("resume", train.resume_path)
     elif train.init_from == "required":
         yield (
             "train.init_from: this variant goes on from weights of an earlier run (of phase 1, say), and none are "

@@ -164,13 +164,15 @@ def _checkpoints(bench: Bench, leg: Leg, trend: Trend) -> Checkpoints:
 
 def _begin(job: Job, leg: Leg, checkpoints: Checkpoints) -> Path | None:
     """The checkpoint to continue from: the newest of the folder, or the one that ``train.resume`` names."""
+    if (step := job.train.resume_step) is not None and leg.first:
+        checkpoints.return_to(step)
     newest, resume = checkpoints.newest(), job.train.resume
     if resume == "none" and newest is not None:
         raise CheckpointError(
             f"train.resume: none, and {newest} is there to go on from; give another --out, or remove it"
         )
     begin = newest
-    if newest is None and resume not in ("auto", "none") and leg.first:
+    if newest is None and job.train.resume_path is not None and leg.first:
         begin = Path(resume)
         if problems := checkpoints.problems(begin):
             raise CheckpointError(
