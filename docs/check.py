@@ -176,6 +176,16 @@ def wrong_pictures() -> Iterator[str]:
                 yield f"{PICTURED[0]}: the arrow from {arrow[1]} to {target} does not point to a lower layer"
 
 
+def unlisted() -> Iterator[str]:
+    """Pages of docs/ without a place in the table of contents: the lists of docs/README.md."""
+    front = DOCS / "README.md"
+    links = (child.attrGet("href") for token in tokens(front) for child in token.children or ())
+    listed = {(DOCS / str(link).partition("#")[0]).resolve() for link in links if link}
+    for page in PAGES:
+        if DOCS in page.parents and page != front and page not in listed:
+            yield f"{front.relative_to(ROOT)}: has no link to {page.relative_to(DOCS)}"
+
+
 def commands(text: str) -> Iterator[list[str]]:
     """The calls of ``recipe`` in a block of shell commands, as words."""
     for line in text.replace("\\\n", " ").splitlines():
@@ -248,7 +258,8 @@ def wrong_code(page: Path) -> Iterator[str]:
 def main() -> int:
     """Print what is wrong; the exit code says whether anything is."""
     checks = (broken_links, broken_names, broken_stops, wrong_commands, wrong_code)
-    problems = [p for page in PAGES for check in checks for p in check(page)] + [*wrong_maps(), *wrong_pictures()]
+    problems = [p for page in PAGES for check in checks for p in check(page)]
+    problems += [*wrong_maps(), *wrong_pictures(), *unlisted()]
     for problem in problems:
         print(problem)
     print(f"{len(PAGES)} pages, {len(problems)} problems")
