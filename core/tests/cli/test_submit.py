@@ -266,6 +266,8 @@ class Batch:
         bin_, run = folder / "bin", folder / "run"
         program(bin_, "recipe", f'if [ "$1" = status ]; then cat {folder}/step; else eval "$(cat {folder}/act)"; fi')
         program(bin_, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
+        program(bin_, "squeue", f"cat {folder}/state")
+        (folder / "state").write_text("RUNNING\n")
         program(bin_, "scontrol", f'echo "$@" >> {folder}/requeued; kill -KILL $PPID')
         (folder / "site.yaml").write_text(f"program: {bin_}/recipe\n")
         words = ("submit", *WORDS, "--time", "1h", "--print", "--out", str(run), "--site", str(folder / "site.yaml"))
@@ -312,6 +314,11 @@ def test_a_job_that_was_told_to_stop_is_not_started_again(batch: Batch) -> None:
     assert batch.start(f"touch {stop}; exit 75") == (75, False)
     assert batch.start(f"touch {batch.folder}/ran") == (0, False)
     assert not (batch.folder / "ran").exists()
+
+
+def test_a_job_that_was_cancelled_is_not_started_again(batch: Batch) -> None:
+    (batch.folder / "state").write_text("COMPLETING\n")
+    assert batch.start(f"echo 1 > {batch.folder}/step; exit 75") == (75, False)
 
 
 def test_the_script_outlives_the_signals_that_stop_the_ranks(batch: Batch) -> None:

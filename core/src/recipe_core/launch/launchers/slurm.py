@@ -171,8 +171,9 @@ trap : TERM INT HUP USR1 USR2
 {_srun(submission, config)} --label "${{recipe[@]}}" run "$run/job.yaml" --out "$run"
 code=$?
 
-# 75: stopped before the end, and to be started again.
-if [ "$code" -eq 75 ] && [ ! -e "$stop" ]; then
+# 75: stopped before the end, and to be started again. Not RUNNING: it was cancelled, or Slurm starts it again itself.
+state=$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")
+if [ "$code" -eq 75 ] && [ ! -e "$stop" ] && [ "$state" = RUNNING ]; then
     step=$(at_step) || exit 2
     if stuck 2 "$step"; then give_up "$step"; exit 1; fi
     scontrol requeue "$SLURM_JOB_ID" && sleep 60  # which ends this script
