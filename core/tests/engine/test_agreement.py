@@ -144,7 +144,7 @@ def test_the_identity_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "curve").write_text("6.9\n")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     job = resolve(toy.registry(), "toy", [f"train.golden={tmp_path / 'curve'}", "train.lr=0.5"])
-    found = identity(job, 2)
+    found = identity(job, 2, agreement.LIBRARIES, agreement.VARIABLES)
     assert found["settings"]["train.lr"] == "0.5"
     assert found["processes"] == {"number of processes": "2"}
     assert found["versions"]["package recipe-core"] == metadata.version("recipe-core")
@@ -152,5 +152,5 @@ def test_the_identity_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found["data"][f"train.golden: {tmp_path / 'curve'}"].startswith("4 bytes, which begin with ")
     assert found["environment"]["variable NVIDIA_TF32_OVERRIDE"] == "0"
     began = time.process_time()
-    identity(job, 2)
+    identity(job, 2, agreement.LIBRARIES, agreement.VARIABLES)
     assert time.process_time() - began < 0.05  # of the 50 ms that the start may take

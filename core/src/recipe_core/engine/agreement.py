@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,14 @@ from recipe_core.files import aside, disk_error
 from recipe_core.launch.identity import Identity, differences, digest, host
 
 T = TypeVar("T")
+LIBRARIES = ("torch", "numpy", "torch-xla", "transformers", "tokenizers", "accelerate", "recipe-index")
+"""Distributions whose versions all ranks must have in common."""
+VARIABLES = re.compile(
+    r"ATEN_CPU_CAPABILITY|CUBLAS(LT)?_\w+|CUDNN_\w+|DNNL_\w+|MKL_(CBWR|ENABLE_INSTRUCTIONS)|NCCL_(ALGO|PROTO)|"
+    r"NEURON_(CC_FLAGS|FUSE_SOFTMAX|RT_STOCHASTIC\w+)|NVIDIA_TF32_OVERRIDE|ONEDNN_\w+|RECIPE_PLUGINS|"
+    r"TORCH_(ALLOW_TF32\w*|BLAS_PREFER\w*|COMPILE_DISABLE)|TORCHDYNAMO_DISABLE|XLA_(DOWNCAST_BF16|FLAGS|USE_BF16)"
+)
+"""Variables of the environment that change what is computed, and not only where or how fast."""
 _CLOCKS = 5.0
 """Seconds that clocks may be apart before it is said."""
 _SHOWN = 10

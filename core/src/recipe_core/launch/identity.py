@@ -25,29 +25,25 @@ _HEAD = 1 << 16
 """Bytes of a file of data that are compared; what follows them in files of equal size is not."""
 _HEADS = 64
 """Files of one setting whose beginnings are compared; of further ones only the sizes are."""
-_LIBRARIES = ("torch", "numpy", "torch-xla", "transformers", "tokenizers", "accelerate", "recipe-index")
-_VARIABLES = re.compile(
-    r"ATEN_CPU_CAPABILITY|CUBLAS(LT)?_\w+|CUDNN_\w+|DNNL_\w+|MKL_(CBWR|ENABLE_INSTRUCTIONS)|NCCL_(ALGO|PROTO)|"
-    r"NEURON_(CC_FLAGS|FUSE_SOFTMAX|RT_STOCHASTIC\w+)|NVIDIA_TF32_OVERRIDE|ONEDNN_\w+|RECIPE_PLUGINS|"
-    r"TORCH_(ALLOW_TF32\w*|BLAS_PREFER\w*|COMPILE_DISABLE)|TORCHDYNAMO_DISABLE|XLA_(DOWNCAST_BF16|FLAGS|USE_BF16)"
-)
-"""Variables of the environment that change what is computed, and not only where or how fast."""
 
 
-def identity(job: Job, world_size: int) -> Identity:
-    """The facts of this process and its machine, for a run of ``job`` on ``world_size`` processes."""
+def identity(job: Job, world_size: int, libraries: Sequence[str], variables: re.Pattern[str]) -> Identity:
+    """The facts of this process and its machine, for a run of ``job`` on ``world_size`` processes.
+
+    ``libraries`` are distributions whose versions count, ``variables`` the names of those that change the result.
+    """
     packages = _packages(job)
     return {
         "settings": {name: _text(value) for name, value in flat({**job.as_dict(), "engine": job.engine.spec.name})},
         "processes": {"number of processes": str(world_size)},
         "versions": {
             "Python": ".".join(map(str, sys.version_info[:2])),
-            **{f"package {name}": _version(name) for name in sorted({*_LIBRARIES, *_distributions(packages)})},
+            **{f"package {name}": _version(name) for name in sorted({*libraries, *_distributions(packages)})},
         },
         "code": {name: digest for package in packages for name, digest in _code(package)},
         "data": dict(_data(job)),
         "environment": {
-            f"variable {name}": value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)
+            f"variable {name}": value for name, value in os.environ.items() if variables.fullmatch(name)
         },
     }  # fmt: skip
 

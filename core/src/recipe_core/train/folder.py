@@ -37,7 +37,9 @@ def agree(out: Path, job: Job, engine: Engine) -> None:
         if not begun(out):
             require_run_folder(out)
 
-    for line in agreement.agree(engine, identity(job, engine.world_size), require_usable, out):
+    for line in agreement.agree(
+        engine, identity(job, engine.world_size, agreement.LIBRARIES, agreement.VARIABLES), require_usable, out
+    ):
         if engine.rank == 0:
             warn(line)
 
