@@ -11,7 +11,7 @@ from recipe_core.data.prepare import Output
 from recipe_core.errors import ConfigError
 from recipe_core.files import atomic_folder, home, remote, write_text
 from recipe_core.settings.fill import fill
-from recipe_core.train.destination import require_run_folder
+from recipe_core.train.start.destination import require_run_folder
 
 
 @pytest.mark.parametrize("place", ["s3://b/x", "gs://b", "hf://a/b", "https://h/x", "s3a://b/x", "0.5:s3://b/x"])

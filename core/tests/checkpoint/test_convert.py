@@ -68,7 +68,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(sys.modules[__name__], "Foreign", Foreign, raising=False)
     found = registry.load([("core", lambda: plugin), ("toy", lambda: WithNaming)])
     assert not found.broken
-    monkeypatch.setattr("recipe_core.train.resume.load", lambda: found)
+    monkeypatch.setattr("recipe_core.train.start.resume.load", lambda: found)
     monkeypatch.setattr("recipe_core.cli.check.parts.load", lambda: found)
     return found
 

@@ -20,8 +20,8 @@ from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Part
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
-from recipe_core.train.preflight import problems
 from recipe_core.train.run import run
+from recipe_core.train.start.preflight import problems
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
-from recipe_core.train.resume import Progress
 from recipe_core.train.run import run
+from recipe_core.train.start.resume import Progress
 
 
 def job(*words: str) -> Job:

@@ -12,7 +12,7 @@ import pytest
 
 from recipe_core.errors import ConfigError, DiskError, LaunchError
 from recipe_core.launch.worker import Worker, worker
-from recipe_core.train.destination import new_folder, require_run_folder, shared_folder
+from recipe_core.train.start.destination import new_folder, require_run_folder, shared_folder
 
 
 def ranked(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Worker:
@@ -67,7 +67,7 @@ def test_ranks_of_torchrun_share_its_name(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranks_of_an_unnamed_torchrun_on_one_machine_share_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "from recipe_core.train.destination import shared_folder; from recipe_core.launch.worker import worker; "
+        "from recipe_core.train.start.destination import shared_folder; from recipe_core.launch.worker import worker; "
         "print(shared_folder('gpt', worker()))"
     )
     found = set()

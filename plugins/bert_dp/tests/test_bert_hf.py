@@ -20,7 +20,7 @@ from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Run
 from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
-from recipe_core.train.resume import start_problems
+from recipe_core.train.start.resume import start_problems
 
 
 def bert_config() -> BertConfig:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recipe_core.files import home
-from recipe_core.train.pretrained import trained
+from recipe_core.train.start.pretrained import trained
 
 pytestmark = pytest.mark.filterwarnings("default")
 

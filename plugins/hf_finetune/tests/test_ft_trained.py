@@ -8,7 +8,7 @@ import pytest
 
 from recipe_core.errors import PluginError
 from recipe_core.train.metrics.curves import read_rows
-from recipe_core.train.pretrained import TrainingFailedError, trained
+from recipe_core.train.start.pretrained import TrainingFailedError, trained
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
 
 def fail(tmp_path: Path) -> None:
     """The folder of the run holds something else."""
-    from recipe_core.train import pretrained as module
+    from recipe_core.train.start import pretrained as module
 
     folder = module._folder("bert_dp:tiny", tmp_path)
     folder.mkdir(parents=True)

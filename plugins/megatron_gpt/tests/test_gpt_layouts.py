@@ -9,7 +9,7 @@ from recipe_core.cli.check.estimate import Estimate, estimate
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.hooks.registry import load
-from recipe_core.train.preflight import division_problems
+from recipe_core.train.start.preflight import division_problems
 
 RANKS = 32
 """Eight in a team, four teams."""

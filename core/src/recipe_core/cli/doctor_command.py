@@ -29,7 +29,7 @@ def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
         variables. It ends with 1 when something is broken.
         """
         from recipe_core.cli.doctor import examine, is_broken
-        from recipe_core.train.destination import RUNS
+        from recipe_core.train.start.destination import RUNS
 
         findings: list[Finding] = []
         for finding in examine(RUNS):  # one by one: the libraries take seconds to answer

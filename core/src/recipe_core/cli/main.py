@@ -170,7 +170,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     """
     from recipe_core.engine import environment
     from recipe_core.launch import worker as launch
-    from recipe_core.train.destination import begun, new_folder, require_run_folder, shared_folder
+    from recipe_core.train.start.destination import begun, new_folder, require_run_folder, shared_folder
 
     launch.die_with_parent()
     worker = launch.worker()
@@ -222,7 +222,7 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
     from recipe_core.cli import precompile as cli_precompile
     from recipe_core.engine import environment
     from recipe_core.launch import worker as launch
-    from recipe_core.train.destination import shared_folder
+    from recipe_core.train.start.destination import shared_folder
 
     launch.die_with_parent()
     worker = launch.worker()
@@ -256,7 +256,7 @@ def _fitting(job: Job) -> int:
 
 
 def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:
-    from recipe_core.train.destination import RUNS
+    from recipe_core.train.start.destination import RUNS
 
     return _job(words, world_size, out or RUNS)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.launch import worker
-from recipe_core.train.destination import DRY_RUN
+from recipe_core.train.start.destination import DRY_RUN
 
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job

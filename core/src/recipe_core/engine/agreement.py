@@ -1,4 +1,4 @@
-"""What all ranks do alike: actions that succeed or fail on all of them, and the comparison at the start of a run."""
+"""Agreement of all ranks: actions that succeed or fail on all of them, and the comparison at the start of a run."""
 
 from __future__ import annotations
 

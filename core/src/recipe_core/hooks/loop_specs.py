@@ -78,7 +78,7 @@ class TrackerSpec(Spec):
 
 
 def optimizer_facts(optimizer: Part[OptimizerSpec] | None, train: Train, model: ModelFacts) -> OptimizerFacts | None:
-    """What the optimizer says of its memory; None where it says nothing."""
+    """Memory that the optimizer needs; None where it does not say."""
     if optimizer is None or not optimizer.spec.facts:
         return None
     function = load(optimizer.spec.facts, f"optimizer {optimizer.spec.name!r}")

@@ -1,4 +1,4 @@
-"""What all ranks of a run must have in common: settings, versions, code, data, and variables that change the result.
+"""The identity of a run, equal on all ranks: settings, versions, code, data, and variables that change the result.
 
 Each rank looks at its own machine; :mod:`recipe_core.engine.agreement` compares. No torch here.
 """
@@ -133,7 +133,7 @@ def _data(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, str]]:
-    """What ``path`` names: a file, the files of a folder, or those whose names it begins."""
+    """The files that ``path`` names: itself, those of a folder, or those whose names it begins."""
     try:
         if path.is_dir():
             files = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))

@@ -95,7 +95,7 @@ def this_process() -> Process:
 
 
 def _launcher(rank: Worker | None) -> str:
-    """What started the ranks. An engine gives every rank torchrun's variables, so that these alone do not tell."""
+    """The launcher of the ranks. An engine gives every rank torchrun's variables, so that these alone do not tell."""
     if rank is not None and rank.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in os.environ:
         return "srun" if "SLURM_STEP_ID" in os.environ else ""
     return rank.launcher if rank else ""

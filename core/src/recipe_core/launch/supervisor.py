@@ -105,7 +105,7 @@ def _signals() -> Iterator[socket.socket]:
 
 @contextmanager
 def _held_back() -> Iterator[None]:
-    """What is started in here has the signals to stop blocked, and pending, until it takes them."""
+    """Block the signals to stop in processes started in this context; they are pending until a process takes them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -21,7 +21,7 @@ def is_file(registry: Registry, target: str) -> bool:
 
 
 def read_file(target: str | Path) -> Mapping[str, object]:
-    """What a file that `recipe show` wrote holds.
+    """The content of a file that `recipe show` wrote.
 
     Raises:
         ConfigError: it cannot be read, or holds no settings.

@@ -35,8 +35,8 @@ from recipe_core.train.metrics.meter import Meter, reduce_over_ranks
 from recipe_core.train.metrics.report import Report
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import set_learning_rate
-from recipe_core.train.resume import Progress, training_state
 from recipe_core.train.seeds import mix
+from recipe_core.train.start.resume import Progress, training_state
 from recipe_core.train.stopping import Stopping
 
 

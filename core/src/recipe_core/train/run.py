@@ -30,7 +30,6 @@ from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.built import build_layout, build_model, build_samples, checked_loss
 from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
 from recipe_core.settings.job import Job
-from recipe_core.train import folder as folders
 from recipe_core.train import replicas
 from recipe_core.train.divergence import Guard, Returns, RollbackError
 from recipe_core.train.feed import Feed
@@ -44,7 +43,8 @@ from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import Trainable
 from recipe_core.train.recompute import recompute
-from recipe_core.train.resume import Progress, begin
+from recipe_core.train.start import folder as folders
+from recipe_core.train.start.resume import Progress, begin
 from recipe_core.train.stopping import Stopping
 from recipe_core.train.watch import patient, watched
 
@@ -83,14 +83,7 @@ def _run(
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run, engine)
-    optimizer: torch.optim.Optimizer = job.optimizer.build(
-        job.optimizer.config,
-        Trainable(
-            named=model.named_parameters(), train=job.train, structure=run.structure, shard_groups=model.shard_groups,
-            traced=engine.traced,
-        )
-    )  # fmt: skip
-    model.follow(optimizer)
+    optimizer = _optimizer(job, engine, run, model)
     samples = build_samples(job.data, run)
     with ExitStack() as stack:
         stack.enter_context(folders.claimed(out, job, engine))
@@ -128,8 +121,7 @@ def _run(
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
             meter=meter, checkpoints=checkpoints, saver=saver, stopping=stopping, report=report, metrics=metrics,
-            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run, pace=pace,
-            guard=guard,
+            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run, pace=pace, guard=guard,
         ).train()  # fmt: skip
         with beat.during(SAVE):
             saver.wait()
@@ -139,14 +131,23 @@ def _run(
         stop.obey()
     if dry_run:
         return {"graphs": graphs.read(), "kept": engine.compiler.kept()} if engine.rank == 0 else {}
+    return _conclude(
+        job, out, engine, run, model, progress, closing, graphs, _signal(engine, stop) if stopped else None
+    )
+
+
+def _conclude(
+    job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: Progress,
+    closing: Callable[..., Any] | None, graphs: GraphCounter, signal: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write and return results.json, before and after the recipe's closing, which may fail."""
     compiled: dict[str, Any] = {}
     if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
         read = graphs.read()
         compiled = {"compilations": read.compiled, "notes": {engine.compiler.name: str(read)}}
-    signal = _signal(engine, stop) if stopped else None
     results = {**_results(job, out, run, progress, signal), **compiled} if engine.rank == 0 else _outcome(signal)
     if engine.rank == 0:
-        write_results(results, out)  # what follows may fail, and training is done
+        write_results(results, out)
     extra: Mapping[str, Any] = {}
     if closing is not None and progress.step == job.train.steps and not signal:
         extra = _closed(closing, job, out, run, model)
@@ -194,6 +195,16 @@ def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     spec = job.model.spec if job.loss.spec.name == OWN_LOSS else job.loss.spec
     loss = checked_loss(job.loss.build(job.loss.config, loss), f"{noun(spec)} {spec.name!r}: {spec.build!r}")
     return model, model.loss(loss)
+
+
+def _optimizer(job: Job, engine: engines.Engine, run: Run, model: Parallel) -> torch.optim.Optimizer:
+    trainable = Trainable(
+        named=model.named_parameters(), train=job.train, structure=run.structure, shard_groups=model.shard_groups,
+        traced=engine.traced,
+    )  # fmt: skip
+    optimizer: torch.optim.Optimizer = job.optimizer.build(job.optimizer.config, trainable)
+    model.follow(optimizer)
+    return optimizer
 
 
 def _checkpoints(

@@ -10,8 +10,8 @@ from recipe_core.errors import ConfigError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.watch.watchdog import Watchdog, patience
 from recipe_core.launch.worker import worker
-from recipe_core.train.destination import LOGS, begun, require_run_folder
 from recipe_core.train.metrics.report import warn
+from recipe_core.train.start.destination import LOGS, begun, require_run_folder
 
 Settings = TypeVar("Settings", bound=Train)
 

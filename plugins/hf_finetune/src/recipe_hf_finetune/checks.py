@@ -11,7 +11,7 @@ from recipe_core import Job, PluginError, RecipeError
 from recipe_core.checkpoint.match.same_model import require_consistent, require_same
 from recipe_core.engine.select import spec_of
 from recipe_core.files.documents import read_json
-from recipe_core.train.pretrained import checkpoint_at, job_of
+from recipe_core.train.start.pretrained import checkpoint_at, job_of
 from recipe_hf_finetune.model.source import RECIPE, has_tokenizer, ready
 from recipe_hf_finetune.settings import SequenceClassifier, settings
 

@@ -18,9 +18,9 @@ from recipe_core.errors import ExitCode
 from recipe_core.files import home
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
-from recipe_core.train import folder as folders
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import show
+from recipe_core.train.start import folder as folders
 from recipe_core.train.watch import patient, watched
 from recipe_hf_finetune.data import vocabulary
 from recipe_hf_finetune.data.splits import load

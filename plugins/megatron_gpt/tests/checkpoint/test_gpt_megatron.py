@@ -19,7 +19,7 @@ from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
 from recipe_core.testing.checkpoints import convert, equal, tensors
-from recipe_core.train.resume import start_problems
+from recipe_core.train.start.resume import start_problems
 from recipe_megatron_gpt.model.gpt import GptModel, build
 from recipe_megatron_gpt.settings import Gpt
 

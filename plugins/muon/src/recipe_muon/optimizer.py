@@ -100,7 +100,7 @@ class Muon(AdamW):
         weight.add_(self._own(parameter, whole), alpha=-lr * scale(parameter.shape, config.adjust))
 
     def _own(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
-        """What this process holds of ``parameter``, of a tensor of the whole shape."""
+        """This process's shard of a tensor that has the whole shape of ``parameter``."""
         if not isinstance(parameter, DTensor):
             return whole
         if parameter not in self._positions:

@@ -67,7 +67,7 @@ def begin_problems(job: Job, world_size: int, out: Path | None) -> list[str]:
     continues = out is not None and (out / "job.yaml").exists()
     if not (begins or continues or {"tp", "pp"} & job.axes(world_size).keys()):
         return []
-    found: list[str] = load("recipe_core.train.preflight:problems", "recipe check")(job, world_size, out)
+    found: list[str] = load("recipe_core.train.start.preflight:problems", "recipe check")(job, world_size, out)
     return found
 
 

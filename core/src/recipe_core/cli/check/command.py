@@ -96,7 +96,7 @@ def _check(
 ) -> None:
     from recipe_core.cli.show import needs
     from recipe_core.settings.job import resolve
-    from recipe_core.train.destination import RUNS
+    from recipe_core.train.start.destination import RUNS
 
     world_size, folder = target.world_size if target else processes or 0, out or RUNS
     try:
@@ -149,7 +149,7 @@ def checked(
     """
     from recipe_core.cli.check import begin_problems, checked_job
     from recipe_core.cli.check.target import fit_problems
-    from recipe_core.train.destination import RUNS
+    from recipe_core.train.start.destination import RUNS
 
     job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False)
     problems = [*begin_problems(job, world_size or job.processes, out), *(fit_problems(job, target) if target else ())]

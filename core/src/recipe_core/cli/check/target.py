@@ -62,7 +62,7 @@ def node_memory(job: Job, figures: Estimate, target: Target) -> int:
 
 
 def fit_problems(job: Job, target: Target) -> Iterator[str]:
-    """What does not fit on the target, as far as its sizes are known."""
+    """Problems: the run does not fit on the target, as far as its sizes are known."""
     figures = figures_of(job, target.world_size)
     if figures is None:
         return
@@ -88,7 +88,7 @@ def fit_problems(job: Job, target: Target) -> Iterator[str]:
 
 
 def warnings(job: Job, target: Target) -> Iterator[str]:
-    """What works and is slow: tensor-parallel groups with ranks on several nodes."""
+    """Warnings about slow plans: tensor-parallel groups with ranks on several nodes."""
     axes = job.axes(target.world_size)
     degree, each = axes.get("tp", 1), target.processes_per_node
     if target.nodes == 1 or degree == 1:

@@ -81,7 +81,7 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
 def _new_folder(registry: Registry, words: tuple[str, ...]) -> Path:
     """The name of a new folder in runs/."""
     from recipe_core.settings.job import resolve
-    from recipe_core.train.destination import new_folder
+    from recipe_core.train.start.destination import new_folder
 
     folder = new_folder(resolve(registry, *split(words)).name)
     folder.rmdir()  # made again when all is checked
@@ -95,7 +95,7 @@ def _checked(registry: Registry, words: tuple[str, ...], folder: Path, target: T
         ConfigError: a run folder holds something else, or its job is waiting or running.
     """
     from recipe_core.cli.cluster.standing import busy_job
-    from recipe_core.train.destination import require_run_folder
+    from recipe_core.train.start.destination import require_run_folder
 
     if array:
         strange = [path.name for path in folder.iterdir()] if folder.is_dir() else []

@@ -1,4 +1,4 @@
-"""What ``recipe plugin check`` prints. No torch here; the checks import it."""
+"""The output of ``recipe plugin check``. No torch here; the checks import it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """What one rank knows when it finds that the run does not go on.
+    """The knowledge of one rank when it finds that the run does not go on.
 
     Args:
         rank: its own.

@@ -140,7 +140,7 @@ class Watchdog:
         return None
 
     def _verdict_of_another(self, passed: float) -> Verdict | None:
-        """What another rank has ended with; it leaves the thread that trains a while to find out and end by itself."""
+        """The verdict of another rank; the thread that trains first gets a while to find out and end by itself."""
         verdict = known(self._board.sights) if self._board else None
         self._over = self._over + passed if verdict is not None else 0.0
         return verdict if self._over > _FAREWELL else None

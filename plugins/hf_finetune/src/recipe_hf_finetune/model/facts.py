@@ -10,7 +10,7 @@ from typing import Any
 from recipe_core import Model, ModelFacts, Part, RecipeError
 from recipe_core.files.documents import read_json
 from recipe_core.hooks.specs import load
-from recipe_core.train.pretrained import job_of
+from recipe_core.train.start.pretrained import job_of
 from recipe_hf_finetune.model.source import RECIPE, ready
 from recipe_hf_finetune.settings import SequenceClassifier
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recipe_core import CheckpointError, ConfigError
-from recipe_core.train.pretrained import to_hugging_face, trained
+from recipe_core.train.start.pretrained import to_hugging_face, trained
 from recipe_hf_finetune.settings import SequenceClassifier
 
 RECIPE = "recipe:"

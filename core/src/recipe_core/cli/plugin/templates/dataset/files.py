@@ -42,7 +42,7 @@ def size_of(folder: str) -> int:
 
 
 class ByteFiles:
-    """What `recipe inspect` and `recipe verify` ask."""
+    """Answers for `recipe inspect` and `recipe verify`."""
 
     def detect(self, path: Path) -> bool:
         """True if ``path`` is a folder that :func:`prepare` made."""

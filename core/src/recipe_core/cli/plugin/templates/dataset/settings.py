@@ -12,7 +12,7 @@ class Texts:
     """Bytes of texts."""
 
     folder: str = ""
-    """What `recipe prepare new_plugin_bytes` made; empty: a text that is made up, to try things out."""
+    """A folder that `recipe prepare new_plugin_bytes` made; empty: an invented text, to try things out."""
     sequence: int = 64
     """Bytes in a sample."""
 
@@ -50,7 +50,7 @@ class NextByte:
 
 
 def data_facts(config: Texts) -> DataFacts:
-    """What `recipe check` says of the files, without reading them."""
+    """Facts about the files for `recipe check`, without reading the samples."""
     from recipe_new_plugin.files import size_of
 
     samples, problems = None, []

@@ -15,8 +15,8 @@ from recipe_core.layouts.built import build_model
 from recipe_core.layouts.stages import cut
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.job import Job
-from recipe_core.train.folder import require_own
-from recipe_core.train.resume import start_problems
+from recipe_core.train.start.folder import require_own
+from recipe_core.train.start.resume import start_problems
 
 
 def problems(job: Job, world_size: int, out: Path | None) -> list[str]:

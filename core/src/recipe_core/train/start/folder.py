@@ -18,8 +18,8 @@ from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
-from recipe_core.train.destination import LOCK, begun, require_run_folder
 from recipe_core.train.metrics.report import warn
+from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
 """Settings that a run must keep when it continues: they decide what the weights mean and which samples come next."""

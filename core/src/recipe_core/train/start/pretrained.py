@@ -23,7 +23,7 @@ from recipe_core.hooks.specs import Part
 from recipe_core.hooks.specs import load as load_function
 from recipe_core.launch.failures import FILE
 from recipe_core.launch.supervisor import STORE, SUPERVISOR
-from recipe_core.train.destination import file_name
+from recipe_core.train.start.destination import file_name
 
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
