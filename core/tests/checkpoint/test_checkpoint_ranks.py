@@ -88,8 +88,8 @@ def test_two_ranks_agree(tmp_path: Path) -> None:
     one, two = spawn(rank_in_checkpoints, 2, tmp_path)
     assert one[0] == two[0] == ("saved", ["step-2", "step-3"])
     full = "/checkpoints/step-4 (0.0 MB) was not saved; older checkpoints are untouched. "
-    assert one[1] == two[1] == ("full", ("DiskError", full + "/checkpoints: No space left on device"))
-    assert one[2] == two[2] == ("full", ("DiskError", full + "rank 1: /checkpoints: No space left on device"))
+    assert one[1] == two[1] == ("full", ("DiskFullError", full + "/checkpoints: No space left on device"))
+    assert one[2] == two[2] == ("full", ("DiskFullError", full + "rank 1: /checkpoints: No space left on device"))
     assert one[3][1][0] == two[3][1][0] == "CheckpointError"
     assert "rank 1: /disk-of-1: this rank does not see what rank 0 writes there" in one[3][1][1]
     assert one[4] == two[4] == ("after", ["step-2", "step-3"])

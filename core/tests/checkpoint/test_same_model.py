@@ -194,5 +194,5 @@ def test_a_dataset_whose_batches_the_model_does_not_take(
 ) -> None:
     model, data = next(iter(toy.register_models())), next(iter(toy.register_datasets()))
     model, data = replace(model, takes=takes), replace(data, gives=gives)
-    found = list(batch_problems(Part(model, model.config()), Part(data, data.config())))
+    found = list(batch_problems(Part(model, model.config()), Part(data, data.config()), None))
     assert (len(found) == 1 and told in found[0]) if told else not found

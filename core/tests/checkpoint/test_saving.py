@@ -61,10 +61,11 @@ def spoil(step: int, change: Callable[[training.Trainer], None], monkeypatch: py
     """Change the model or the optimizer after ``step``."""
     take_step = training.Trainer.step
 
-    def stepping(trainer: training.Trainer, *, last: bool) -> None:
-        take_step(trainer, last=last)
+    def stepping(trainer: training.Trainer, *, last: bool) -> bool:
+        taken = take_step(trainer, last=last)
         if trainer.progress.step == step:
             change(trainer)
+        return taken
 
     monkeypatch.setattr(training.Trainer, "step", stepping)
 

@@ -34,7 +34,9 @@ def traces(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             of_device = any(isinstance(side, ast.Attribute) and side.attr == "type" for side in sides)
-            if of_device and any(isinstance(side, ast.Constant | ast.Tuple | ast.Name) for side in sides):
+            named = any(isinstance(side, ast.Constant | ast.Tuple | ast.Name) for side in sides)
+            meta = any(isinstance(side, ast.Constant) and side.value == "meta" for side in sides)  # is no device
+            if of_device and named and not meta:
                 yield f"{node.lineno}: {ast.unparse(node)}"
 
 

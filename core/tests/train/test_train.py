@@ -159,8 +159,9 @@ def endless(out: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for(out: Path, key: str) -> None:
+    """Wait for a row with ``key`` of a step, so that there is something to save."""
     deadline = time.monotonic() + 60
-    while not any(key in row for row in read_rows(out / "metrics.jsonl")):
+    while not any(key in row and row["step"] > 0 for row in read_rows(out / "metrics.jsonl")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
