@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.formats.hf_config import hf_settings, read_hf_config, require_hf_values
     from recipe_core.checkpoint.formats.single import OneFile
     from recipe_core.checkpoint.lazy import Lazy, lazy
+    from recipe_core.checkpoint.match.trained import TrainedModel
     from recipe_core.engine.environment import Variable
     from recipe_core.engine.loader import Batch
     from recipe_core.engine.protocol import Engine
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.facts import OptimizerFacts
     from recipe_core.hooks.finding import Finding
     from recipe_core.hooks.hooks import hookimpl
+    from recipe_core.hooks.inference import Evaluation, Generation
     from recipe_core.hooks.launcher import Launcher, Submission
     from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.specs import (
@@ -85,6 +87,7 @@ _LATER = {
     ),
     "hooks.finding": ("Finding",),
     "hooks.facts": ("OptimizerFacts",),
+    "hooks.inference": ("Evaluation", "Generation"),
     "hooks.launcher": ("Launcher", "Submission"),
     "hooks.loop_specs": ("LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.hooks": ("hookimpl",),
@@ -115,6 +118,7 @@ _LATER = {
     "checkpoint.formats.hf_config": ("hf_settings", "read_hf_config", "require_hf_values"),
     "checkpoint.formats.single": ("OneFile",),
     "checkpoint.lazy": ("Lazy", "lazy"),
+    "checkpoint.match.trained": ("TrainedModel",),
     "engine.environment": ("Variable",),
     "engine.loader": ("Batch",),
     "engine.protocol": ("Engine",),
@@ -152,8 +156,10 @@ __all__ = [
     "Division",
     "Engine",
     "EngineSpec",
+    "Evaluation",
     "Finding",
     "Format",
+    "Generation",
     "Groups",
     "Job",
     "LaunchError",
@@ -189,6 +195,7 @@ __all__ = [
     "TrackerSpec",
     "Train",
     "Trainable",
+    "TrainedModel",
     "Use",
     "Variable",
     "add_norm",

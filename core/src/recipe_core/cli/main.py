@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import click
 
 from recipe_core.cli.check.command import add_check_command
+from recipe_core.cli.checkpoint.convert import add_convert_command
+from recipe_core.cli.checkpoint.evaluate import add_eval_command
+from recipe_core.cli.checkpoint.generate import add_generate_command
 from recipe_core.cli.cluster.logs import add_logs_command
 from recipe_core.cli.cluster.status import add_status_command
 from recipe_core.cli.cluster.stop import add_stop_command
 from recipe_core.cli.cluster.submit import add_submit_command
 from recipe_core.cli.compare.command import add_compare_command
-from recipe_core.cli.convert import add_convert_command
 from recipe_core.cli.data import add_data_commands
 from recipe_core.cli.doctor_command import add_doctor_command
 from recipe_core.cli.paths import LocalPath
@@ -291,6 +293,8 @@ for _add in (add_submit_command, add_status_command, add_logs_command, add_stop_
     _add(cli, _debug, lambda: _registry())
 add_compare_command(cli, _debug)
 add_data_commands(cli, _debug, lambda: _registry())
+add_generate_command(cli, _debug, lambda: _registry())
+add_eval_command(cli, _debug, lambda: _registry())
 add_convert_command(cli, _debug, lambda: _registry())
 add_doctor_command(cli, _debug)
 add_plugin_command(cli, _debug, lambda: _registry())

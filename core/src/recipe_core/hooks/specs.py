@@ -149,6 +149,14 @@ class Model(Spec):
     example: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""
+    generate: str = field(default="", metadata=called("trained", "options"))
+    """``package.module:function(trained, options) -> answer``, for ``recipe generate``: with a
+    :class:`recipe_core.TrainedModel` and a :class:`recipe_core.Generation` it returns a function ``answer(prompt) ->
+    dict``, whose ``"shown"`` is the text for the terminal; the other entries, plain data, make a line of ``--json``."""
+    evaluate: str = field(default="", metadata=called("trained", "options"))
+    """``package.module:function(trained, options) -> dict``, for ``recipe eval``: numbers by name, for a
+    :class:`recipe_core.TrainedModel` and the data of a :class:`recipe_core.Evaluation`. Empty: the mean of what the
+    loss returns over the validation samples of the dataset, as in training."""
     adapters: Mapping[str, str] = field(default_factory=dict, metadata=called())
     """Adapters for checkpoints of other projects: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""

@@ -45,6 +45,7 @@ def register_models() -> Iterable[Model]:
         config=ToyModel,
         blocks="layers.*",
         free=("dropout", "poison_after", "poison_until", "counts"),
+        generate="recipe_core.testing.toy_parts:generate",
         summary="two linear layers with dropout",
     )
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recipe_core.checkpoint.match.trained import TrainedModel
+from recipe_core.errors import ConfigError
+from recipe_core.hooks.inference import Generation
 from recipe_core.layouts.parallel import Batch, Loss, Run
 from recipe_core.testing.toy import ToyData, ToyModel
 
@@ -47,6 +51,22 @@ def build_model(config: ToyModel) -> tuple[nn.Module, Loss]:
         return {"loss": value, "accuracy": (output.argmax(-1) == batch["labels"]).float().mean(), **counts}
 
     return Toy(config), loss
+
+
+def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
+    """A function that classifies a vector, written as numbers."""
+    options.require_only(trained.model.spec.name)
+
+    @torch.no_grad()
+    def answer(prompt: str) -> dict[str, Any]:
+        try:
+            vector = torch.tensor([[float(word) for word in prompt.split()]], device=trained.device)
+        except ValueError as error:
+            raise ConfigError(f"expected {WIDTH} numbers, got {prompt!r}") from error
+        shares = trained.module({"vectors": vector}).softmax(-1)[0].tolist()
+        return {"shown": str(shares.index(max(shares))), "probabilities": shares}
+
+    return answer
 
 
 class Vectors:

@@ -1,4 +1,4 @@
-"""Text from a trained model."""
+"""A sample of text for the closing words of a run, under any layout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from recipe_core import DataError, Job, Run
+from recipe_megatron_gpt.inference.sampling import draw
 from recipe_megatron_gpt.model.gpt import GptModel
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer import text
@@ -61,16 +62,7 @@ def sample(
         for _ in range(count):
             window = tokens[:, -module.config.positions :]
             logits = module({"tokens": window})[:, -1].float().cpu()
-            tokens = torch.cat([tokens, _draw(logits, temperature, top_k, generator).to(tokens.device)], dim=1)
+            tokens = torch.cat([tokens, draw(logits, temperature, top_k, generator).to(tokens.device)], dim=1)
     finally:
         module.train(was_training)
     return tokens
-
-
-def _draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    """One token for each row of ``logits``, ``[batch, vocabulary]``: ``[batch, 1]``."""
-    if temperature == 0:
-        return logits.argmax(-1, keepdim=True)
-    values, ids = logits.topk(min(top_k or logits.shape[-1], logits.shape[-1]))
-    drawn = torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)
-    return ids.gather(1, drawn)

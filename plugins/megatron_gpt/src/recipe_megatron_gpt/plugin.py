@@ -27,6 +27,8 @@ def register_models() -> Iterable[Model]:
         free=("dropout", "attention_dropout", "init_std"),
         takes=("tokens", "labels"),
         example="recipe_megatron_gpt.model.gpt:example",
+        generate="recipe_megatron_gpt.inference.generate:generate",
+        evaluate="recipe_megatron_gpt.inference.evaluate:evaluate",
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
 

@@ -71,6 +71,23 @@ class Provenance:
             return dict(state)
         return {**state, "model": to_ours(self.adapter(spec.naming, where), state["model"], where)}
 
+    def weights(self, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
+        """The weights of a state that ``source`` opened, or their fp32 copies where the optimizer of a bf16 model has
+        them; under the names of the module.
+
+        Raises:
+            CheckpointError: see :meth:`ours`.
+        """
+        tensors: dict[str, Any] = self.ours(opened, source.format, source.path)["model"]
+        if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in tensors.values()):
+            return tensors
+        try:
+            optimizer = self.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
+        except CheckpointError:  # what is wrong with its optimizer does not matter here
+            return tensors
+        masters = {name: states["master"] for name, states in optimizer.items() if "master" in states}
+        return {name: masters.get(name, tensor) for name, tensor in tensors.items()}
+
     def left_out(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> list[str]:
         """Descriptions of the tensors of an opened state that :meth:`ours` leaves out."""
         if not spec.ranks or self.model is None:

@@ -11,7 +11,7 @@ import torch
 
 from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.formats.base import Format
-from recipe_core.checkpoint.lazy import Lazy, fill
+from recipe_core.checkpoint.lazy import fill
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
@@ -230,7 +230,7 @@ def _fitting_weights(
     provenance, naming = Provenance(model=job.model), source.format.naming
     opened = source.open(weights=True)
     note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
-    saved = _widest(provenance, source, opened)
+    saved = provenance.weights(source, opened)
     optional = provenance.adapter(naming, source.path).optional if naming else ()
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
@@ -238,19 +238,6 @@ def _fitting_weights(
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
     return saved, drawn, _notes(note, provenance.left_out(opened, source.format, source.path))
-
-
-def _widest(provenance: Provenance, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights in ``opened``, or their fp32 copies where the optimizer of a bf16 model has them."""
-    tensors: dict[str, Any] = provenance.ours(opened, source.format, source.path)["model"]
-    if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in tensors.values()):
-        return tensors
-    try:
-        optimizer = provenance.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
-    except CheckpointError:  # what is wrong with its optimizer does not matter here
-        return tensors
-    masters = {name: states["master"] for name, states in optimizer.items() if "master" in states}
-    return {name: masters.get(name, tensor) for name, tensor in tensors.items()}
 
 
 def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

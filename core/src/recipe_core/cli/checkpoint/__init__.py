@@ -1,0 +1,5 @@
+"""Commands about checkpoints.
+
+``generate.py``, ``evaluate.py``: use a trained model; ``source.py``: the options by which both find it. ``convert.py``:
+``recipe convert`` and ``merge``. ``prompts.py``: prompts from the line, a file or a terminal.
+"""

@@ -1,0 +1,96 @@
+"""The command ``recipe generate``. No torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.checkpoint.source import source_options
+from recipe_core.cli.paths import LocalPath
+
+if TYPE_CHECKING:
+    from recipe_core.checkpoint.match.trained import TrainedModel
+    from recipe_core.hooks.inference import Generation
+    from recipe_core.hooks.registry import Registry
+
+Answer = Callable[[str], Mapping[str, Any]]
+"""From a prompt to what a model makes of it, see :attr:`recipe_core.Model.generate`."""
+
+
+def add_generate_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it, ``registry`` loads the plugins."""
+
+    @group.command()
+    @click.argument("source", type=LocalPath(path_type=Path), metavar="RUN|CHECKPOINT")
+    @click.option("--prompt", "given", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line.")
+    @click.option(
+        "--prompts", "file", type=LocalPath(path_type=Path), metavar="FILE", help="A prompt in each line, or .jsonl."
+    )
+    @click.option("--tokens", type=int, metavar="N", help="New tokens at most.")
+    @click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 takes the likeliest token.")
+    @click.option("--top-k", type=int, metavar="K", help="Draw among so many of the likeliest tokens.")
+    @click.option("--top-p", type=float, metavar="P", help="Draw among the likeliest that have this probability.")
+    @click.option("--seed", type=int, metavar="N", help="Seed of the draws, for every prompt (default: 0).")
+    @click.option("--stop", multiple=True, metavar="TEXT", help="End where this text comes; it is cut off.")
+    @click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
+    @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each prompt.")
+    @source_options
+    @debug
+    def generate(source: Path, given: tuple[str, ...], file: Path | None, as_json: bool, **options: Any) -> None:
+        """Have a trained model answer prompts.
+
+        A GPT continues them, a BERT fills [MASK], a classifier labels them. RUN|CHECKPOINT is a run folder (its newest
+        checkpoint is taken), the folder of a checkpoint of any format, or a file. Without --prompt, prompts are typed,
+        or read from a pipe.
+        """
+        from recipe_core.cli.checkpoint.prompts import prompts
+        from recipe_core.cli.checkpoint.source import engine, model_at
+        from recipe_core.hooks.inference import Generation
+
+        settings = Generation(**{name: options[name] for name in Generation.__dataclass_fields__})
+        texts, typed = prompts(given, file)
+        plugins = registry()
+        with engine(options["device"]) as here:
+            answer = _answerer(model_at(plugins, source, here, options), settings)
+            for number, prompt in enumerate(texts):
+                result = dict(answer(prompt))
+                shown = str(result.pop("shown", ""))
+                if number and not as_json and not typed:
+                    click.echo()
+                click.echo(json.dumps({"prompt": prompt, **result}, ensure_ascii=False) if as_json else shown)
+
+
+def _answerer(trained: TrainedModel, settings: Generation) -> Answer:
+    """The function of the model that answers prompts.
+
+    Raises:
+        ConfigError: the model has none.
+        PluginError: it raises an error that is no message to the user.
+    """
+    from recipe_core.cli.checkpoint.source import owner
+    from recipe_core.errors import ConfigError, PluginError
+    from recipe_core.hooks.target import blamed, call
+
+    spec = trained.model.spec
+    if not spec.generate:
+        raise ConfigError(
+            f"{trained.path}: model {spec.name!r} does not generate: its plugin names no function for it "
+            "(Model.generate)"
+        )
+    answer = call(spec.generate, f"model {spec.name!r}", trained, settings)
+    code = owner(spec, "generate")
+    if not callable(answer):
+        raise PluginError(f"{code} returned {answer!r:.60}; expected a function answer(prompt)")
+
+    def checked(prompt: str) -> Mapping[str, Any]:
+        with blamed(code, MemoryError):
+            result = answer(prompt)
+        if not isinstance(result, Mapping) or not isinstance(result.get("shown"), str):
+            raise PluginError(f"{code}: its answer is {result!r:.60}; expected a dict with the text 'shown'")
+        return result
+
+    return checked

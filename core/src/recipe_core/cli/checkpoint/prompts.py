@@ -1,0 +1,90 @@
+"""Prompts: from the command line, a file, a pipe, or typed one after the other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from recipe_core.errors import ConfigError
+from recipe_core.files.documents import DocumentError, parse_json, read_text
+
+STDIN = "-"
+_KEYS = ("prompt", "text")
+
+
+def prompts(given: Sequence[str], file: Path | None) -> tuple[Iterable[str], bool]:
+    """The prompts, and True if somebody types them.
+
+    Args:
+        given: texts; ``-`` alone is the standard input, with a prompt in each line. None: the standard input too.
+        file: a prompt in each line, or JSON lines.
+
+    Raises:
+        ConfigError: a prompt is empty, a file cannot be read, or there is no prompt.
+    """
+    if file is not None:
+        if given:
+            raise ConfigError("--prompt and --prompts: give one of the two")
+        return _of_file(file), False
+    if given and STDIN not in given:
+        return [_filled(text, "--prompt") for text in given], False
+    if len(given) > 1:
+        raise ConfigError("--prompt -: reads all prompts from the standard input; give no other beside it")
+    if sys.stdin.isatty():
+        return _typed(), True
+    lines = [_filled(line, f"standard input, line {number}") for number, line in enumerate(sys.stdin, 1)]
+    if not lines:
+        raise ConfigError("--prompt: expected a text, and the standard input is empty; give --prompt TEXT")
+    return lines, False
+
+
+def _of_file(path: Path) -> list[str]:
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, DocumentError) as error:
+        raise ConfigError(f"--prompts: {path}: cannot be read ({error})") from error
+    if not lines:
+        raise ConfigError(f"--prompts: {path}: expected a prompt in each line, and it is empty")
+    as_json = path.suffix in (".jsonl", ".ndjson", ".json")
+    places = [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
+    return [_filled(_prompt_of(line, where) if as_json else line, where) for where, line in places]
+
+
+def _prompt_of(line: str, where: str) -> str:
+    try:
+        entry = parse_json(line)
+    except DocumentError as error:
+        raise ConfigError(f"{where}: is not JSON ({error})") from error
+    entries = entry if isinstance(entry, dict) else {}
+    prompt = entry if isinstance(entry, str) else next((entries[key] for key in _KEYS if key in entries), None)
+    if not isinstance(prompt, str):
+        raise ConfigError(f'{where}: expected {{"prompt": TEXT}}, got {json.dumps(entry)[:60]}')
+    return prompt
+
+
+def _filled(text: str, where: str) -> str:
+    text = text.rstrip("\r\n")
+    if not text.strip():
+        raise ConfigError(f"{where}: expected a prompt, got an empty one")
+    return text
+
+
+def _typed() -> Iterator[str]:
+    """Prompts as they are typed, until the end of the input (Ctrl-D)."""
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (it gives input() a history and its keys)
+    click.echo("Type a prompt; Ctrl-D ends.", err=True)
+    while True:
+        try:
+            text = input("> ")
+        except EOFError:
+            click.echo(err=True)
+            return
+        if text.strip():
+            yield text

@@ -1,0 +1,69 @@
+"""The model that ``recipe generate`` and ``eval`` use. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+from recipe_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from recipe_core.checkpoint.match.trained import TrainedModel
+    from recipe_core.engine.protocol import Engine
+    from recipe_core.hooks.registry import Registry
+    from recipe_core.hooks.specs import Model
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def source_options(command: Command) -> Command:
+    """Add the options that describe a checkpoint where its files do not, and the device."""
+    for add in (
+        click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of its model, where it doesn't tell."),
+        click.option("--from", "form", metavar="FORMAT", help="Its format, where its files don't tell."),
+        click.option("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, ... (default: auto)."),
+        click.option(
+            "--tokenizer", type=LocalPath(path_type=Path), metavar="PATH", help="Its tokenizer: a file or a folder."
+        ),
+    ):
+        command = add(command)
+    return command
+
+
+@contextmanager
+def engine(device: str) -> Iterator[Engine]:
+    """PyTorch's own engine on ``device``, for one process."""
+    from recipe_core.engine import protocol
+    from recipe_core.hooks.specs import load
+    from recipe_core.hooks.train import Train
+
+    load("recipe_core.engine.memory:return_freed_memory", "the core")()
+    try:
+        built = protocol.start(Train(device=device))
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("train.device", "--device")) from error
+    with built as started:
+        yield started
+
+
+def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[str, Any]) -> TrainedModel:
+    """The model in the checkpoint at ``path``.
+
+    Raises:
+        CheckpointError: there is no whole checkpoint, or its model is not known.
+    """
+    from recipe_core.hooks.specs import load
+
+    build = load("recipe_core.checkpoint.match.trained:trained_model", "the core")
+    trained: TrainedModel = build(registry, path, engine.device, options["form"], options["recipe"])
+    return trained
+
+
+def owner(model: Model, field: str) -> str:
+    """The code that a model names in ``field``, for messages."""
+    return f"model {model.name!r}: {getattr(model, field)!r}"

@@ -1,0 +1,87 @@
+"""Validation of a trained model outside of a run: the means of its loss over samples of its dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from recipe_core.checkpoint.match.trained import TrainedModel
+from recipe_core.engine.loader import Batch, PlainLoader
+from recipe_core.errors import ConfigError
+from recipe_core.files import home
+from recipe_core.hooks.inference import Evaluation
+from recipe_core.hooks.specs import Dataset, Part
+from recipe_core.hooks.target import call
+from recipe_core.hooks.train import Train
+from recipe_core.layouts.built import build_samples, checked_loss
+from recipe_core.layouts.parallel import COUNTED, Run
+
+
+@torch.no_grad()
+def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
+    """The values that the model's loss returns, over the first validation samples of its dataset.
+
+    As in training, a mean is one of batches; each counts by its samples. ``options.data`` takes the place of the
+    dataset's setting ``files``; ``options.limit`` is the number of samples, which is otherwise the run's.
+
+    Raises:
+        ConfigError: the dataset is not known, or has no files to name.
+        DataError: the data cannot be read.
+    """
+    options.require_only(trained.model.spec.name, "data", "limit", "batch")
+    data, train = _data(trained, options.data), trained.provenance.train or Train()
+    count = options.limit or train.eval_samples
+    train = replace(train, eval_every=1, eval_samples=count)
+    samples = build_samples(data, _run(trained, train))
+    spec, module = trained.model.spec, trained.module
+    loss = checked_loss(trained.loss, f"model {spec.name!r}: {spec.build!r}")
+    reductions, total = {**COUNTED, **spec.metrics}, dict[str, float]()
+    loader = PlainLoader(trained.device, _unused, train)
+    for start, size in _parts(count, options.batch):
+        batch = loader.place(loader.ready(samples.read("valid", start, size)))
+        for name, value in loss(module(batch), batch).items():
+            number, reduction = float(value), reductions.get(name, "mean")
+            if reduction == "max":
+                total[name] = max(total.get(name, number), number)
+            elif reduction != "count":
+                total[name] = total.get(name, 0.0) + number * (size / count if reduction == "mean" else 1.0)
+    return {"data": options.data or "validation", "samples": count, **total}
+
+
+def _parts(count: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(size, count - start)) for start in range(0, count, size))
+
+
+def _data(trained: TrainedModel, files: str | None) -> Part[Dataset]:
+    data = trained.data
+    if data is None:
+        raise ConfigError(
+            f"{trained.path}: it does not say which dataset it was trained on; name a recipe with it: --recipe "
+            "NAME[:VARIANT]"
+        )
+    if files is None:
+        return data
+    if "files" not in [field.name for field in fields(data.config)]:
+        raise ConfigError(f"--data: dataset {data.spec.name!r} has no setting `files` that would take {files}")
+    return Part(data.spec, replace(data.config, files=(files,)))
+
+
+def _run(trained: TrainedModel, train: Train) -> Run:
+    """The context in which the dataset is built: one process."""
+    model, data = trained.model, trained.data
+    facts: Any = None
+    if model.spec.facts and data is not None and data.spec.facts:
+        length = call(data.spec.facts, f"dataset {data.spec.name!r}", data.config).sequence
+        facts = call(model.spec.facts, f"model {model.spec.name!r}", model.config, length)
+    return Run(
+        device=trained.device, mesh=None, rank=0, world_size=1, local_rank=0, dp_rank=0, dp_size=1, train=train,
+        cache=home(), vocabulary=facts.vocabulary if facts else None,
+    )  # fmt: skip
+
+
+def _unused(start: int) -> Future[list[Batch]]:
+    raise AssertionError("batches are placed one by one")

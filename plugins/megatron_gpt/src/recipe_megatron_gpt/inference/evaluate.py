@@ -1,0 +1,144 @@
+"""``recipe eval``: loss, perplexity and bits per byte of a GPT, by a window that slides over a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recipe_core import ConfigError, Evaluation, TrainedModel
+from recipe_core.files import home
+from recipe_core.files.documents import DocumentError, read_text
+from recipe_megatron_gpt.data import corpus
+from recipe_megatron_gpt.data.header import idx_path
+from recipe_megatron_gpt.data.indexed import IndexedFile
+from recipe_megatron_gpt.data.sources import TokenFiles, parse, prefix_of, split_ranges
+from recipe_megatron_gpt.inference.tokens import Text, require_text, text_of, window_of
+from recipe_megatron_gpt.settings import GptIndexed
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The tokens to predict, one behind the other."""
+
+    name: str
+    ids: NDArray[np.int64]
+    size: int | None
+    """Bytes of the text of all ids but the first, which nothing predicts; None where no tokenizer is known."""
+
+
+def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
+    """``tokens`` (predicted ones), ``loss`` (nats a token), ``perplexity`` and, with a tokenizer, ``bits_per_byte``;
+    see :attr:`recipe_core.Model.evaluate`.
+
+    Raises:
+        ConfigError: the data or a tokenizer is not known, or a setting does not fit the model.
+        DataError: the data cannot be read.
+    """
+    window = window_of(trained, options.window)
+    stride = options.stride or max(1, window // 2)
+    if stride > window:
+        raise ConfigError(
+            f"--stride: expected at most {window:,}, the window, got {stride:,}: tokens would be left out"
+        )
+    stream = _stream(trained, options)
+    vocabulary = int(trained.model.config.vocabulary)
+    if stream.ids.size < 2:
+        raise ConfigError(f"{stream.name}: expected two tokens or more, found {stream.ids.size}")
+    if (largest := int(stream.ids.max())) >= vocabulary:
+        raise ConfigError(
+            f"{stream.name}: has token id {largest:,}, and the model has {vocabulary:,}; its data must be of the "
+            "tokenizer that the model was trained with"
+        )
+    total, count = summed_loss(trained.module, torch.from_numpy(stream.ids), window, stride, options.batch)
+    loss = total / count
+    values = {"data": stream.name, "tokens": count, "loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+    return {**values, "bits_per_byte": total / math.log(2) / stream.size} if stream.size else values
+
+
+@torch.inference_mode()
+def summed_loss(module: Any, ids: Tensor, window: int, stride: int, batch: int) -> tuple[float, int]:
+    """The sum of the losses of every token but the first, each counted once, in nats, and the number of tokens.
+
+    The window moves by ``stride``; the first sees what there is, and each later one counts its last ``stride`` tokens,
+    which have ``window - stride`` tokens or more before them.
+
+    Args:
+        module: called with ``tokens`` and ``labels``; gives losses of the same shape.
+        ids: int64 ``[tokens]``.
+        window: tokens that the model sees at once.
+        stride: at most ``window``.
+        batch: windows at once.
+    """
+    device, total, count = next(module.parameters()).device, 0.0, len(ids) - 1
+    for starts in _batches(count, window, stride, batch):
+        width = min(window, count - starts[0])
+        rows = torch.stack([ids[start : start + width + 1] for start in starts]).to(device)
+        losses = module({"tokens": rows[:, :-1].contiguous(), "labels": rows[:, 1:].contiguous()}).double()
+        for start, row in zip(starts, losses, strict=True):
+            total += float(row[window - stride if start else 0 :].sum())
+    return total, count
+
+
+def _batches(count: int, window: int, stride: int, batch: int) -> Iterator[list[int]]:
+    """Where windows over ``count`` predictions start; those of one batch are equally wide."""
+    starts = list(range(0, max(count - window, 0) + stride, stride))
+    whole = [start for start in starts if start + window <= count]
+    yield from (whole[first : first + batch] for first in range(0, len(whole), batch))
+    yield from ([start] for start in starts[len(whole) :])
+
+
+def _stream(trained: TrainedModel, options: Evaluation) -> Stream:
+    if options.data is None:
+        data = trained.data.config if trained.data else None
+        if not isinstance(data, GptIndexed):
+            raise ConfigError(f"{trained.path}: it does not say what data it was trained on; name some: --data PATH")
+        sources = parse(data.files) or [TokenFiles(corpus.prepare(home(), data.vocabulary), None)]
+        files = [IndexedFile.open(source.prefix) for source in sources]
+        ranges = [split_ranges(file.sizes.size, data.split)["valid"] for file in files]
+        parts = [file.sequence(number) for file, numbers in zip(files, ranges, strict=True) for number in numbers]
+        return _of_tokens("validation", parts, text_of(trained, options.tokenizer), options.limit)
+    path = Path(options.data).expanduser()
+    try:
+        prefix = prefix_of(path)
+    except ValueError as error:
+        raise ConfigError(f"--data: {str(error).removeprefix('files: ')}") from error
+    if idx_path(prefix).is_file() or path.is_dir():
+        file = IndexedFile.open(prefix)
+        parts = [file.sequence(number) for number in range(file.sizes.size)]
+        return _of_tokens(options.data, parts, text_of(trained, options.tokenizer), options.limit)
+    return _of_text(path, require_text(trained, options.tokenizer), trained.model.config.vocabulary, options.limit)
+
+
+def _of_tokens(name: str, parts: list[Any], text: Text | None, limit: int | None) -> Stream:
+    if not parts:
+        raise ConfigError(f"{name}: holds no document; name other data: --data PATH")
+    ids = np.concatenate(parts)[: None if limit is None else limit + 1].astype(np.int64)
+    if text is None:
+        return Stream(name, ids, None)
+    ends = np.flatnonzero(ids[1:] == text.end) if text.end is not None else np.empty(0, np.int64)
+    documents = np.split(ids[1:], ends)  # the end of a document has no bytes
+    size = sum(len(text.decode([n for n in one.tolist() if n != text.end]).encode()) for one in documents)
+    return Stream(name, ids, size)
+
+
+def _of_text(path: Path, text: Text, vocabulary: int, limit: int | None) -> Stream:
+    try:
+        content = read_text(path)
+    except (OSError, DocumentError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--data: {path}: neither token files (.bin and .idx) nor a text ({reason})") from error
+    ids = text.encode(content, vocabulary) if content.strip() else []
+    if limit is not None and limit + 1 < len(ids):
+        ids = ids[: limit + 1]
+        size = len(text.decode(ids[1:]).encode())
+    else:
+        size = len(content.encode()) - len(text.decode(ids[:1]).encode())
+    return Stream(str(path), np.array(ids, dtype=np.int64), size)

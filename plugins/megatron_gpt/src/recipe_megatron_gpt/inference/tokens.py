@@ -1,0 +1,110 @@
+"""The tokenizer of a checkpoint, and the window that its model was trained with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recipe_core import ConfigError, TrainedModel
+from recipe_megatron_gpt.data.corpus import TOKENIZER
+from recipe_megatron_gpt.settings import GptIndexed
+from recipe_megatron_gpt.tokenizer.vocabulary import known_end, read_vocabulary, size
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Text:
+    """Texts to token ids and back."""
+
+    tokenizer: Tokenizer
+    where: str
+    """Where it comes from, for messages."""
+
+    @property
+    def size(self) -> int:
+        """Ids are below this."""
+        return size(self.tokenizer)
+
+    @property
+    def end(self) -> int | None:
+        """The id that ends a document; None where none is known."""
+        token = known_end(self.tokenizer)
+        return None if token is None else self.tokenizer.token_to_id(token)
+
+    def encode(self, text: str, vocabulary: int) -> list[int]:
+        """The ids of ``text``, nothing added, as ``recipe prepare`` makes them.
+
+        Raises:
+            ConfigError: there are none, or one is not below ``vocabulary``, the rows of the model's embedding.
+        """
+        ids = [int(number) for number in self.tokenizer.encode(text, add_special_tokens=False).ids]
+        if not ids:
+            raise ConfigError(f"the text {text!r:.40} has no token in {self.where}; give another text")
+        if max(ids) >= vocabulary:
+            raise ConfigError(
+                f"{self.where}: gives token id {max(ids):,}, and the model has {vocabulary:,}; name the tokenizer that "
+                "it was trained with: --tokenizer PATH"
+            )
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ``ids``, ends of documents included."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+
+def text_of(trained: TrainedModel, path: Path | None) -> Text | None:
+    """The tokenizer at ``path``, or of the checkpoint and its data; None where none is known.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if path is not None:
+        return Text(read_vocabulary(path), str(path))
+    texts: Any = trained.tokenizer()
+    if TOKENIZER not in texts:
+        return None
+    from tokenizers import Tokenizer
+
+    own = trained.source.folder / TOKENIZER
+    if own.is_file():  # a file that may come from anywhere is tried in a process of its own first
+        return Text(read_vocabulary(own), str(own))
+    return Text(Tokenizer.from_str(texts[TOKENIZER]), f"the {TOKENIZER} of its data")
+
+
+def require_text(trained: TrainedModel, path: Path | None) -> Text:
+    """:func:`text_of`, which must be there.
+
+    Raises:
+        ConfigError: no tokenizer is known.
+    """
+    text = text_of(trained, path)
+    if text is not None:
+        return text
+    files = ", ".join(_files(trained)) or "not recorded"
+    raise ConfigError(
+        f"{trained.path}: no tokenizer is known: none lies beside its tensors, nor where its data were (data.files: "
+        f"{files}); name it: --tokenizer PATH"
+    )
+
+
+def window_of(trained: TrainedModel, window: int | None) -> int:
+    """``window``, or else the length of the samples that the model was trained on: later positions learned nothing.
+
+    Raises:
+        ConfigError: it is longer than the model's positions.
+    """
+    positions = int(trained.model.config.positions)
+    if window is not None and window > positions:
+        raise ConfigError(f"--window: expected at most {positions:,}, the positions of the model, got {window:,}")
+    data = trained.data.config if trained.data else None
+    trained_on = data.sequence if isinstance(data, GptIndexed) else positions
+    return window or min(positions, trained_on)
+
+
+def _files(trained: TrainedModel) -> tuple[str, ...]:
+    data = trained.data.config if trained.data else None
+    return data.files if isinstance(data, GptIndexed) else ()

@@ -1,0 +1,161 @@
+"""A trained GPT that continues texts and is measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from recipe_core.cli.main import main
+from recipe_core.testing import run_tiny
+from recipe_megatron_gpt.inference.decoder import Decoder
+from recipe_megatron_gpt.inference.evaluate import summed_loss
+from recipe_megatron_gpt.inference.sampling import draw
+from recipe_megatron_gpt.model.gpt import GptModel, build
+from recipe_megatron_gpt.settings import Gpt
+
+CONFIG = Gpt(layers=2, hidden=32, heads=2, positions=16, vocabulary=300, init_std=0.2)
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def module() -> GptModel:
+    torch.manual_seed(4)
+    return build(CONFIG)[0].eval()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the tiny variant."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    run_tiny("megatron_gpt", out, "train.steps=2", "train.eval_every=0")
+    return out
+
+
+@pytest.fixture
+def line(capfd: pytest.CaptureFixture[str]) -> Typed:
+    def type_it(*words: object) -> tuple[int, str, str]:
+        code = main([*map(str, words)])
+        return code, *capfd.readouterr()
+
+    return type_it
+
+
+def test_the_cache_changes_no_logits(module: GptModel) -> None:
+    decoder, ids = Decoder(module, 16), [7, 99, 250]
+    fed = [decoder.feed(ids[:2]), decoder.feed(ids[2:])]
+    for token in (3, 141, 59, 26, 5):
+        ids.append(token)
+        fed.append(decoder.feed([token]))
+    with torch.no_grad():
+        whole = module({"tokens": torch.tensor([ids])})[0, 1:]
+    torch.testing.assert_close(torch.stack(fed), whole, atol=1e-5, rtol=0)
+
+
+def test_a_full_window_slides_by_a_quarter(module: GptModel) -> None:
+    decoder, ids = Decoder(module, 8), list(range(10, 32))
+    fed = [decoder.feed(ids[:12]), *(decoder.feed([token]) for token in ids[12:])]
+    seen = [ids[4:12], *(ids[stop - length : stop] for stop, length in zip(range(13, 23), [6, 7, 8] * 4, strict=False))]
+    with torch.no_grad():
+        wanted = [module({"tokens": torch.tensor([window])})[0, -1] for window in seen]
+    torch.testing.assert_close(torch.stack(fed), torch.stack(wanted), atol=1e-5, rtol=0)
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().expand(4000, -1)
+    for top_p, kept in ((0.4, 1), (0.5, 1), (0.6, 2), (0.9, 3), (1.0, 4)):
+        drawn = draw(logits, 1.0, None, torch.Generator().manual_seed(0), top_p)
+        assert drawn.unique().tolist() == list(range(kept))
+    assert draw(logits, 1.0, 2, None, 1.0).unique().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("window", "stride", "batch"), [(16, 8, 3), (16, 16, 2), (16, 1, 8), (8, 3, 1), (16, 5, 64)])
+def test_every_token_but_the_first_counts_once(module: GptModel, window: int, stride: int, batch: int) -> None:
+    ids = torch.randint(300, (45,), generator=torch.Generator().manual_seed(1))
+    wanted = 0.0
+    for place in range(1, len(ids)):  # the window in which it is among the last ``stride``, or the first one
+        start = 0 if place <= window else stride * math.ceil((place - window) / stride)
+        with torch.no_grad():
+            logits = module({"tokens": ids[None, start:place]})[0, -1]
+        wanted -= float(logits.double().log_softmax(-1)[ids[place]])
+    total, count = summed_loss(module, ids, window, stride, batch)
+    assert count == 44
+    assert total == pytest.approx(wanted, abs=1e-3)
+
+
+def test_generation_on_the_command_line(trained: Path, line: Typed, tmp_path: Path) -> None:
+    words = ("generate", trained, "--prompt", "This function", "--tokens", 12, "--seed", 3, "--json")
+    first, again, other = line(*words), line(*words), line(*words, "--seed", 4)
+    assert first[0] == 0
+    assert first == again != other
+    answer = json.loads(first[1])
+    assert (answer["tokens"], answer["ended"]) == (12, "length")
+    half = answer["text"][6:8]
+    stopped = json.loads(line(*words, "--stop", half)[1])
+    assert stopped["ended"] == "stop"
+    assert stopped["text"] == answer["text"][: answer["text"].index(half)]
+    assert line(*words[:-1])[1] == "This function" + answer["text"] + "\n"
+
+
+def test_an_export_answers_alike(trained: Path, line: Typed, tmp_path: Path) -> None:
+    """It has no job.yaml to speak of its data, and its tokenizer beside it."""
+    assert line("convert", trained, tmp_path / "hf", "--to", "hf", "--drop", "optimizer")[0] == 0
+    (tmp_path / "hf" / "job.yaml").unlink()
+    (tmp_path / "hf" / "checkpoint.json").unlink()
+    words = ("--prompt", "This function", "--tokens", 8, "--temperature", 0, "--json")
+    assert line("generate", trained, *words) == line("generate", tmp_path / "hf", *words)
+
+
+def test_eval_on_text_and_token_files(trained: Path, line: Typed, tmp_path: Path) -> None:
+    """A text, and the same prepared with the tokenizer of the run, agree but for the end of the document."""
+    text = "The first line, and what follows it.\n" * 20
+    (tmp_path / "my.txt").write_text(text)
+    assert line("convert", trained, tmp_path / "hf", "--to", "hf", "--drop", "optimizer")[0] == 0
+    tokenizer = tmp_path / "hf" / "tokenizer.json"
+    made = line(
+        "prepare", "gpt_indexed", f"inputs={tmp_path / 'my.txt'}", f"output={tmp_path / 'my'}",
+        f"tokenizer={tokenizer}", "append_eod=false",
+    )  # fmt: skip
+    assert made[0] == 0, made[2]
+    data = ("--data", tmp_path / "my.txt", "--data", tmp_path / "my")
+    code, out, err = line("eval", trained, *data, "--json", tmp_path / "out.json")
+    assert code == 0, err
+    plain, prepared = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert plain["perplexity"] == pytest.approx(math.exp(plain["loss"]))
+    bits = plain["loss"] * plain["tokens"] / math.log(2)
+    assert plain["bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=0.02)  # its first token is given
+    assert prepared["loss"] == pytest.approx(plain["loss"], rel=0.02)
+    assert len(out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "--window", "65", "--prompt", "x"], "--window: expected at most 64, the positions of the model"),
+        (["generate", "--tokenizer", "gone.json", "--prompt", "x"], "gone.json: not found"),
+        (["eval", "--stride", "65"], "--stride: expected at most 64, the window, got 65"),
+        (["eval", "--data", "gone"], "--data: gone: neither token files (.bin and .idx) nor a text"),
+    ],
+)
+def test_mistakes(trained: Path, line: Typed, words: list[str], message: str) -> None:
+    code, out, err = line(words[0], trained, *words[1:])
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_data_that_is_gone_leaves_no_tokenizer(line: Typed, tmp_path: Path, trained: Path) -> None:
+    import shutil
+
+    shutil.copytree(trained / "checkpoints" / "step-2", tmp_path / "step")
+    (tmp_path / "step" / "checkpoint.json").unlink()
+    job = tmp_path / "step" / "job.yaml"
+    job.write_text(job.read_text().replace("files: []", "files: [gone/my]"))
+    code, _, err = line("generate", tmp_path / "step", "--prompt", "x")
+    assert code == 2
+    assert "no tokenizer is known" in err
+    assert "gone/my" in err
+    assert "--tokenizer PATH" in err
