@@ -69,7 +69,7 @@ class Evaluation:
     """Tokens by which a sliding window moves."""
     limit: int | None = None
     """Tokens or samples to evaluate at most."""
-    batch: int = 8
+    batch: int | None = None
     """Samples, or windows, that the model is given at once."""
     tokenizer: Path | None = None
     """File or folder of the tokenizer, instead of the one that is known."""

@@ -2,6 +2,6 @@
 
 ``plugin.py``: everything this plugin adds, by name; read it first. ``settings.py``: all settings. ``model/``,
 ``data/``, ``prepare/``: the model, its batches, and how text becomes shards. ``checkpoint.py``: the format
-``neuron_bert``. ``console.py``, ``closing.py``: log line and closing words of a run. ``testing.py``: batches for
-tests. ``variants/``: one YAML file per variant.
+``neuron_bert``. ``fill_mask.py``: ``recipe generate``. ``console.py``, ``closing.py``: log line and closing words of a
+run. ``testing.py``: batches for tests. ``variants/``: one YAML file per variant.
 """

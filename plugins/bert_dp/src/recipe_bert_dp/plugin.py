@@ -37,6 +37,7 @@ def register_models() -> Iterable[Model]:
         free=("dropout", "attention_dropout", "init_std"),
         resolved="recipe_bert_dp.settings:BertPretraining.resolved",
         example="recipe_bert_dp.model.bert:example",
+        generate="recipe_bert_dp.fill_mask:generate",
         adapters={"hf": "recipe_bert_dp.model.hf:HuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",
     )

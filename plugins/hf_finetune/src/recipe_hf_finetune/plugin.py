@@ -19,6 +19,8 @@ def register_models() -> Iterable[Model]:
         takes=("input_ids", "attention_mask", "labels"),
         free=("source", "recipe", "revision", "tokenizer", "dropout"),
         resolved="recipe_hf_finetune.settings:SequenceClassifier.resolved",
+        generate="recipe_hf_finetune.results.inference:generate",
+        evaluate="recipe_hf_finetune.results.inference:evaluate",
         summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
     )
 

@@ -54,10 +54,11 @@ def run(job: Job, out: Path) -> dict[str, Any]:
 def _run(
     job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None, pace: Callable[[], Row]
 ) -> dict[str, Any]:
+    from recipe_hf_finetune.model import classifier
     from recipe_hf_finetune.results.closing import close
     from recipe_hf_finetune.trainer.leg import fine_tune
 
-    _quiet()
+    classifier.quiet()
     with folders.claimed(out, job, engine):
         beat.enter("building model and data")
         bench = _bench(job, out, engine, stop, source, pace)
@@ -154,11 +155,3 @@ def _tokenizer(job: Job, out: Path, engine: engines.Engine, place: str | None) -
 
     on_rank_0(engine, write, out)
     return str(out / TOKENIZER)
-
-
-def _quiet() -> None:
-    """Our lines say what happens; transformers' warnings are about what is meant here (a head without weights)."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()

@@ -31,7 +31,7 @@ def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: 
     @click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
     @click.option("--stride", type=int, metavar="N", help="Tokens by which the window moves (default: half of it).")
     @click.option("--limit", type=int, metavar="N", help="Tokens, or samples, at most.")
-    @click.option("--batch", type=int, default=8, metavar="N", help="Samples at once (default: 8).")
+    @click.option("--batch", type=int, metavar="N", help="Samples, or windows, at once.")
     @click.option("--json", "file", type=LocalPath(path_type=Path), metavar="FILE", help="Write the results there.")
     @source_options
     @debug

@@ -25,8 +25,8 @@ from recipe_core.layouts.parallel import COUNTED, Run
 def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
     """The values that the model's loss returns, over the first validation samples of its dataset.
 
-    As in training, a mean is one of batches; each counts by its samples. ``options.data`` takes the place of the
-    dataset's setting ``files``; ``options.limit`` is the number of samples, which is otherwise the run's.
+    As in training, a mean is one of micro batches; each counts by its samples. ``options.data`` takes the place of the
+    dataset's setting ``files``; the number of samples and of those in a batch are the run's unless they are given.
 
     Raises:
         ConfigError: the dataset is not known, or has no files to name.
@@ -41,7 +41,7 @@ def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
     loss = checked_loss(trained.loss, f"model {spec.name!r}: {spec.build!r}")
     reductions, total = {**COUNTED, **spec.metrics}, dict[str, float]()
     loader = PlainLoader(trained.device, _unused, train)
-    for start, size in _parts(count, options.batch):
+    for start, size in _parts(count, options.batch or train.micro_batch):
         batch = loader.place(loader.ready(samples.read("valid", start, size)))
         for name, value in loss(module(batch), batch).items():
             number, reduction = float(value), reductions.get(name, "mean")

@@ -123,14 +123,23 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
                 Packed rows, where ``input_mask`` numbers the sequences of a row from 1: ``positions``
                 ``[rows, sequence]``; ``next_sentence_positions``, ``next_sentence_labels`` ``[rows, slots]``.
         """
+        hidden = self._encode(batch)
+        masked_losses, masked_hits = self._masked(hidden, batch)
+        next_losses, next_hits = self._next(hidden, batch)
+        return Output(masked_losses, masked_hits, next_losses, next_hits)
+
+    def masked_logits(self, batch: Batch) -> Tensor:
+        """Logits ``[rows, predictions, vocabulary]`` at ``masked_lm_positions`` of a batch without labels."""
+        decoder = self.cls.predictions.decoder
+        return F.linear(self._chosen(self._encode(batch), batch), decoder.weight, decoder.bias)
+
+    def _encode(self, batch: Batch) -> Tensor:
         hidden = self._embed(batch)
         groups = groups_of(batch["input_mask"])
         for layer in self.bert.encoder.layer:
             hidden = layer(hidden, groups)
-        hidden = self.encoded(hidden)
-        masked_losses, masked_hits = self._masked(hidden, batch)
-        next_losses, next_hits = self._next(hidden, batch)
-        return Output(masked_losses, masked_hits, next_losses, next_hits)
+        encoded: Tensor = self.encoded(hidden)
+        return encoded
 
     def _embed(self, batch: Batch) -> Tensor:
         parts, ids = self.bert.embeddings, batch["input_ids"]
@@ -141,10 +150,14 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
 
     def _masked(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and hits of the masked words; only their places get to the vocabulary."""
-        head = self.cls.predictions
-        chosen = head.transform.dense(_at(hidden, batch["masked_lm_positions"]))
-        chosen = head.transform.LayerNorm(F.gelu(chosen))
-        return losses_and_hits(chosen, head.decoder.weight, batch["masked_lm_ids"], head.decoder.bias)
+        decoder = self.cls.predictions.decoder
+        return losses_and_hits(self._chosen(hidden, batch), decoder.weight, batch["masked_lm_ids"], decoder.bias)
+
+    def _chosen(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Inputs of the vocabulary's layer, at the places to predict."""
+        transform = self.cls.predictions.transform
+        chosen: Tensor = transform.LayerNorm(F.gelu(transform.dense(_at(hidden, batch["masked_lm_positions"]))))
+        return chosen
 
     def _next(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Losses and hits of whether the second part of a sequence follows the first, from its first token."""

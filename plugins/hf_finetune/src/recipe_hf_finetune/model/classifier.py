@@ -151,3 +151,12 @@ def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = 
             f"model.source: {place}: its weights cannot be loaded ({text}); copy the files again, or name another model"
         ) from error
     return module
+
+
+def quiet() -> None:
+    """Silence transformers: our lines say what happens, and its warnings are about what is meant here (a head without
+    weights)."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

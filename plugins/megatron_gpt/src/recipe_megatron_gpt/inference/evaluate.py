@@ -23,6 +23,9 @@ from recipe_megatron_gpt.data.sources import TokenFiles, parse, prefix_of, split
 from recipe_megatron_gpt.inference.tokens import Text, require_text, text_of, window_of
 from recipe_megatron_gpt.settings import GptIndexed
 
+BATCH = 8
+"""Windows at once."""
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -57,7 +60,7 @@ def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
             f"{stream.name}: has token id {largest:,}, and the model has {vocabulary:,}; its data must be of the "
             "tokenizer that the model was trained with"
         )
-    total, count = summed_loss(trained.module, torch.from_numpy(stream.ids), window, stride, options.batch)
+    total, count = summed_loss(trained.module, torch.from_numpy(stream.ids), window, stride, options.batch or BATCH)
     loss = total / count
     values = {"data": stream.name, "tokens": count, "loss": loss, "perplexity": math.exp(min(loss, 700.0))}
     return {**values, "bits_per_byte": total / math.log(2) / stream.size} if stream.size else values
