@@ -131,3 +131,20 @@ def test_a_model_without_a_function_says_so(trained: Typed, monkeypatch: pytest.
     code, _, err = trained("generate", "run", "--prompt", VECTOR)
     assert code == 2
     assert "model 'toy_model' does not generate: its plugin names no function for it (Model.generate)" in err
+
+
+def test_prompts_are_typed_on_a_terminal(trained: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter([VECTOR, "", "1 1 1 1 1 1"])
+
+    def typed_line(_: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", typed_line)
+    code, out, err = trained("generate", "run")
+    assert code == 0
+    assert [line in ("0", "1") for line in out.splitlines()] == [True, True]
+    assert "Ctrl-D ends" in err

@@ -17,7 +17,7 @@ from recipe_core.testing import spawn
 from recipe_core.train.run import run
 
 LAYOUTS = {"ddp": [], "tp": ["layout=tp"], "pp": ["layout=pp"], "fsdp": ["layout=fsdp"]}
-WORDS = ["train.steps=6", "train.stop_after=5", "train.eval_every=0", "train.lr=1e-2", "model.init_std=0.1"]
+WORDS = ["train.steps=4", "train.stop_after=3", "train.eval_every=0", "train.lr=1e-3", "model.init_std=0.3"]
 
 
 def train(folder: str) -> None:
@@ -57,7 +57,8 @@ def test_greedy_text_and_loss(runs: Path, layout: str, tmp_path: Path, capfd: py
     )[0, ids["input_ids"].shape[1] :].tolist()
     if new[-1] == tokenizer.eos_token_id:
         new.pop()
-    assert answer["tokens"] == len(new)
+    assert len(set(new)) > 10  # large weights: no text that repeats one token
+    assert answer["ids"] == new
     assert answer["text"] == tokenizer.decode(new)
 
     line = ["eval", source, "--data", str(tmp_path / "my.txt"), "--stride", "32", "--json", str(tmp_path / "out.json")]

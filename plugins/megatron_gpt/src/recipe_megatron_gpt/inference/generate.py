@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,13 +16,15 @@ from recipe_megatron_gpt.inference.tokens import Text, require_text, window_of
 TOKENS = 200
 TEMPERATURE = 0.8
 TOP_K = 40
+SMALL = 20_000_000
+"""Parameters of a model below which one thread generates."""
 
 
 def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
     """A function that continues prompts; see :attr:`recipe_core.Model.generate`.
 
-    Its answers have ``text`` (what was added), ``tokens`` (how many) and ``ended``: ``end`` (the model ended the
-    document), ``stop`` or ``length``.
+    Its answers have ``text`` (what was added), ``tokens`` (how many), their ``ids`` and ``ended``: ``end`` (the model
+    ended the document), ``stop`` or ``length``.
 
     Raises:
         ConfigError: no tokenizer is known, or the window is too long.
@@ -32,11 +35,12 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
 
     def answer(prompt: str) -> dict[str, Any]:
         ids = text.encode(prompt, trained.model.config.vocabulary)
-        new, ended = continued(Decoder(module, window), ids, text, options)
+        with _few_threads(module):
+            new, ended = continued(Decoder(module, window), ids, text, options)
         added = _added(text, ids, new)
         if ended == "stop":
             added = added[: _stop(added, options.stop)]
-        return {"shown": prompt + added, "text": added, "tokens": len(new), "ended": ended}
+        return {"shown": prompt + added, "text": added, "tokens": len(new), "ids": new, "ended": ended}
 
     return answer
 
@@ -63,6 +67,18 @@ def continued(decoder: Decoder, prompt: list[int], text: Text, options: Generati
         if options.stop and _stop(_added(text, prompt, new), options.stop) is not None:
             return new, "stop"
     return new, "length"
+
+
+@contextmanager
+def _few_threads(module: torch.nn.Module) -> Iterator[None]:
+    """One thread for a small model: the products of one token are so short that threads cost more than they give."""
+    threads = torch.get_num_threads()
+    if sum(parameter.numel() for parameter in module.parameters()) < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _added(text: Text, prompt: list[int], new: list[int]) -> str:
