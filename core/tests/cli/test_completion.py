@@ -136,6 +136,8 @@ def bash(tmp_path: Path) -> Path:
                 "prepare",
                 "inspect",
                 "verify",
+                "generate",
+                "eval",
                 "convert",
                 "merge",
                 "doctor",

@@ -148,3 +148,12 @@ def test_prompts_are_typed_on_a_terminal(trained: Typed, monkeypatch: pytest.Mon
     assert code == 0
     assert [line in ("0", "1") for line in out.splitlines()] == [True, True]
     assert "Ctrl-D ends" in err
+
+
+def test_a_damaged_newest_checkpoint_is_named(typed: Typed) -> None:
+    assert typed("run", "toy", "--out", "run", "train.save_every=4")[0] == 0
+    Path("run/checkpoints/step-8/job.yaml").unlink()
+    code, out, err = typed("generate", "run", "--prompt", VECTOR)
+    assert code == 0
+    assert out.strip() in ("0", "1")
+    assert "passed over: run/checkpoints/step-8" in err

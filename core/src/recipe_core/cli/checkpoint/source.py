@@ -52,7 +52,7 @@ def engine(device: str) -> Iterator[Engine]:
 
 
 def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[str, Any]) -> TrainedModel:
-    """The model in the checkpoint at ``path``.
+    """The model in the checkpoint at ``path``; newer ones that are damaged, and passed over, are named.
 
     Raises:
         CheckpointError: there is no whole checkpoint, or its model is not known.
@@ -61,6 +61,8 @@ def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[st
 
     build = load("recipe_core.checkpoint.match.trained:trained_model", "the core")
     trained: TrainedModel = build(registry, path, engine.device, options["form"], options["recipe"])
+    for text in trained.source.passed_over:
+        click.echo(f"recipe: passed over: {text}", err=True)
     return trained
 
 
