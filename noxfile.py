@@ -241,14 +241,14 @@ def slurm(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """The tests that take long; the other sessions leave them out."""
     install(session, *FOLDERS, *EXAMPLES, *TESTING)
-    test(session, "-m", "slow", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
+    test(session, "-m", "slow and not long", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 
 @nox.session
 def long(session: nox.Session) -> None:
     """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
-    install(session, *FOLDERS, *TESTING)
-    test(session, "-m", "long", "--numprocesses=0", *tests_of(*FOLDERS), ROOT / "tests")
+    install(session, *FOLDERS, *EXAMPLES, *TESTING)
+    test(session, "-m", "long", "--numprocesses=0", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 
 @nox.session

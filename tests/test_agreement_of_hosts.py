@@ -57,10 +57,16 @@ def refused(found: tuple[list[int], list[str]], *texts: str) -> None:
     ("word", "other", "text"),
     [
         ("train.steps=8", "train.steps=6", "train.steps: 8 on rank 0 (first), 6 on rank 1 (second)"),
-        ("train.lr=0.001", "train.lr=0.01", "train.lr: 0.001 on rank 0 (first), 0.01 on rank 1 (second)"),
-        ("train.seed=1", "train.seed=2", "train.seed: 1 on rank 0 (first), 2 on rank 1 (second)"),
+        pytest.param(
+            "train.lr=0.001", "train.lr=0.01", "train.lr: 0.001 on rank 0 (first), 0.01 on rank 1 (second)",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "train.seed=1", "train.seed=2", "train.seed: 1 on rank 0 (first), 2 on rank 1 (second)",
+            marks=pytest.mark.long,
+        ),
     ],
-)
+)  # fmt: skip
 def test_another_setting(hosts: Hosts, tmp_path: Path, word: str, other: str, text: str) -> None:
     refused(run(hosts, tmp_path, word, second=(other,)), text)
     logs = tmp_path / "shared" / "run" / "logs"
@@ -68,6 +74,7 @@ def test_another_setting(hosts: Hosts, tmp_path: Path, word: str, other: str, te
     assert all(text in (logs / f"rank-{rank}.log").read_text() for rank in range(2))
 
 
+@pytest.mark.long
 def test_another_version_of_a_plugin(hosts: Hosts, tmp_path: Path) -> None:
     name = "recipe-megatron-gpt"
     folder = tmp_path / "other" / "recipe_megatron_gpt-9.9.9.dist-info"
@@ -97,6 +104,7 @@ def test_another_file_under_the_same_name(hosts: Hosts, tmp_path: Path) -> None:
     refused(found, f"train.golden: {golden}: 8 bytes, which begin with", "12 bytes, which begin with")
 
 
+@pytest.mark.long
 def test_a_variable_that_changes_the_result(hosts: Hosts, tmp_path: Path) -> None:
     found = run(hosts, tmp_path, NVIDIA_TF32_OVERRIDE="0")
     refused(found, "variable NVIDIA_TF32_OVERRIDE: not there on rank 0 (first), 0 on rank 1 (second)")

@@ -32,7 +32,7 @@ def test_the_page_shows_the_whole_package() -> None:
     assert {name: (EXAMPLE / name).read_text("utf-8") for name in shown} == shown
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_its_commands_work_with_what_was_copied_from_the_page(tmp_path: Path) -> None:
     for name, text in files().items():

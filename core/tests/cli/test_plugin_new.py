@@ -90,7 +90,9 @@ def test_an_empty_folder_is_filled() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "model" else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
 def test_from_nothing_to_a_passing_check(kind: str, tmp_path: Path) -> None:
     """What the page "A plugin in five minutes" says, command by command."""
     start = time.monotonic()

@@ -130,9 +130,12 @@ def test_a_run_that_is_suspended_goes_on(tmp_path: Path) -> None:
 
 on_two_hosts = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
 
+# torchrun starts the same ranks; its agents end by themselves a minute after a link is cut.
+LAUNCHERS = ["ranks", pytest.param("torchrun", marks=pytest.mark.long)]
+
 # The launcher, the fault, the rank that has it, the ranks that survive, and the rank that their messages name.
 CASES = [
-    (launcher, *case)
+    pytest.param(launcher, *case, marks=[pytest.mark.long] * (launcher == "torchrun"))
     for launcher in ("ranks", "torchrun")
     for case in (
         ("loader", 1, (0, 1), "rank 1 of 2 (host second) has been in 'loader' of step 4"),
@@ -163,7 +166,7 @@ def test_faults_of_one_of_two_hosts(
 
 @pytest.mark.slow
 @on_two_hosts
-@pytest.mark.parametrize("launcher", ["ranks", "torchrun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_link_that_is_cut(tmp_path: Path, launcher: str) -> None:
     """The run folder is still there for both: each sees that the other lives, and that it cannot be reached."""
     with two_hosts() as hosts:
@@ -195,7 +198,7 @@ def test_a_peer_that_never_comes(tmp_path: Path, missing: int) -> None:
 
 @pytest.mark.slow
 @on_two_hosts
-@pytest.mark.parametrize("launcher", ["ranks", "torchrun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:
     """That of rank 0 has the store through which the ranks met."""
@@ -213,7 +216,7 @@ def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:
 
 @pytest.mark.slow
 @on_two_hosts
-@pytest.mark.parametrize("launcher", ["ranks", "torchrun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_is_twenty_times_slower(tmp_path: Path, launcher: str) -> None:
     with two_hosts() as hosts:
         processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=16", "train.log_stragglers=true")

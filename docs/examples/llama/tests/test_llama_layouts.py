@@ -66,7 +66,7 @@ def test_layouts_agree(tmp_path: Path) -> None:
     agree(["fsdp", "tp with sequence parallel", "pp"], ["model.tied=false"], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_all_layouts_agree(tied: str, tmp_path: Path) -> None:
