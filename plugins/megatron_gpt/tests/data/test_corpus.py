@@ -105,5 +105,5 @@ def test_files_without_a_tokenizer_have_no_text(write_tokens: Callable[..., str]
     corpus.train_tokenizer(["words"], 300).save(str(tmp_path / "mine.json"))
     named = GptIndexed(files=config.files, tokenizer=str(tmp_path / "mine.json"))
     assert text.decode(named, text.encode(named, "words") or []) == "words"
-    with pytest.raises(DataError, match=r"none\.json: not found; data\.tokenizer takes"):
+    with pytest.raises(DataError, match=r"none\.json: not found; expected the path of a tokenizer"):
         text.decode(GptIndexed(files=config.files, tokenizer=str(tmp_path / "none.json")), [1])

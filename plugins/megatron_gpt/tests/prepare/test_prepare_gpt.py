@@ -19,6 +19,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from recipe_core.cli.main import main
+from recipe_core.errors import ExitCode
 from recipe_megatron_gpt.data.corpus import train_tokenizer
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.samples import build
@@ -348,7 +349,7 @@ def test_the_token_type_follows_the_number_of_tokens_as_in_megatron(site: Path, 
 def test_no_space_is_told_before(site: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     code, _, err = typed(*LINE, "output=out")
-    assert code == 2
+    assert code == ExitCode.DISK_FULL
     assert re.search(r"the token file, as far as .* needs 0\.1 MB and 0\.0 MB are free", err)
     assert not Path("out").exists()
 
@@ -369,7 +370,7 @@ def test_a_disk_that_gets_full_is_told_and_the_run_continues(
 
         patch.setattr(store, "sync", full)
         code, _, err = typed(*LINE, "output=out")
-    assert code == 2
+    assert code == ExitCode.DISK_FULL
     assert "out: cannot be written (No space left on device); free some space and give the same command again" in err
     assert not Path("out").exists()
     assert typed(*LINE, "output=out")[0] == 0
