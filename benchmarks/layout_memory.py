@@ -26,11 +26,11 @@ from torch import Tensor
 from recipe_core.engine.memory import peak_resident
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Parallel
+from recipe_core.layouts.reducer import local_shard
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn
 from recipe_core.train import run as running
 from recipe_core.train.metrics.curves import METRICS, read_rows
-from recipe_core.train.optim.shards import local
 
 WORDS = [
     "model.layers=8", "model.hidden=640", "model.heads=10", "model.positions=64", "model.vocabulary=8192",
@@ -56,7 +56,9 @@ def measure(words: list[str], folder: str) -> dict[str, int]:
     clip = Parallel.clip
 
     def counting(self: Parallel, limit: float) -> Tensor:
-        held.append(sum(local(p).nbytes + local(p.grad).nbytes for p in self.parameters() if p.grad is not None))
+        held.append(
+            sum(local_shard(p).nbytes + local_shard(p.grad).nbytes for p in self.parameters() if p.grad is not None)
+        )
         return clip(self, limit)
 
     Parallel.clip = counting  # type: ignore[method-assign]

@@ -27,9 +27,9 @@ import torch
 
 from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.lazy import flat
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.memory import keep_freed_memory
+from recipe_core.settings.fill import flat
 from recipe_megatron_gpt.model.gpt import build
 from recipe_megatron_gpt.settings import Gpt
 

@@ -18,11 +18,12 @@ import yaml
 from recipe_bert_dp.model.bert import build as build_bert
 from recipe_bert_dp.settings import BertPretraining
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.lazy import Lazy, flat, same_bits
+from recipe_core.checkpoint.lazy import Lazy, same_bits
 from recipe_core.checkpoint.locate import find
 from recipe_core.checkpoint.state import gather_state
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.registry import Registry, load
+from recipe_core.settings.fill import flat
 from recipe_core.testing.checkpoints import convert
 from recipe_megatron_gpt.model.gpt import build as build_gpt
 from recipe_megatron_gpt.settings import Gpt

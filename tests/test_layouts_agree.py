@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.lazy import Lazy, flat
+from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
+from recipe_core.settings.fill import flat
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.run import run

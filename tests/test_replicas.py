@@ -76,12 +76,13 @@ def drifting(out: str, kind: str, name: str, rank: int, words: Sequence[str]) ->
     """Train with a copy that drifts on ``rank``; the error that ends the run, or nothing."""
     inner = loop.Trainer.step
 
-    def step(trainer: loop.Trainer, *, last: bool) -> None:
+    def step(trainer: loop.Trainer, *, last: bool) -> bool:
         if kind == "buffer" and trainer.progress.step == 0:
             trainer.model.module.register_buffer(name, torch.arange(5.0), persistent=False)
-        inner(trainer, last=last)
+        taken = inner(trainer, last=last)
         if trainer.progress.step == STEP and trainer.run.rank == rank:
             CHANGES[kind](name)(trainer)
+        return taken
 
     loop.Trainer.step = step  # type: ignore[method-assign]
     try:
