@@ -258,7 +258,7 @@ def test_debug_shows_the_traceback_of_a_users_mistake(line: str, typed: Typed) -
             "shwo fake",
             "no command 'shwo'; did you mean 'show'? "
             "(commands: ls, show, check, run, precompile, submit, status, logs, stop, compare, prepare, inspect, "
-            "verify, convert, merge, doctor, plugin, completion)",
+            "verify, generate, eval, convert, merge, doctor, plugin, completion)",
         ),
         ("show", "name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote"),
         ("run fake steps", "expected one recipe, got 'fake' and 'steps'; a setting is written section.setting=value"),
@@ -284,10 +284,8 @@ def test_a_word_that_is_no_setting_is_told_the_form(typed: Typed) -> None:
 def test_help_and_version(typed: Typed) -> None:
     code, out, _ = typed("--help")
     assert code == 0
-    commands = (
-        "ls show check run precompile submit status logs stop compare prepare inspect verify convert merge doctor"
-    )
-    commands += " plugin completion"
+    commands = "ls show check run precompile submit status logs stop compare prepare inspect verify"
+    commands += " generate eval convert merge doctor plugin completion"
     assert re.findall(r"^  (\w+)  +[A-Z]", out, re.MULTILINE) == commands.split()
     assert "..." not in out.partition("Commands:")[2]
     code, out, _ = typed("--version")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli import doctor_command
+from recipe_core.cli.commands import doctor as doctor_command
 from recipe_core.cli.doctor import Finding, machine, packages, variables
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.main import main

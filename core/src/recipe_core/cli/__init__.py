@@ -1,6 +1,7 @@
 """The command ``recipe``: one file per command. Nothing in this folder imports torch.
 
-``main.py``: the command line and its short commands; read it first. ``check/``, ``checkpoint/``, ``compare/``,
-``data.py``, ``doctor_command.py`` with ``doctor/``, ``precompile.py``: the others. ``show.py``: the output of
-``recipe ls`` and ``recipe check``. ``paths.py``, ``completion.py``: paths on the line, and completion in shells.
+``main.py``: the command line and its short commands; read it first. ``commands/``: check, with ``check/``, and doctor,
+with ``doctor/``. ``checkpoint/``, ``cluster/``, ``compare/``, ``data.py``, ``plugin/``, ``precompile.py``: the others.
+``show.py``: the output of ``recipe ls`` and ``recipe check``. ``paths.py``, ``words.py``, ``completion.py``: paths and
+words on the line, and completion in shells.
 """

@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 
-from recipe_core.launch.stop import StopFlag
-
 
 def main() -> int:
     """Run the command line; return its :class:`recipe_core.errors.ExitCode`."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command in ("run", "precompile"):
+        from recipe_core.launch.stop import StopFlag
+
         with StopFlag(at_once=True) as stop:
             from recipe_core.cli.main import main as trained
 

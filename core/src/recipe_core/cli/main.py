@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recipe_core.cli.check.command import add_check_command
 from recipe_core.cli.checkpoint.convert import add_convert_command
 from recipe_core.cli.checkpoint.evaluate import add_eval_command
 from recipe_core.cli.checkpoint.generate import add_generate_command
@@ -23,9 +22,10 @@ from recipe_core.cli.cluster.logs import add_logs_command
 from recipe_core.cli.cluster.status import add_status_command
 from recipe_core.cli.cluster.stop import add_stop_command
 from recipe_core.cli.cluster.submit import add_submit_command
+from recipe_core.cli.commands.check import add_check_command
+from recipe_core.cli.commands.doctor import add_doctor_command
 from recipe_core.cli.compare.command import add_compare_command
 from recipe_core.cli.data import add_data_commands
-from recipe_core.cli.doctor_command import add_doctor_command
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.cli.words import recipe_words, split
@@ -187,7 +187,8 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
         raise
     if worker is None:
         processes = processes or _fitting(job)
-    if folder is not None and (worker is None or worker.rank == 0) and not begun(folder):
+    first = worker is None or (worker.rank == 0 and worker.launcher != "recipe")  # our supervisor has looked already
+    if folder is not None and first and not begun(folder):
         require_run_folder(folder)  # before the ranks' logs are written into it
     if folder is not None:
         launch.keep_log(worker, folder / "logs")

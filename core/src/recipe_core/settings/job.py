@@ -10,7 +10,6 @@ from typing import Any
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
 from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.registry import NOUNS, PARTS, PartKind, Registry
-from recipe_core.hooks.resolve import target_problems
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     Dataset,
@@ -219,7 +218,7 @@ def draft(
     filled = {kind: part(registry, kind, merged[kind], problems) for kind in PARTS}
     parts = {kind: part for kind, part in filled.items() if part is not None}
     if world_size is not None:
-        problems += target_problems(recipe)
+        problems += _code_problems(recipe)
         parts = {kind: part for kind, part in parts.items() if _has_its_code(part, problems)}
     train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", problems)
     if train is not None and "optimizer" in parts:
@@ -242,9 +241,15 @@ def draft(
 
 
 def _has_its_code(part: Part[Any], problems: list[str]) -> bool:
-    mistakes = target_problems(part.spec)
+    mistakes = _code_problems(part.spec)
     problems += mistakes
     return not mistakes
+
+
+def _code_problems(item: Any) -> list[str]:
+    from recipe_core.hooks.resolve import target_problems  # which commands that only print do without
+
+    return target_problems(item)
 
 
 def split_name(name: str) -> tuple[str, str | None]:

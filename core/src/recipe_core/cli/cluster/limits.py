@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -74,4 +73,8 @@ def _save_seconds(out: Path) -> float | None:
 def median_step(rows: list[dict[str, Any]]) -> float | None:
     """The usual time of a step, in seconds; None where no row has it."""
     values = [row["seconds"] for row in rows[-50:] if isinstance(row.get("seconds"), (int, float))]
-    return statistics.median(values) if values else None
+    if not values:
+        return None
+    import statistics  # and decimal with it, which most commands do without
+
+    return float(statistics.median(values))

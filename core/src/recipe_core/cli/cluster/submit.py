@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.check.command import checked, choose_target, target_options
 from recipe_core.cli.cluster.limits import TimeLimit
+from recipe_core.cli.commands.check import checked, choose_target, target_options
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.words import recipe_words, split
 from recipe_core.errors import ConfigError
