@@ -192,7 +192,8 @@ def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[
 def test_forks_end_by_sigterm_and_tell_their_parent_nothing() -> None:
     """As the workers of a data loader or of a pool do."""
     body = """
-import os
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork beside a thread
 with StopFlag() as stop:
     if not (child := os.fork()):
         time.sleep(20)

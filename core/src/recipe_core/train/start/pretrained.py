@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
-from recipe_core.errors import RecipeError
+from recipe_core.errors import ExitCode, RecipeError
 from recipe_core.files import write_text
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import Part
@@ -74,7 +74,7 @@ def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | Non
     with FileLock(out.with_name(f".{out.name}.lock")):
         if not _finished(out):
             code = None if stopped() else _run(name, out, stopped)
-            if code:
+            if code not in (None, ExitCode.FINISHED, ExitCode.STOPPED):
                 raise TrainingFailedError(
                     f"recipe run {name} --out {out}: ended with exit code {code}, and this run begins with its model; "
                     "see what it said above, or name another model"
