@@ -59,13 +59,13 @@ def losses(out: Path) -> list[tuple[Any, ...]]:
     ("processes", "words"),
     [
         pytest.param(1, ("layout=single",), id="single"),
-        pytest.param(2, ("layout=ddp",), id="ddp", marks=pytest.mark.slow),
+        pytest.param(2, ("layout=ddp",), id="ddp", marks=pytest.mark.long),
         pytest.param(2, ("layout=fsdp",), id="fsdp"),
-        pytest.param(2, ("layout=zero1",), id="zero1", marks=pytest.mark.slow),
+        pytest.param(2, ("layout=zero1",), id="zero1", marks=pytest.mark.long),
         pytest.param(2, ("layout=tp",), id="tp", marks=pytest.mark.slow),
         pytest.param(2, ("layout=pp",), id="pp"),
         pytest.param(4, ("layout=pp", "layout.tp=2"), id="pp x tp", marks=pytest.mark.slow),
-        pytest.param(4, ("layout=pp", "layout.data=fsdp"), id="pp x fsdp", marks=pytest.mark.slow),
+        pytest.param(4, ("layout=pp", "layout.data=fsdp"), id="pp x fsdp", marks=pytest.mark.long),
     ],
 )
 def test_a_step_given_up_leaves_no_trace(tmp_path: Path, processes: int, words: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stop_in_each_phase_ends_with_75_and_changes_no_curve() -> None:
     program = Path(__file__).parent / "faults" / "stops.py"
     line = [sys.executable, str(program), "--stops", "9", "--seed", "3", "--at-once", "3"]

@@ -70,7 +70,7 @@ def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "code", "text"),
     [
@@ -97,7 +97,7 @@ def in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [1, "all"])
 def test_native_code_that_keeps_the_interpreter(tmp_path: Path, rank: int | str) -> None:
     """The rank can say nothing; the supervisor has it print its stack, and ends the run where no rank can."""
@@ -135,7 +135,7 @@ LAUNCHERS = ["ranks", pytest.param("torchrun", marks=pytest.mark.long)]
 
 # The launcher, the fault, the rank that has it, the ranks that survive, and the rank that their messages name.
 CASES = [
-    pytest.param(launcher, *case, marks=[pytest.mark.long] * (launcher == "torchrun"))
+    pytest.param(launcher, *case, marks=[pytest.mark.long] * (launcher == "torchrun" or case[0] in ("leave", "exit")))
     for launcher in ("ranks", "torchrun")
     for case in (
         ("loader", 1, (0, 1), "rank 1 of 2 (host second) has been in 'loader' of step 4"),
