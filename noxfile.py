@@ -6,6 +6,7 @@ come from constraints.txt, the settings of the tools from pyproject.toml.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import nox
+from nox.command import CommandFailed
 from nox.project import load_toml
 
 nox.needs_version = ">=2024.4.15"
@@ -28,7 +30,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
 CSRC = ROOT / "csrc"
+DIST = ROOT / "dist"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+"""The one that runs nox."""
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
 EXAMPLES = sorted(path.parent for path in ROOT.glob("docs/examples/*/pyproject.toml"))
@@ -41,9 +46,11 @@ PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
-"""What neuronx-distributed imports besides; of transformers it takes names that release 5 has no more."""
+"""Further packages that neuronx-distributed imports; of transformers it takes names that release 5 has no more."""
+UNTYPED = {"lm-eval", "torch-xla"}
+"""Packages without type hints, heavy and named by extras: they are not installed where types are checked."""
 HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
-"""What the light half does without."""
+"""Packages that the light half does without."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
 
@@ -68,7 +75,7 @@ def needed(folder: Path) -> list[Path]:
 
 
 def foreign(folders: list[Path], without: Collection[str] = (), *, extras: bool = False) -> list[str]:
-    """What ``folders`` (with ``extras``, their extras too) declare and this workspace does not hold."""
+    """Packages that ``folders`` (with ``extras``, their extras too) declare and this workspace does not hold."""
     declared = {line for folder in folders for line in PROJECTS[folder]["dependencies"]}
     for folder in folders if extras else ():
         declared.update(*PROJECTS[folder].get("optional-dependencies", {}).values())
@@ -79,12 +86,12 @@ WHEELS = tempfile.TemporaryDirectory()
 """The compiled package, by version of Python: compiling it anew for each session would take longer than its tests."""
 
 
-def compiled(session: nox.Session) -> Path:
+def compiled(session: nox.Session, source: Path = CSRC) -> Path:
     """The wheel of the C++ package for the Python of ``session``, with warnings as errors."""
     folder = Path(WHEELS.name) / str(session.python)
     if not folder.exists():
         options = ["--no-deps", "--config-settings=cmake.define.RECIPE_INDEX_WERROR=ON", f"--wheel-dir={folder}"]
-        session.run("python", "-m", "pip", "wheel", "--quiet", *options, str(CSRC))
+        session.run("python", "-m", "pip", "wheel", "--quiet", *options, str(source))
     return next(folder.iterdir())
 
 
@@ -135,13 +142,20 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Types, strictly (mypy)."""
-    install(session, "mypy", "nox", "pytest", "types-PyYAML", *foreign(FOLDERS, without={"torch-xla"}, extras=True))
+    install(
+        session,
+        "mypy",
+        "nox",
+        "pytest",
+        "types-PyYAML",
+        *foreign(FOLDERS, without=UNTYPED, extras=True),
+    )
     session.run("mypy")
 
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Who may import what: the contracts in pyproject.toml (import-linter)."""
+    """Check the contracts on imports in pyproject.toml (import-linter)."""
     install(session, "import-linter")
     sources = [path.parent for folder in FOLDERS for path in folder.glob("*/recipe_*/__init__.py")]
     listed = load_toml(ROOT / "pyproject.toml")["tool"]["importlinter"]["root_packages"]
@@ -154,7 +168,7 @@ def imports(session: nox.Session) -> None:
 @nox.session
 def core(session: nox.Session) -> None:
     """The tests of the core, with no plugin installed."""
-    install(session, f"{ROOT / 'core'}[plots,text]", *TESTING)
+    install(session, f"{ROOT / 'core'}[fp8,plots,report,text]", *TESTING)
     test(session, *tests_of(ROOT / "core"))
 
 
@@ -177,7 +191,7 @@ def plugin(session: nox.Session, name: str) -> None:
 @nox.session
 def everything(session: nox.Session) -> None:
     """The tests of all distributions together, on 1, 2 and 4 processes."""
-    install(session, *FOLDERS, *TESTING)
+    install(session, *FOLDERS, "torchao", *TESTING)
     test(session, ROOT / "tests")
 
 
@@ -190,10 +204,10 @@ def csrc_sanitized(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """The tests that compare with megatron-core, pytorch-optimizer, scikit-learn and transformers, and with schemas."""
+    """The tests that compare with packages of others (lm-evaluation-harness, megatron-core, transformers, ...)."""
     install(
         session, *FOLDERS, *EXAMPLES, *TESTING,
-        "jsonschema", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
+        "jsonschema", "lm-eval", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
     )  # fmt: skip
     test(session, "-m", "peer", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
@@ -245,6 +259,13 @@ def slow(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """A campaign of faults, drawn from a seed (`-- --minutes 20 --seed 3`). Fails at a violation and keeps the case."""
+    install(session, *FOLDERS, "pyarrow")
+    session.run("python", "tests/faults/campaign", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
 def long(session: nox.Session) -> None:
     """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
     install(session, *FOLDERS, *EXAMPLES, *TESTING)
@@ -261,13 +282,13 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "report")
 
 
-@nox.session(python=[version for version in PYTHONS if version != f"{sys.version_info[0]}.{sys.version_info[1]}"])
+@nox.session(python=[version for version in PYTHONS if version != PYTHON])
 def pythons(session: nox.Session) -> None:
-    """What needs no PyTorch, on the other Pythons that are found: commands that check and print; on the oldest and the
-    newest, the C++ package."""
+    """Test the light half, without PyTorch, on the other Pythons that are found; on the oldest
+    and the newest, the C++ package."""
     install(session, ROOT / "core", *PLUGINS, options=("--no-deps",))
     install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY), *TESTING)
-    test(session, *(next(ROOT.glob(f"core/tests/*/test_{name}.py")) for name in LIGHT_TESTS))
+    test(session, *(next(ROOT.glob(f"core/tests/**/test_{name}.py")) for name in LIGHT_TESTS))
     for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
         session.run("recipe", *words)
     if session.python in (PYTHONS[0], PYTHONS[-1]):  # compiling takes longer than all of the above
@@ -286,25 +307,76 @@ def docs(session: nox.Session) -> None:
     session.run("pytest", "docs/examples", env={"OMP_NUM_THREADS": "1"})
 
 
-@nox.session
+def make_distributions(session: nox.Session) -> None:
+    """Fill dist/ for the Python of ``session``, check it, and write its index.
+
+    What is compiled comes from its source distribution.
+    """
+    made = Path(WHEELS.name) / "dist"
+    if not made.exists():  # the first Python makes what serves all of them
+        shutil.rmtree(DIST, ignore_errors=True)
+        install(session, "build")
+        for folder in FOLDERS:
+            only = ("--sdist",) if folder == CSRC else ()
+            session.run("python", "-m", "build", *only, "--outdir", str(DIST), str(folder), silent=True)
+        made.touch()
+    (source,) = DIST.glob(f"{PROJECTS[CSRC]['name'].replace('-', '_')}-*.tar.gz")
+    shutil.copy(compiled(session, source), DIST)
+    session.run("python", "release/wheels.py", str(DIST))
+
+
+def install_from_index(session: nox.Session, *names: str, options: tuple[str, ...] = ()) -> None:
+    """Install distributions of this workspace by their names, and see that they came from dist/."""
+    report = Path(session.create_tmp()) / "report.json"
+    words = [f"{name}=={PROJECTS[LOCAL[normal(name)]]['version']}" for name in names]
+    index = f"--extra-index-url={(DIST / 'simple').as_uri()}"
+    install(session, *words, options=(index, f"--report={report}", "--quiet", *options))
+    places = {
+        normal(item["metadata"]["name"]): item["download_info"]["url"]
+        for item in json.loads(report.read_text())["install"]
+    }
+    if strange := {url for name, url in places.items() if name in LOCAL and not url.startswith(DIST.as_uri())}:
+        session.error(f"not from {DIST}: {', '.join(sorted(strange))}")
+    session.log(f"from dist/: {', '.join(sorted(places.keys() & LOCAL.keys()))}")
+
+
+@nox.session(python=PYTHONS)
 def build(session: nox.Session) -> None:
-    """Source distributions and wheels of all distributions in dist/, installed from there and run once."""
-    dist = ROOT / "dist"
-    shutil.rmtree(dist, ignore_errors=True)
-    install(session, "build")
-    for folder in FOLDERS:
-        session.run("python", "-m", "build", "--outdir", str(dist), str(folder), silent=True)
-    wheels = sorted(dist.glob("*.whl"))
-    if len(wheels) != len(FOLDERS) or len(list(dist.glob("*.tar.gz"))) != len(FOLDERS):
-        session.error(f"{dist}: expected a wheel and a source distribution of each of {len(FOLDERS)} folders")
-    install(session, *wheels)
-    session.run("recipe", "ls")
-    session.run("recipe", "run", "megatron_gpt:tiny", "--out", session.create_tmp() + "/run")
+    """Make all distributions, check them, and install them from a local index on every Python that is found.
+
+    With all that they need, and to train, on the Python that runs nox; on the others without PyTorch, whose builds for
+    CUDA take gigabytes. `-- full` installs and trains on each.
+    """
+    make_distributions(session)
+    if session.python == PYTHON or "full" in session.posargs:
+        extras = PROJECTS[LOCAL["recipe-megatron-gpt"]]["optional-dependencies"]
+        install_from_index(session, f"recipe-megatron-gpt[{','.join(extras)}]", "recipe-core[plots,report,text]")
+        session.run("recipe", "run", "megatron_gpt:tiny", "--out", session.create_tmp() + "/run")
+        session.run("recipe", "generate", session.create_tmp() + "/run", "--prompt", "The", "--tokens", "5")
+        install_from_index(session, *LOCAL)
+    else:
+        install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY))
+        install_from_index(session, *LOCAL, options=("--no-deps",))
+    for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
+        session.run("recipe", *words, silent=True)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the speed against the peers, with all of benchmarks/ or what is named (`-- gather`); many minutes."""
+    """Measure all of benchmarks/ (hours), or what is named (`-- gather`), against peers; fallen ratios are printed."""
     install(session, *FOLDERS, "accelerate", "megatron-core", "transformers")
-    for name in session.posargs or ["index_build", "gather", "optimizer", "train_gpt"]:
-        session.run("python", f"benchmarks/{name}.py")
+    folder = ROOT / "benchmarks"
+    found = (path for path in sorted(folder.rglob("[a-z]*.py")) if "common.write(" in path.read_text("utf-8"))
+    scripts = {path.stem: path for path in found}  # campaigns, which are folders with a __main__, are run by hand
+    stored = Path(session.create_tmp()) / "stored"
+    shutil.rmtree(stored, ignore_errors=True)
+    shutil.copytree(folder / "results", stored)
+    failed = []
+    for name in session.posargs or scripts:
+        try:
+            session.run("python", str(scripts[name]), env={"PYTHONPATH": str(folder)})
+        except CommandFailed:  # one that lacks its data does not keep the others from running
+            failed.append(name)
+    session.run("python", str(folder / "ratios.py"), "--against", str(stored), success_codes=[0, 1])
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")

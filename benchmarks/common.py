@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine and the versions, processes of their own, the floor of matrix products."""
+"""Parts that the benchmarks share: machine and versions, processes of their own, the floor of matrix products."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ratios import falls, rows_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +38,17 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def write(name: str, results: Mapping[str, Any]) -> None:
-    """Store ``results`` as results/NAME.json."""
+    """Store ``results`` as results/NAME.json with date and machine, and print which ratios have fallen."""
+    stored = list(rows_of(name, read(name)))
+    written = {"processor": processor(), **results, "date": f"{date.today():%Y-%m-%d}"}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    for line in falls(stored, rows_of(name, written)):
+        print(f"fallen: {line}", file=sys.stderr)
 
 
 def read(name: str) -> dict[str, Any]:
-    """What an earlier run stored; empty where there was none."""
+    """The results that an earlier run stored; empty where there was none."""
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
@@ -50,12 +57,19 @@ def read(name: str) -> dict[str, Any]:
 def with_earlier(name: str, written: dict[str, Any], merged: Iterable[str]) -> dict[str, Any]:
     """``written``, with the cases that an earlier run stored in its parts ``merged``.
 
-    They stay only if what was measured, the processor and the versions are the same.
+    They stay, with their date, only if what was measured, the processor and the versions are the same.
     """
     earlier = read(name)
     if any(earlier.get(key) != written.get(key) for key in ("what", "processor", "versions", "threads")):
         return written
-    return {**written, **{part: {**earlier[part], **written[part]} for part in merged}}
+    dated = {"date": earlier.get("date", "-")}
+    return {
+        **written,
+        **{
+            part: {**{case: {**dated, **kept} for case, kept in earlier[part].items()}, **written[part]}
+            for part in merged
+        },
+    }
 
 
 def in_new_process(script: str, *words: str, **environment: str) -> dict[str, Any]:
@@ -69,7 +83,7 @@ def in_new_process(script: str, *words: str, **environment: str) -> dict[str, An
 
 
 def floor(flops: float, products: Iterable[Shape], *, bf16: bool) -> dict[str, Any]:
-    """What ``flops`` of matrix products in a step need at this machine's best speed, which no implementation can beat.
+    """Seconds for ``flops`` of matrix products of a step at this machine's best speed; none can beat it.
 
     Args:
         flops: of one step.

@@ -5,8 +5,11 @@ writing the target with fsync, its SHA-256, and reading everything back to compa
 peak is the kernel's (``ru_maxrss`` of the process).
 
 The peer is PyTorch's own ``dcp_to_torch_save``, which turns a checkpoint of torch.distributed.checkpoint into one file,
-in a process that imports PyTorch alone. It checks nothing and syncs nothing. The floor of memory is a process that has
-imported what ``recipe convert`` needs, and the largest tensor; that of time is a copy of the files with fsync.
+in a process that imports PyTorch alone. It checks nothing and syncs nothing. A second peer is ``cp`` with ``sync``, and
+``sha256sum`` of the copy, which is less than a conversion does; for ``recipe verify`` it is ``sha256sum`` alone. The
+floor of memory is a process that has imported what ``recipe convert`` needs, and the largest tensor; that of time is a
+copy of the files with fsync. Processor seconds stand beside those of the clock, for other work on the machine does not
+count into them.
 
     python benchmarks/convert.py
 """
@@ -33,6 +36,7 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "dcp to hf": ("dcp", "hf", ()),
     "dcp to megatron, tp 2, pp 2": ("dcp", "megatron", ("tp=2", "pp=2")),
     "megatron, tp 2, pp 2, to dcp": ("megatron", "back", ()),
+    "dcp to nxd, tp 2": ("dcp", "nxd", ("tp=2",)),
 }
 PEER = "from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as f; import sys; f(*sys.argv[1:])"
 IMPORTS = "import " + ", ".join(
@@ -64,18 +68,22 @@ def make(folder: Path, model: dict[str, Any]) -> None:
     (folder / "job.yaml").write_text(yaml.safe_dump({"model": {"use": "gpt", **model}}), encoding="utf-8")
 
 
-def measured(*command: str) -> dict[str, float]:
-    """Seconds and peak megabytes of a command.
+def measured(*command: str, program: str = sys.executable) -> dict[str, float]:
+    """Seconds, processor seconds and peak megabytes of a command.
 
     Raises:
         RuntimeError: it failed.
     """
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise RuntimeError(f"{' '.join(command)}: ended with {os.waitstatus_to_exitcode(status)}")
-    return {"seconds": time.perf_counter() - began, "peak_mb": usage.ru_maxrss * 1024 / 1e6}
+    return {
+        "seconds": time.perf_counter() - began,
+        "processor_seconds": usage.ru_utime + usage.ru_stime,
+        "peak_mb": usage.ru_maxrss * 1024 / 1e6,
+    }
 
 
 def copied(source: Path, target: Path) -> float:
@@ -108,6 +116,11 @@ def main() -> None:
         found: dict[str, Any] = {"imports alone": measured("-c", IMPORTS)}
         found["dcp_to_torch_save"] = measured("-c", PEER, str(folder / "dcp"), str(folder / "peer.pt"))
         (folder / "peer.pt").unlink()
+        both = f"cp -r {folder}/dcp {folder}/copy && sync {folder}/copy/* && sha256sum {folder}/copy/*"
+        found["cp, sync and sha256sum"] = measured("-c", both, program="sh")
+        shutil.rmtree(folder / "copy")
+        found["sha256sum"] = measured("-c", f"sha256sum {folder}/dcp/*", program="sh")
+        found["verify"] = measured("-m", "recipe_core.cli", "verify", str(folder / "dcp"))
         floor = copied(folder / "dcp", folder / "copy")
         shutil.rmtree(folder / "copy")
         for case, (source, target, words) in CASES.items():
@@ -116,7 +129,7 @@ def main() -> None:
             found[case] = measured("-m", "recipe_core.cli", "convert", *paths, "--to", to, *words)
             if source != "dcp":
                 shutil.rmtree(folder / source)
-            if target == "hf":
+            if target in ("hf", "nxd"):
                 shutil.rmtree(folder / target)
             print(f"{case}: {found[case]['seconds']:.1f} s, {found[case]['peak_mb']:.0f} MB", flush=True)
     largest = model["vocabulary"] * model["hidden"] * 4 / 1e6

@@ -159,7 +159,7 @@ def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str
 
 
 def floor(case: str) -> dict[str, Any]:
-    """What the model's matrix products need at this machine's best speed."""
+    """Seconds for the model's matrix products at this machine's best speed."""
     from recipe_megatron_gpt.model.facts import facts
 
     flops = facts(config(), SEQUENCE).flops_per_sample * MICRO_BATCH

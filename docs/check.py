@@ -1,4 +1,4 @@
-"""Check the pages against the code: links, paths, commands, quoted files, examples, maps and the core's picture."""
+"""Check the pages against the code: links, paths, commands, quoted files and messages, examples, maps, the picture."""
 
 from __future__ import annotations
 
@@ -213,8 +213,8 @@ def understand(words: list[str]) -> None:
     assert command is not None
     given = command.make_context(name, rest, obj=Line()).params.get("words", ())
     targets = [word for word in given if "=" not in word]
-    # A .yaml is a file that an earlier command of the page made.
-    if name in {"show", "check", "run"} and targets and not targets[0].endswith(".yaml"):
+    # A .yaml, or a run folder, is what an earlier command of the page made.
+    if name in {"show", "check", "run"} and targets and not re.search(r"\.yaml$|/", targets[0]):
         resolve(registry(), targets[0], [word for word in given if "=" in word])
 
 
@@ -255,9 +255,34 @@ def wrong_code(page: Path) -> Iterator[str]:
             yield f"{Place(page, 1)}: its examples do not run:\n{done.stderr}"
 
 
+@cache
+def messages() -> tuple[str, ...]:
+    """The texts in our sources: of f-strings what is fixed, with a line break in the place of what is not."""
+    found = [(ROOT / "csrc" / "CMakeLists.txt").read_text(encoding="utf-8")]
+    for path in itertools.chain(*(ROOT.glob(f"{part}/src/**/*.py") for part in ("core", "plugins/*"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            words = [part.value if isinstance(part, ast.Constant) else "\n" for part in parts]
+            if all(isinstance(word, str) for word in words) and any(isinstance(p, ast.Constant) for p in parts):
+                found.append("".join(map(str, words)))
+    return tuple(found)
+
+
+def wrong_quotes(page: Path) -> Iterator[str]:
+    """Messages that no source has, in the first column of a table under "you see"; ``...`` is what varies in them."""
+    quoting = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        quoting = line.startswith("| you see |") or (quoting and line.startswith("|"))
+        first = re.split(r"(?<!\\)\|", line)[1] if quoting else ""
+        for quote in re.findall(r"`([^`]+)`", first):
+            pattern = re.compile(".*".join(map(re.escape, re.split(r" ?\.\.\. ?", quote))), re.DOTALL)
+            if not any(pattern.search(text) for text in messages()):
+                yield f"{Place(page, number)}: `{quote}`: no source says so"
+
+
 def main() -> int:
     """Print what is wrong; the exit code says whether anything is."""
-    checks = (broken_links, broken_names, broken_stops, wrong_commands, wrong_code)
+    checks = (broken_links, broken_names, broken_stops, wrong_commands, wrong_code, wrong_quotes)
     problems = [p for page in PAGES for check in checks for p in check(page)]
     problems += [*wrong_maps(), *wrong_pictures(), *unlisted()]
     for problem in problems:

@@ -1,5 +1,5 @@
 """Write the pages of docs/reference that follow from the code: settings, exit codes, public names, pictures of
-roles, mistakes in plugins.
+roles, mistakes in plugins and of users.
 
 With --check, only say whether they are up to date.
 """
@@ -13,9 +13,8 @@ import importlib
 import inspect
 import itertools
 import sys
-import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +27,7 @@ from recipe_core.hooks.registry import PartKind, Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.launchers.site import Site
+from recipe_core.settings.describe import meanings, text_of
 
 REFERENCE = Path(__file__).parent / "reference"
 PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/pyproject.toml"))
@@ -138,7 +138,7 @@ def table(settings: type, known: type | None = None) -> str:
     fields = [f for f in dataclasses.fields(settings) if known is None or f.name in settings.__annotations__]
     if not fields:
         return "It has no settings."
-    meaning, kinds = dict(descriptions(settings)), typing.get_type_hints(settings)
+    meaning, kinds = meanings(settings), typing.get_type_hints(settings)
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for field in fields:
         members = typing.get_args(kinds[field.name]) if typing.get_origin(kinds[field.name]) is Literal else ()
@@ -155,21 +155,6 @@ def default(field: dataclasses.Field[Any]) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(list(value) if isinstance(value, tuple) else value)
-
-
-def descriptions(settings: type) -> Iterator[tuple[str, str]]:
-    """Name and text of each setting that is followed by a string, as Python's own help has no place for it."""
-    for declaring in reversed([base for base in settings.__mro__ if dataclasses.is_dataclass(base)]):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(declaring)))
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for line, after in itertools.pairwise(body):
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(after, ast.Expr):
-                yield line.target.id, text_of(after)
-
-
-def text_of(string: ast.Expr) -> str:
-    """The text of a string that stands alone in code, as Markdown."""
-    return " ".join(str(ast.literal_eval(string.value)).replace("``", "`").split())
 
 
 def exit_codes() -> str:
@@ -232,6 +217,7 @@ def main(words: list[str]) -> int:
         REFERENCE / "site-profile.md": site_profile(ours()),
         REFERENCE / "api.md": api.page(),
         REFERENCE / "plugin-errors.md": plugin_errors.page(),
+        REFERENCE / "mistakes.md": plugin_errors.users_page(),
         **roles.pages(),
     }
     if "--check" in words:

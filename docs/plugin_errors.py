@@ -1,4 +1,4 @@
-"""The page of a plugin's mistakes, from the table that the core's tests hold."""
+"""The pages of mistakes, a plugin's and a new user's, from tables that tests hold."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ Each ends in one message, without a traceback (`--debug` shows it), and other re
 
 A name that another plugin uses is no mistake: the core's own contribution keeps it, and any other is called
 `plugin/name`, as in `layout=broken/ddp` or `recipe run broken/tiny`. `recipe ls` shows the names as they are typed.
+"""
+USERS = Path(__file__).parents[1] / "tests" / "mistakes.yaml"
+USERS_HEAD = """\
+<!-- Written by docs/generate.py from tests/mistakes.yaml; change it, run `nox -s docs -- --write`. -->
+
+# Mistakes and their answers
+
+What is typed, and what is said. Each ends with [exit code 2](exit-codes.md) before anything is trained or written.
+`my.txt` is a text and `folder` an empty folder; … stands for a list. Several mistakes in one line are named at once.
 """
 PARTS = {
     "ls": (
@@ -45,3 +54,10 @@ def page() -> str:
 def _row(case: dict[str, str]) -> str:
     said = case["said"].removeprefix(LEFT_OUT).replace("|", "\\|")
     return f"| {case['what']} | `{said}` |"
+
+
+def users_page() -> str:
+    """The whole page of a new user's mistakes."""
+    cases = yaml.safe_load(USERS.read_text(encoding="utf-8"))
+    blocks = [f"```text\n$ {case['typed']}\n{case['said']}\n```" for case in cases]
+    return "\n\n".join([USERS_HEAD.rstrip(), *blocks]) + "\n"

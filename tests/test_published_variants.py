@@ -1,4 +1,4 @@
-"""Every shipped variant but `tiny` against the numbers that were published, each with its source.
+"""Every shipped variant that has a source against the numbers that were published there.
 
 ``departs`` says where a variant does not follow its source, and why. Read in the files of these commits:
 
@@ -45,6 +45,8 @@ TEAMS = {
     "sequence_parallel": True,
 }  # TP 8 in both; nemo: sequence_parallel
 
+OURS = {f"megatron_gpt:own-{size}" for size in ("1mb", "10mb", "100mb", "10mb-gpu", "100mb-gpu")}
+"""Variants without a source: they are sized for texts of one's own on two cores, or on a GPU."""
 PUBLISHED: dict[str, dict[str, Any]] = {
     "bert_dp:base": {
         "processes": 1,  # bert: 4 TPUs, of which nothing follows here
@@ -158,7 +160,8 @@ def job_of(name: str) -> Job:
 def test_no_variant_is_forgotten() -> None:
     registry = load()
     recipes = {name: registry.get("recipe", name) for name in registry.names("recipe")}
-    assert {f"{name}:{v}" for name, recipe in recipes.items() for v in recipe.variants if v != "tiny"} == {*PUBLISHED}
+    shipped = {f"{name}:{v}" for name, recipe in recipes.items() for v in recipe.variants if v != "tiny"}
+    assert shipped - OURS == {*PUBLISHED}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -1,4 +1,4 @@
-"""What the distributions of this workspace promise each other."""
+"""Promises that the distributions of this workspace make each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of the core start from."""
+"""Fixtures of the core's tests."""
 
 from __future__ import annotations
 

@@ -125,4 +125,4 @@ _ANSWERS: dict[str, dict[str, Any]] = {
     "torch_neuronx.utils.utils": _PLATFORM,
     "neuronxcc.nki._pre_prod_kernels.collectives": {"CollectivesConfig": _CollectivesConfig},
 }
-"""What the package asks when it makes its groups."""
+"""The package's question when it makes its groups."""

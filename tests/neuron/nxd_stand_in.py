@@ -1,4 +1,4 @@
-"""What neuronx-distributed 0.18 does, as far as the core asks for it, in a few lines of our own.
+"""A stand-in for neuronx-distributed 0.18, as far as the core asks for it, in a few lines of our own.
 
 Names, arguments, defaults and habits are those of ``neuronx_distributed.parallel_layers``, as release 2.29 of AWS's SDK
 shows them in its CPU mode: layers take three dimensions, exchanges and the cross entropy work in place, a padding of 0

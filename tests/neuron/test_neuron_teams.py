@@ -86,7 +86,7 @@ def compared(recipe: str, real: bool) -> dict[str, Any]:
 
 
 def layers_compared() -> dict[str, float]:
-    """What models of ours do not ask of the layers: two dimensions, bf16, labels that do not count, whole logits."""
+    """Uses of the layers that models of ours lack: two dimensions, bf16, labels that do not count, whole logits."""
     rank, found = dist.get_rank(), {}
     torch.manual_seed(7)
     dense, x = nn.Linear(6, 8), torch.randn(5, 6)
@@ -161,7 +161,7 @@ EVERY = ["train.steps=5", "train.save_every=2", "train.eval_every=4", "train.kee
 
 
 def in_turn(recipe: str, cases: list[tuple[str, str, Sequence[str]]], folder: str) -> None:
-    """What one process does for all of ``cases``: name, who divides the model, words; rank 0 makes those of one."""
+    """Body of one process, for all of ``cases``: name, who divides the model, words; rank 0 makes those of one."""
     met = dict(os.environ)
     for number, (name, by, words) in enumerate(cases):
         os.environ.update({**met, "RECIPE_STORE": f"{met.get('RECIPE_STORE')}-{number}"})
@@ -205,7 +205,7 @@ def entries(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_step_and_checkpoints(recipe: str, tmp_path: Path) -> None:
-    """What one step makes: loss, gradients, norm, clipping, LAMB's update (by norms of whole tensors), evaluation.
+    """Results of one step: loss, gradients, norm, clipping, LAMB's update (by norms of whole tensors), evaluation.
 
     Then the curve of one process, and from each other's checkpoints on, with the same losses, natively and here.
     """

@@ -53,7 +53,7 @@ def submit(here: Cluster, out: str, *words: str, seconds: float = 0.8, time: str
 
 
 def facts(here: Cluster, out: str) -> dict[str, object]:
-    """What `recipe status` tells."""
+    """The output of `recipe status`."""
     answer: dict[str, object] = json.loads(here.recipe("status", out, "--json"))
     return answer
 
@@ -76,7 +76,7 @@ def ended(here: Cluster, job: str, seconds: float = 240) -> str:
 
 
 def log(out: str) -> str:
-    """What rank 0 and the scripts of a run printed, for the message of a failure."""
+    """Output of rank 0 and of the scripts of a run, for the message of a failure."""
     return "\n".join(path.read_text()[-3000:] for path in sorted((Path(out) / "logs").glob("*.log")))
 
 

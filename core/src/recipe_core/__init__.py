@@ -9,8 +9,7 @@ Names are imported when they are first asked for: a ``plugin.py`` may import fro
 takes care of signals before it imports anything.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing's takes longer to import than the command takes to look after signals
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.adapter import Adapter, Link, Naming
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
         did_you_mean,
     )
     from recipe_core.files import atomic_file, atomic_folder, load_or_build, write_text
-    from recipe_core.hooks.facts import OptimizerFacts
+    from recipe_core.hooks.facts import IndexFacts, OptimizerFacts
     from recipe_core.hooks.finding import Finding
     from recipe_core.hooks.hooks import hookimpl
-    from recipe_core.hooks.inference import Evaluation, Generation
+    from recipe_core.hooks.inference import Evaluation, Generation, Scorer
     from recipe_core.hooks.launcher import Launcher, Submission
     from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.specs import (
@@ -86,8 +85,8 @@ _LATER = {
         "did_you_mean",
     ),
     "hooks.finding": ("Finding",),
-    "hooks.facts": ("OptimizerFacts",),
-    "hooks.inference": ("Evaluation", "Generation"),
+    "hooks.facts": ("IndexFacts", "OptimizerFacts"),
+    "hooks.inference": ("Evaluation", "Generation", "Scorer"),
     "hooks.launcher": ("Launcher", "Submission"),
     "hooks.loop_specs": ("LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.hooks": ("hookimpl",),
@@ -161,6 +160,7 @@ __all__ = [
     "Format",
     "Generation",
     "Groups",
+    "IndexFacts",
     "Job",
     "LaunchError",
     "Launcher",
@@ -187,6 +187,7 @@ __all__ = [
     "Samples",
     "SaveContext",
     "ScheduleSpec",
+    "Scorer",
     "Stages",
     "Structure",
     "Submission",
@@ -223,8 +224,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a name when it is asked for."""
+    import importlib
+
     home = next((module for module, names in _LATER.items() if name in names), None)
     if home is None:
         from recipe_core.hooks.version import API

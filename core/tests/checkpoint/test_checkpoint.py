@@ -212,7 +212,11 @@ class Broken(Dcp):
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), DiskError, "checkpoints: No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            DiskError,
+            r"checkpoints: cannot be written \(No space left on device\); free some space or",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", "x/y"), DiskError, "x/y: Permission denied"),
         (CheckpointError("odd"), CheckpointError, "odd"),
     ],

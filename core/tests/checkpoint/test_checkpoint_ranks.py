@@ -43,7 +43,7 @@ class PerRank(Format):
 
 
 def outcomes(engine: Engine, folder: Path) -> Iterator[Any]:
-    """What this rank sees of saves, failures and damage."""
+    """Note this rank's view of saves, failures and damage."""
     warnings: list[str] = []
 
     def here(fails: int | None = None, where: str = "checkpoints") -> Checkpoints:
@@ -87,9 +87,10 @@ def test_two_ranks_agree(tmp_path: Path) -> None:
     (tmp_path / "disk-of-1").mkdir()
     one, two = spawn(rank_in_checkpoints, 2, tmp_path)
     assert one[0] == two[0] == ("saved", ["step-2", "step-3"])
-    full = "/checkpoints/step-4 (0.0 MB) was not saved; older checkpoints are untouched. "
-    assert one[1] == two[1] == ("full", ("DiskFullError", full + "/checkpoints: No space left on device"))
-    assert one[2] == two[2] == ("full", ("DiskFullError", full + "rank 1: /checkpoints: No space left on device"))
+    saved = "/checkpoints/step-4 (0.0 MB) was not saved; older checkpoints are untouched. "
+    full = "/checkpoints: cannot be written (No space left on device); free some space or choose another folder"
+    assert one[1] == two[1] == ("full", ("DiskFullError", saved + full))
+    assert one[2] == two[2] == ("full", ("DiskFullError", saved + "rank 1: " + full))
     assert one[3][1][0] == two[3][1][0] == "CheckpointError"
     assert "rank 1: /disk-of-1: this rank does not see what rank 0 writes there" in one[3][1][1]
     assert one[4] == two[4] == ("after", ["step-2", "step-3"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +13,18 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
 from recipe_core import Model, hookimpl, plugin
 from recipe_core.checkpoint.adapter import Adapter, Link, Naming, to_ours, to_theirs
 from recipe_core.checkpoint.convert.convert import convert
+from recipe_core.checkpoint.formats.dcp import _one_error
+from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.locate import Request, find
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.provenance import provenance_of
+from recipe_core.cli import main as cli
 from recipe_core.cli.check import checked_job
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks import registry
@@ -100,7 +106,8 @@ def test_every_format_and_back(plugins: Registry, tmp_path: Path) -> None:
         assert all(same_bits(t.read(), two["optimizer"]["state"][name][k].read()) for k, t in states.items())
     convert(plugins, request(plugins, tmp_path / "two", tmp_path / "hf", "hf", drop_optimizer=True))
     assert weights(tmp_path / "hf", plugins)["l0.w"].shape == (6, 8)
-    convert(plugins, request(plugins, tmp_path / "hf", tmp_path / "back", "single"))
+    rows = convert(plugins, request(plugins, tmp_path / "hf", tmp_path / "back", "single"))
+    assert ("optimizer", "the source has no optimizer states") in rows
     back = weights(tmp_path / "back", plugins)
     assert all(same_bits(t.read(), back[name].read()) for name, t in one["model"].items())
     assert Manifest.read(tmp_path / "back").step == 4
@@ -199,6 +206,39 @@ def test_a_target_inside_of_the_source(plugins: Registry, tmp_path: Path) -> Non
     assert sorted(source.rglob("*")) == before
 
 
+@pytest.mark.parametrize("swallowed", [False, True])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_nothing(
+    plugins: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    name: str, swallowed: bool,
+) -> None:  # fmt: skip
+    """SIGTERM and SIGHUP left a hidden folder with all that was written; and where PyTorch's reader had swallowed the
+    exception of the signal, a sound file was called damaged."""
+    source, there = trained(plugins, tmp_path / "run", "checkpoint=dcp"), tmp_path / "there"
+    there.mkdir()
+    number = getattr(signal, name)
+
+    def interrupted(self: Single, path: Path, *args: Any) -> None:
+        (path / "half").write_bytes(bytes(1000))
+        assert [part.name.startswith(".out.") for part in there.iterdir()] == [True]
+        try:
+            signal.raise_signal(number)
+        except BaseException:
+            if swallowed:
+                raise CheckpointError("damaged") from None
+            raise
+
+    monkeypatch.setattr(Single, "save", interrupted)
+    monkeypatch.setattr(cli, "_registry", lambda: plugins)
+    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # none is ignored, as nohup and a shell's & have it
+        signal.signal(sent, signal.default_int_handler if sent == signal.SIGINT else signal.SIG_DFL)
+    assert cli.main(["convert", str(source), str(there / "out"), "--to", "single"]) == 128 + number
+    assert "damaged" not in capfd.readouterr().err
+    assert list(there.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_damaged_ones_are_passed_over(plugins: Registry, tmp_path: Path) -> None:
     first = trained(plugins, tmp_path / "run", "train.save_every=2")
     with (first / "checkpoints" / "step-4" / "__0_0.distcp").open("r+b") as file:
@@ -222,3 +262,13 @@ def test_names_of_others() -> None:
         to_ours(adapter, {**theirs, "again": lazy(torch.zeros(3, 2))}, Path("x"))
     with pytest.raises(CheckpointError, match=r"L0\.W: a second tensor for l0\.w"):
         to_ours(adapter, {**theirs, "L0.W": lazy(torch.zeros(3, 2))}, Path("x"))
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_signal_is_no_damage(tmp_path: Path, end: BaseException, writing: bool) -> None:
+    """PyTorch makes a failure of a Ctrl-C; it was told as a checkpoint that cannot be read."""
+    failed = CheckpointException("read", {0: (end, traceback.StackSummary())})
+    with pytest.raises(type(end)) as raised, _one_error(tmp_path, writing=writing):
+        raise failed
+    assert raised.value is end

@@ -132,6 +132,29 @@ def test_space_is_checked_before_writing(small_disk: Path) -> None:
     assert listing(found) == ["step-1"]
 
 
+def test_a_disk_with_as_many_files_as_it_can_have(small_disk: Path) -> None:
+    """Every number of inodes that are left: it is files that are to be removed, and not large ones."""
+    found = Checkpoints(small_disk / "checkpoints", Dcp(), Alone(), 1)
+    found.save(1, state(1))
+    subprocess.run(["mount", "-o", "remount,nr_inodes=60", str(small_disk)], check=True)
+    fillers = [small_disk / f"filler-{number}" for number in range(60)]
+    with suppress(OSError):
+        for path in fillers:
+            path.touch()
+    failed = 0
+    for path in fillers[:10]:
+        if message := attempt(found):
+            failed += 1
+            said = r"cannot be written \(No space left on device: no inodes are free, .*\); remove some files or choose"
+            assert re.search(said, message)
+            assert ".step-" not in message
+            assert listing(found) == ["step-1"]
+            assert loaded(found, found.newest()) == 1
+        path.unlink()
+    assert 3 < failed < 10
+    assert loaded(found, found.newest()) == 2
+
+
 def test_a_disk_that_fills_up_while_writing(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every amount of space, page by page around the end: data, metadata, manifest and folders each do not fit."""
     monkeypatch.setattr(store, "require_space", lambda *args: None)
@@ -211,7 +234,7 @@ def wait_for(process: subprocess.Popen[bytes], text: bytes, file: Path) -> None:
 
 
 def shown(file: Path) -> int:
-    return file.read_bytes().count(b"\nstep ")
+    return file.read_bytes().count(b"/1000000  loss ")
 
 
 def test_training_goes_on_while_the_disk_of_the_metrics_is_full(disk: Path, tmp_path: Path) -> None:
@@ -220,7 +243,7 @@ def test_training_goes_on_while_the_disk_of_the_metrics_is_full(disk: Path, tmp_
     with printed.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-c", ENDLESS, out], env=environment, stdout=file, stderr=file)
     try:
-        wait_for(process, b"\nstep 20/", printed)
+        wait_for(process, b" 20/1000000 ", printed)
         fill_up(disk)
         wait_for(process, b"TensorBoard events cannot be written since step ", printed)
         before, deadline = shown(printed), time.monotonic() + 60
@@ -250,7 +273,7 @@ def test_a_signal_ends_a_run_whose_disk_stays_full(disk: Path, tmp_path: Path) -
     with printed.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-c", ENDLESS, out], env=environment, stdout=file, stderr=file)
     try:
-        wait_for(process, b"\nstep 20/", printed)
+        wait_for(process, b" 20/1000000 ", printed)
         fill_up(disk)
         for kind in (b"TensorBoard events", b"rows"):
             wait_for(process, kind + b" cannot be written since step ", printed)

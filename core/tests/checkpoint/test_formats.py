@@ -48,7 +48,7 @@ def plain() -> dict[str, Any]:
 
 
 def same(one: Tensor, two: Tensor) -> bool:
-    """Whether all bits agree; NaNs and the sign of zero count."""
+    """True if all bits agree; NaNs and the sign of zero count."""
     as_bytes = [t.contiguous().reshape(-1).view(torch.uint8) for t in (one, two)]
     return one.dtype == two.dtype and one.shape == two.shape and torch.equal(*as_bytes)
 
@@ -392,7 +392,7 @@ def test_any_number_of_ranks_reads_it(tmp_path: Path) -> None:
 
 
 def failures(engine: Engine, path: Path) -> list[str]:
-    """What each of several failures on one rank alone gives on this rank."""
+    """The message on this rank for each of several failures on one rank alone."""
     texts = []
     odd = {"a": torch.ones(2), "b": object() if engine.rank == 1 else 1}
     for action in (

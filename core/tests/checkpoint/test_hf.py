@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from hashlib import sha1, sha256
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from recipe_core.checkpoint.formats.hf import SAFE, Hf
+from recipe_core.checkpoint.inspect import CheckpointFiles
 from recipe_core.checkpoint.io.safetensors import write_tensors
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.checkpoint.locate import find
@@ -38,6 +40,14 @@ def test_a_large_one_is_divided_and_whole_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model.safetensors.index.json").read_text())["metadata"] == {"total_size": 180}
     found = Hf().open(tmp_path)["model"]
     assert {name: tensor.read().equal(WEIGHTS[name]) for name, tensor in found.items()} == dict.fromkeys(WEIGHTS, True)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_verify_names_what_is_not_finite(tmp_path: Path, value: float) -> None:
+    """Such a folder has no manifest and no check sums: its tensors are read."""
+    Hf().save(tmp_path, {"model": {**WEIGHTS, "b": torch.tensor([1.0, value])}, "files": {"config.json": "{}"}})
+    (problem,) = CheckpointFiles(load()).verify(tmp_path)
+    assert problem == f"{tmp_path}: model.b holds values that are no finite numbers"
 
 
 def test_the_config_tells_the_type_of_the_weights(folder: Path) -> None:

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
 from recipe_core.checkpoint.inspect import CheckpointFiles
+from recipe_core.checkpoint.io import archive
 from recipe_core.checkpoint.io.safetensors import read_tensors
 from recipe_core.checkpoint.io.torch_save import read_tree
 from recipe_core.checkpoint.manifest import Manifest
@@ -81,6 +82,39 @@ def test_files_of_torch_save(tmp_path: Path, make: Callable[[Path], None]) -> No
     outcome.require_bounded(path.stat().st_size)
     assert outcome.outcome == "refused"
     assert str(path) in outcome.message
+
+
+def unknown_method(path: Path) -> None:
+    """An archive whose directory names a method of compression that there is not."""
+    torch.save({"a": torch.ones(2)}, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\1\2") + 10] = 77
+    path.write_bytes(data)
+
+
+def unknown_letters(path: Path) -> None:
+    """An archive with a name that says that it is UTF-8, and is not."""
+    torch.save({"a": torch.ones(2)}, path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\3\4")
+    data[at + 7] |= 8
+    data[at + 30] = 0xE6
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("make", [zeros, os.mkfifo, os.mkdir, unknown_method, unknown_letters])
+def test_verify_names_an_archive_that_cannot_be_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "model.pt"
+    make(path)
+
+    def named() -> None:
+        (problem,) = archive.damage(path)
+        assert problem.startswith(path.name)
+        archive.has_check_sums(path)
+
+    outcome = reading(named)
+    outcome.require_bounded(0)
+    assert outcome.outcome == "read"
 
 
 def header(text: str | bytes, size: int | None = None) -> bytes:

@@ -53,7 +53,7 @@ def values(state: Any) -> Any:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two trees agree to the last bit."""
+    """True if two trees agree to the last bit."""
     if isinstance(one, dict):
         return one.keys() == two.keys() and all(same(value, two[key]) for key, value in one.items())
     if isinstance(one, Tensor):

@@ -37,6 +37,23 @@ def test_the_step_before_a_rise_is_doubtful() -> None:
     assert [found.newest_sound(steps) for steps in ([58, 60, 62], [60, 62], [62])] == [58, 60, None]
 
 
+def test_a_tenfold_loss_has_risen_before_there_is_a_level() -> None:
+    assert after(6.2, 6.3, 3e12).newest_sound([1, 2, 3]) == 1
+    assert after(6.2, 6.3, 50.0).newest_sound([1, 2, 3]) == 3
+    assert after(0.0, 1.0).newest_sound([1, 2]) == 2
+    assert after(-2.0, 7.0).newest_sound([1, 2]) == 2
+    assert after(-2.0, 70.0).newest_certain([1, 2]) is None
+
+
+def test_a_short_recovery_is_not_certain() -> None:
+    losses = [*[5 - step / 20 for step in range(60)], math.nan, 0.0, 0.0, math.nan]
+    assert after(*losses).newest_certain([58, 60, 62, 63]) == 58
+    assert after(*losses, *[1.0] * 4).newest_certain([58, 65, 68]) == 58
+    assert after(*losses, *[1.0] * 5).newest_certain([58, 62, 65, 69]) == 69
+    assert after(*losses, *[1.0] * 5).newest_certain([58, 62, 65]) == 65
+    assert after(*losses, *[1.0] * 5).newest_certain([58, 62]) == 58
+
+
 def test_nothing_is_known_yet() -> None:
     assert after().newest_sound([1, 2]) == 2
     assert after().newest_sound([]) is None

@@ -161,7 +161,7 @@ def request(source: Path, target: Path, form: str, recipe: str | None = None) ->
 
 
 def test_convert_does_not_write_settings_that_the_source_contradicts(first: Path, tmp_path: Path) -> None:
-    """What --recipe says of dropout counts here too: it would be written down."""
+    """The dropout of --recipe counts here too: it would be written down."""
     (tmp_path / "other.yaml").write_text("recipe: toy\nmodel: {use: toy_model, slope: 0.125, dropout: 0.5}\n")
     with pytest.raises(CheckpointError) as error:
         convert(registry(), request(first, tmp_path / "one", "single", str(tmp_path / "other.yaml")))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from recipe_core.testing import spawn, toy
 from recipe_core.train import loop as training
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.run import run
+from recipe_core.train.stopping import Stopping
 
 
 def job(*words: str) -> Job:
@@ -150,6 +153,21 @@ def test_exploded_checkpoints_do_not_push_out_the_last_good_one(
     assert steps(out) == [12, 28, 30]
 
 
+def test_the_best_stays_beside_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The validation loss is lowest at step 6, where the weights have not grown; training losses fall until step 14."""
+    out = tmp_path / "run"
+    evaluate = training.Trainer.evaluate
+    monkeypatch.setattr(
+        training.Trainer,
+        "evaluate",
+        lambda trainer: {**(evaluate(trainer) or {}), "val_loss": abs(trainer.progress.step - 6) + 0.5},
+    )
+    spoil(14, explode, monkeypatch)
+    words = ("train.steps=30", "train.save_every=2", "train.eval_every=2", "train.lr=0.001", "train.schedule=constant")
+    train(str(out), *words)
+    assert steps(out) == [6, 12, 28, 30]
+
+
 @pytest.mark.parametrize("form", ["dcp", "single"])
 @pytest.mark.parametrize("kind", SPOILT)
 def test_verify_names_what_is_not_finite(tmp_path: Path, kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +285,24 @@ def test_a_save_that_failed_is_raised_by_the_next_call() -> None:
         saver.save(3, {"x": torch.zeros(1)}, None)
         with pytest.raises(DiskError, match="full"):
             saver.save(4, {"x": torch.zeros(1)}, None)
+
+
+def test_a_save_that_failed_ends_training_after_the_step() -> None:
+    """All that follows could not be saved either; the next save may be hours away."""
+    slow = Slow()
+    with Saver(slow, background=True) as saver:  # type: ignore[arg-type]
+        ranks = SimpleNamespace(largest=lambda *values: lambda: list(values), traced=False)
+        stopping = Stopping(ranks, SimpleNamespace(signal=None), torch.nn.Module(), 0, saver.failed)  # type: ignore[arg-type]
+        saver.save(3, {"x": torch.zeros(1)}, None)
+        assert not stopping.now()
+        slow.go.set()
+        deadline = time.monotonic() + 20
+        while not stopping.now() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert stopping.now()
+        with pytest.raises(DiskError, match="full"):
+            saver.wait()
+        assert not saver.failed()
 
 
 def test_a_copy_shares_nothing() -> None:

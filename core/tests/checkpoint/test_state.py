@@ -16,10 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.state import apply_state, gather_state, state_size
 from recipe_core.engine import protocol as engines
+from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
 from recipe_core.testing import spawn
+from recipe_core.train.optim import build
+from recipe_core.train.optim.adamw import AdamW
 
 
 class Tied(nn.Module):
@@ -160,6 +163,34 @@ def test_gathering_leaves_gradients_and_learning_rates_alone() -> None:
     assert [g["lr"] for g in optimizer.param_groups] == [0.05, 0.05]
     assert bits(module.state_dict()) == bits(before)
     assert {s["step"].item() for s in optimizer.state.values()} == {0.0}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"precision": "bf16"},
+        {"precision": "bf16", "optimizer_states": "master"},
+        {"precision": "bf16", "optimizer_states": "fp32", "stochastic_rounding": True},
+    ],
+)
+def test_our_optimizers_make_the_states_that_an_empty_step_makes(
+    optimizer: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without gradients as large as the model."""
+    found = []
+    for by_step in (False, True):
+        module = cast(Tied(), settings.get("precision", "fp32"))
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        made = build(named, Train(optimizer=optimizer, **settings))
+        with monkeypatch.context() as patch:
+            if by_step:
+                patch.setattr(AdamW, "make_states", lambda self, parameters: False)
+            else:
+                patch.setattr(type(made), "step", None)
+            found.append(bits(gather_state(module, made)))
+    assert found[0] == found[1]
 
 
 def test_a_model_without_the_tie_does_not_fit(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(folder: Path, name: str, code: str) -> None:
-    """What an installer leaves: the module, and its distribution's entry point."""
+    """The files that an installer leaves: the module, and its distribution's entry point."""
     info = folder / f"{name}-1.2.dist-info"
     info.mkdir(parents=True)
     (folder / f"{name}.py").write_text(code)
@@ -257,11 +257,15 @@ def test_debug_shows_the_traceback_of_a_users_mistake(line: str, typed: Typed) -
         (
             "shwo fake",
             "no command 'shwo'; did you mean 'show'? "
-            "(commands: ls, show, check, run, precompile, submit, status, logs, stop, compare, prepare, inspect, "
-            "verify, generate, eval, convert, merge, doctor, plugin, completion)",
+            "(commands: ls, show, check, run, precompile, submit, status, logs, stop, compare, report, prepare, "
+            "inspect, verify, generate, eval, convert, merge, doctor, plugin, completion)",
         ),
         ("show", "name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote"),
-        ("run fake steps", "expected one recipe, got 'fake' and 'steps'; a setting is written section.setting=value"),
+        ("run fake other", "expected one recipe, got 'fake' and 'other'; a setting is written section.setting=value"),
+        ("run fake steps", "run: steps: a setting is written section.setting=value; write `train.steps=N`\n"),
+        ("run fake train.lr 1", "run: train.lr: a setting is written section.setting=value; write `train.lr=1`\n"),
+        ("run fake --train.lr=1", "run: --train.lr: no such option; write `train.lr=1`, without dashes\n"),
+        ("check fake --gpus 2", "check: --gpus: no such option; write `--processes 2`\n"),
         ("run fake --processes 0", "Invalid value for '--processes': 0 is not in the range x>=1."),
         ("check fake --ot x", "--ot"),
         ("completion tcsh", "'tcsh' is not one of 'bash', 'zsh', 'fish'."),
@@ -284,7 +288,7 @@ def test_a_word_that_is_no_setting_is_told_the_form(typed: Typed) -> None:
 def test_help_and_version(typed: Typed) -> None:
     code, out, _ = typed("--help")
     assert code == 0
-    commands = "ls show check run precompile submit status logs stop compare prepare inspect verify"
+    commands = "ls show check run precompile submit status logs stop compare report prepare inspect verify"
     commands += " generate eval convert merge doctor plugin completion"
     assert re.findall(r"^  (\w+)  +[A-Z]", out, re.MULTILINE) == commands.split()
     assert "..." not in out.partition("Commands:")[2]

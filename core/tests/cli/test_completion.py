@@ -133,6 +133,7 @@ def bash(tmp_path: Path) -> Path:
                 "logs",
                 "stop",
                 "compare",
+                "report",
                 "prepare",
                 "inspect",
                 "verify",

@@ -279,3 +279,21 @@ def test_a_run_that_failed_tells_its_reason(typed: Typed) -> None:
     assert (facts["state"], note["pid"]) == ("failed", os.getpid())
     assert facts["exit_code"] == ExitCode.DIVERGED
     assert "not finite" in facts["detail"]
+
+
+@pytest.mark.parametrize("damage", ["[" * 100_000, '{"pid": 1}', "pipe", "device", "began", "host", "reason"])
+def test_a_note_that_is_damaged_is_none(typed: Typed, out: Path, damage: str) -> None:
+    """Nested too deeply, of wrong types, not finite, or no file: as if there were none."""
+    write(out)
+    path = out / FILE
+    wrong = {"began": float("inf"), "host": 7, "reason": None}
+    if damage in wrong:
+        path.write_text(json.dumps({**json.loads(path.read_text()), damage: wrong[damage]}))
+    elif damage in ("pipe", "device"):
+        path.unlink()
+        os.mkfifo(path) if damage == "pipe" else path.symlink_to("/dev/zero")
+    else:
+        path.write_text(damage)
+    damaged = state(typed, out)
+    path.unlink()
+    assert damaged == state(typed, out)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recipe_core.errors import ExitCode
+
 Typed = Callable[..., tuple[int, str, str]]
 SCRIPTS = Path(__file__).parent / "scripts"
 WORDS = ("toy", "train.global_batch=16", "train.eval_samples=16", "train.micro_batch=2")
@@ -218,6 +220,13 @@ def test_what_cannot_be_is_said_before_anything_is_written(
     assert [path for path in Path().iterdir() if path.name != "runs"] == []
 
 
+@pytest.mark.parametrize("text", [b"a: \0", b"- " * 100_000, b"a: 2020-99-99", b"\xff"])
+def test_a_site_profile_that_is_no_yaml(typed: Typed, text: bytes) -> None:
+    Path("site.yaml").write_bytes(text)
+    code, _, errors = typed("submit", *WORDS, "--time", "1h", "--site", "site.yaml")
+    assert (code, "site profile site.yaml: is not YAML (" in errors) == (2, True)
+
+
 def test_every_key_of_a_site_profile_is_checked_at_once(typed: Typed) -> None:
     Path("site.yaml").write_text(
         "devices_per_nod: 4\ndisk_gb: -1\nslurm: {partitio: x, gpu_type: h, gpus_per_process: 0}\nk8s: 3\n"
@@ -366,4 +375,4 @@ def test_what_only_this_machine_cannot_hold_is_a_note(typed: Typed, monkeypatch:
     code, text, _ = typed("check", *WORDS, "--nodes", "2")
     assert code == 0
     assert "100 B" not in text
-    assert typed("run", *WORDS)[0] == 2  # which is for this machine
+    assert typed("run", *WORDS)[0] == ExitCode.DISK_FULL  # which is for this machine

@@ -1,4 +1,4 @@
-"""What a preparation says about its progress."""
+"""Progress messages of a preparation."""
 
 from __future__ import annotations
 

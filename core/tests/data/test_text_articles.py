@@ -42,7 +42,7 @@ LEFT = {
     "punctuation": r"(?<!\.)\.\.(?=\s|$)|,,|;;|;\s+\.",
     "marks of our own": rf"[{tidy.HOLE}{tidy.ITEM}{tidy.HEADING}{tidy.BREAK}]",
 }
-"""What must not be found; the text has been looked through for words that these would take for markup."""
+"""Traces of markup that must not be found; the text has been looked through for words that these would take for it."""
 
 WHOLE = {
     "A": "such as /a/, /ä/, or /ɑ/. An exception is Saanich",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,14 @@ def test_documents_are_cleaned_and_repetitions_dropped(tmp_path: Path, monkeypat
         "The class has eight words or more, and one method.\n\nThe method\nspeaks   too.",
         "The topic of x\n\nIt is explained here in some more words.",
     ]
+
+
+def test_docstrings_come_in_the_order_of_a_walk_through_the_whole_tree() -> None:
+    for name in ("ast", "argparse", "asyncio.base_events", "dataclasses", "typing", "zipfile"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        tree = ast.parse(Path(str(spec.origin)).read_bytes())
+        for node in tree.body:
+            kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            walked = [ast.get_docstring(inner) or "" for inner in ast.walk(node) if isinstance(inner, kinds)]
+            assert list(library._docstrings(node)) == walked

@@ -18,7 +18,7 @@ _LARGEST = 2**31
 
 
 class Hooks(_DummyPrivateUse1Hook):
-    """What PyTorch asks of a device in C++."""
+    """The device's guard, which PyTorch asks for in C++."""
 
     def is_available(self) -> bool:
         return True

@@ -56,7 +56,10 @@ def test_the_lowest_rank_that_failed_speaks_for_all() -> None:
         together(Two(0, (None, (DataError, "odd"))), lambda: None, HERE)
     with pytest.raises(DataError, match=r"^odd$"):
         together(Two(1, (None, (DataError, "odd"))), full, HERE)
-    with pytest.raises(DiskError, match=r"^out: No space left on device$"):
+    with pytest.raises(
+        DiskError,
+        match=r"^out: cannot be written \(No space left on device\); free some space or choose another folder$",
+    ):
         together(Two(0, (None, (DataError, "odd"))), full, HERE)
 
 
@@ -84,7 +87,7 @@ class Pair:
 
 
 def agreed(identities: list[dict[str, dict[str, str]]], outs: list[Path]) -> list[Any]:
-    """What ``agree`` gives, or raises, on each of two ranks."""
+    """The result or the error of ``agree`` on each of two ranks."""
     barrier, values = threading.Barrier(2), [None, None]
 
     def one(rank: int) -> Any:

@@ -1,4 +1,4 @@
-"""What the native engine answers where other engines answer differently: copies, sums, random numbers, gradients."""
+"""Answers of the native engine where other engines differ: copies, sums, random numbers, gradients."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
 
 said: list[str] = []
-"""What the core asked, in order."""
+"""The core's questions, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a step frees stays with the process."""
+"""Memory that a step frees stays with the process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEEDED = 4 * 23_000_000
 
 
 def memory(how: str) -> dict[str, int]:
-    """What glibc says of thirteen steps.
+    """glibc's figures for thirteen steps.
 
     ``mapped``: bytes that the system was asked for by themselves, and that go back to it when they are freed; ``free``:
     bytes that are kept at the end; ``grown``: bytes by which the heap grew in the last ten steps.

@@ -54,7 +54,7 @@ def train_on(device: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def alone(folder: str) -> dict[str, Any]:
-    """What the tests of one process look at."""
+    """Values of the tests of one process."""
     notes = stand_in().notes
     there = train_on("neuron", Path(folder) / "neuron")
     return {

@@ -1,4 +1,4 @@
-"""What a run multiplies in."""
+"""Precision of a run's products."""
 
 from __future__ import annotations
 

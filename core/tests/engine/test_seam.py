@@ -1,4 +1,4 @@
-"""What differs between devices is in engine/ and in plugins: the rest of the core asks the engine."""
+"""Differences between devices are in engine/ and in plugins: the rest of the core asks the engine."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(site: Path, name: str, version: str, size: int = 1_000_000, *, editable: bool = False) -> None:
-    """What pip leaves of a package with ``size`` bytes of code."""
+    """The files that pip leaves of a package with ``size`` bytes of code."""
     module = name.replace("-", "_")
     info = site / f"{module}-{version}.dist-info"
     info.mkdir(parents=True)

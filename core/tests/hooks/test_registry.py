@@ -25,7 +25,7 @@ class Good:
 
 
 def alone(loader: Callable[[], object]) -> str:
-    """What is said about a plugin, loaded beside a good one that must not suffer."""
+    """Messages about a plugin, loaded beside a good one that must not suffer."""
     registry = load([("bad", loader), ("good", Good)])
     assert registry.names("model") == ["bert", "gpt"]
     assert registry.plugins == ["good"]

@@ -1,8 +1,9 @@
-"""What an error means, and how a rank's is told to its supervisor."""
+"""The meaning of an error, and how a rank's is told to its supervisor."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def test_explain_leaves_other_errors_alone() -> None:
     assert explain(OSError("Connection reset by peer")) is None  # a download's, say
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_that_nobody_foresaw_is_a_message(number: int) -> None:
+    found = explain(OSError(number, os.strerror(number), "x/y"))
+    assert type(found) is DiskFullError
+    assert str(found) == f"x/y: cannot be written ({os.strerror(number)}); free some space or choose another folder"
+
+
 def test_exit_codes() -> None:
     errors = [ConfigError("x"), KeyboardInterrupt(), SystemExit(7), SystemExit("bye"), SystemExit(), ValueError()]
     assert [exit_code(error) for error in errors] == [2, 130, 7, 1, 0, 70]
@@ -63,6 +71,10 @@ def test_a_failure_is_recorded_only_for_a_supervisor(tmp_path: Path, monkeypatch
     assert found is not None
     assert (found.message, found.traceback, found.exit_code, found.lost_peer) == ("train.lr: no", None, 2, False)
     monkeypatch.setenv("RECIPE_FAILURE", "/proc/none/error.json")
+    monkeypatch.setenv("RECIPE_FAILURE_SPARE", str(path))  # on another disk than the logs, which is full
+    assert record_failure(ConfigError("train.steps: no")) is True
+    assert getattr(read_failure(path), "message", None) == "train.steps: no"
+    monkeypatch.delenv("RECIPE_FAILURE_SPARE")
     assert record_failure(ValueError("x")) is False  # nobody would read it: the caller prints the error itself
 
 
@@ -102,4 +114,4 @@ def test_each_kind_of_end_has_its_code(error: type[RecipeError], code: int) -> N
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EACCES, DiskError)])
 def test_only_a_full_disk_ends_with_the_code_of_one(number: int, kind: type) -> None:
-    assert type(disk_error(OSError(number, "x"), "y")) is kind
+    assert type(disk_error(OSError(number, "x"), Path("y"))) is kind

@@ -92,7 +92,7 @@ def wait_for(condition: Callable[[], bool], timeout: float = 20) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, which only waits for its parent, does not."""
+    """True if a process runs; a zombie, which only waits for its parent, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -284,7 +284,7 @@ child = subprocess.Popen(["sleep", "60"])
 
 @contextmanager
 def hangup(action: signal.Handlers) -> Iterator[None]:
-    """What is started in here inherits that a hangup is ignored, or not."""
+    """Let processes started in here inherit ``action`` for a hangup."""
     before = signal.signal(signal.SIGHUP, action)
     try:
         yield

@@ -205,3 +205,46 @@ with StopFlag() as stop:
     sys.exit(0 if (ended, stop.signal) == (-15, None) else 1)
 """
     assert program(body) == (0, "")
+
+
+WATCHED = """
+import os, sys
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Sender())
+sys.argv = ["recipe", "run", "nobody"]
+from recipe_core.cli.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", ["recipe_core.launch.stop", "recipe_core.errors", "recipe_core.cli.main"])
+def test_a_signal_while_the_command_is_imported(name: str, number: signal.Signals) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED.format(name=name, number=int(number))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (75, False), done.stderr
+    assert f"stopped by {number.name}" in done.stderr
+
+
+def test_signals_are_looked_after_before_anything_is_imported() -> None:
+    code = (
+        "import os, sys; before = set(sys.modules); import recipe_core.cli.__main__; print(*set(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=own_path())
+    assert set(done.stdout.split()) == {"recipe_core", "recipe_core.cli", "recipe_core.cli.__main__"}, done.stderr
+
+
+def own_path() -> dict[str, str]:
+    """The environment, with the package's place in it: -S reads no .pth file, which imports things of its own."""
+    import recipe_core
+
+    return {**os.environ, "PYTHONPATH": str(Path(recipe_core.__file__).parents[1])}

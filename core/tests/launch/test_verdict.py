@@ -1,4 +1,4 @@
-"""What is said of ranks that hang, from records as the ranks write them."""
+"""Verdicts on ranks that hang, from records as the ranks write them."""
 
 from __future__ import annotations
 

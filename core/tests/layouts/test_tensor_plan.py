@@ -228,7 +228,7 @@ def others() -> dict[str, Any]:
 
 
 def _noise(engine: Engine, mesh: DeviceMesh, sequence: bool) -> list[Any]:
-    """What dropout keeps: in the stream, and in the divided features."""
+    """The values that dropout keeps: in the stream, and in the divided features."""
     module = Noise()
     for parameter in module.parameters():
         nn.init.ones_(parameter)

@@ -187,7 +187,7 @@ def assert_same(found: list[tuple[float, float]], wanted: list[tuple[float, floa
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[float, float]]]:
-    """What one process gives: with the output tied, and with blocks tied too."""
+    """Results of one process: with the output tied, and with blocks tied too."""
     folder = tmp_path_factory.mktemp("alone")
     return {word: curve(folder / word, 1, word) for word in ("model.blocks=false", BLOCKS)}
 

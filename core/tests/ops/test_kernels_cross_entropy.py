@@ -12,9 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from recipe_core.ops import chunks
 from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
 
 TOKENS, WIDTH, VOCABULARY = 400, 24, 333
+
+
+@pytest.fixture(autouse=True)
+def _cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks even of the few logits that tests have time for."""
+    monkeypatch.setattr(chunks, "_CPU_LEAST", 0)
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,3 +175,25 @@ def test_logits_of_few_tokens_are_computed_once() -> None:
     with FlopCounterMode(display=False) as counter:
         losses_and_hits(hidden, weight, labels)[0].mean().backward()
     assert counter.get_total_flops() == 3 * 2 * TOKENS * VOCABULARY * WIDTH
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_logits_are_computed_at_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    hidden, weight, labels = inputs(dtype)
+    losses, hits = losses_and_hits(hidden, weight, labels)
+    logits = F.linear(hidden, weight).float().flatten(0, 1)
+    wanted = F.cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels)
+    assert torch.equal(losses, wanted)
+    assert torch.equal(hits, F.linear(hidden, weight).argmax(-1) == labels)
+    tensors = [hidden, weight]
+    assert all(
+        map(torch.equal, torch.autograd.grad(losses.mean(), tensors), torch.autograd.grad(wanted.mean(), tensors))
+    )
+
+
+def test_no_label_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    hidden, weight, labels = inputs()
+    with pytest.raises((IndexError, RuntimeError)):
+        linear_cross_entropy(hidden, weight, torch.full_like(labels, -100))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from recipe_core import (
     plugin,
 )
 from recipe_core.cli.check import checked_job
-from recipe_core.errors import ConfigError, DataError, PluginError
+from recipe_core.errors import ConfigError, DataError, DiskFullError, PluginError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.settings.job import SECTIONS, Job, resolve
 from recipe_core.testing import toy
@@ -339,11 +340,13 @@ def test_a_disk_that_is_too_small_is_found_beforehand(tmp_path: Path, monkeypatc
     monkeypatch.setattr("recipe_core.cli.check.parts.free_space", lambda folder: 3 * 72_000)
     assert job(*words, world_size=1, out=tmp_path)
     monkeypatch.setattr("recipe_core.cli.check.parts.free_space", lambda folder: 3 * 72_000 - 1)
-    (message,) = problems(*words, world_size=1, out=tmp_path)
-    assert message == (
+    text = (
         f"{tmp_path}: there will be 3 checkpoints of 72 kB at once, 216 kB in all, and 216 kB are free; free some "
         "space, lower train.keep, or choose another --out"
     )
+    with pytest.raises(DiskFullError, match=f"^{re.escape(text)}$"):  # whose exit code asks for room
+        job(*words, world_size=1, out=tmp_path)
+    assert problems(*words, "train.golden=/none", world_size=1, out=tmp_path)[1:] == [text]
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "old").write_bytes(b"1")
     assert job(*words, world_size=1, out=tmp_path)
@@ -471,7 +474,7 @@ class Epochs(Train):
 
 
 def minds(job: Job, world_size: int) -> list[str]:
-    """What only that recipe finds wrong."""
+    """Problems that only that recipe finds."""
     return ["train.seed: 13 is unlucky"] if job.train.seed == 13 and world_size == 2 else []
 
 

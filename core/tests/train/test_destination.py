@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from recipe_core.errors import ConfigError, DiskError, LaunchError
+from recipe_core.files import aside
 from recipe_core.launch.worker import Worker, worker
 from recipe_core.train.start.destination import new_folder, require_run_folder, shared_folder
 
@@ -104,6 +105,8 @@ def test_what_a_run_may_begin_in(tmp_path: Path) -> None:
     require_run_folder(tmp_path / "new")
     for name in ("logs", "dry-run"):
         (tmp_path / name).mkdir()
+    for name in ("agreement", "job.yaml"):  # what a run leaves that is killed while it writes them
+        aside(tmp_path / name).touch()
     require_run_folder(tmp_path)
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ConfigError, match=r"is not a run folder \(no job.yaml in it\)"):

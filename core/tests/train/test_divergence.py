@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_rollback_without_an_end(tmp_path: Path) -> None:
 
 
 def test_rollback_without_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match="no good checkpoint to go back to"):
+    with pytest.raises(DivergedError, match="no checkpoint is good: there is no earlier"):
         train(str(tmp_path / "run"), (*POISON, "train.on_divergence=rollback"))
 
 
@@ -118,6 +119,33 @@ def test_rollback_passes_over_checkpoints_of_a_loss_that_has_risen(tmp_path: Pat
     assert steps[-1] == 20
 
 
+RATES = ["1e6", *(pytest.param(f"1e{power}", marks=pytest.mark.slow) for power in (10, 15, 20, 25, 30, 35)), "1e38"]
+
+
+@pytest.mark.parametrize("done", [0, 5])
+@pytest.mark.parametrize("rate", RATES)
+def test_the_advised_way_out_works(tmp_path: Path, rate: str, done: int) -> None:
+    """A rate far too high, from the beginning or behind good steps; the message's advice is followed to the letter.
+
+    The weights explode before the loss tells: what is saved in between is finite, and of no use.
+    """
+    words, out = ("train.save_every=1", "train.steps=20"), tmp_path / "run"
+    if done:
+        train(str(out), (*words, f"train.stop_after={done}"))
+    with pytest.raises(DivergedError) as error:
+        train(str(out), (*words, f"train.lr={rate}", "train.clip=0"))
+    advice = str(error.value)
+    assert "Lower train.lr" in advice
+    if "another --out" in advice:
+        out = tmp_path / "other"
+    resume = re.findall(r"train\.resume=step-\d+", advice)
+    train(str(out), (*words, "train.save_every=0", *resume))
+    rows = read_rows(out / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 21))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert bool(resume) == bool(done)
+
+
 def test_resume_from_a_step_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, words = tmp_path / "run", ("train.save_every=2", "train.keep=0")
     train(str(out), words)
@@ -130,6 +158,17 @@ def test_resume_from_a_step_of_its_own(tmp_path: Path, capsys: pytest.CaptureFix
     assert list(curve(out)) == [1, 2, 3, 4, 5, 6]
     train(str(out), back)  # the same line again goes on, and not back
     assert curve(out) == whole
+
+
+def test_resume_from_the_newest_step_goes_back_once_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing later to set aside; the line given again goes on from what it has saved since."""
+    out, words = tmp_path / "run", ("train.save_every=2", "train.keep=0")
+    train(str(out), (*words, "train.stop_after=4"))
+    back = (*words, "train.resume=step-4", "train.stop_after=2")
+    train(str(out), back)
+    train(str(out), back)
+    assert list(curve(out)) == list(range(1, 9))
+    assert "has gone back to step 4 before" in capsys.readouterr().err
 
 
 def test_both_settings_belong_together() -> None:

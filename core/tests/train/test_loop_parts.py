@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -294,8 +295,9 @@ def test_the_closing_words_name_the_curves_where_they_were_written(
 ) -> None:
     train(str(tmp_path / "with"), "train.steps=1")
     said = capsys.readouterr().out
-    assert "results.json, tensorboard/, checkpoints/)" in said
+    assert "(metrics.jsonl, tensorboard/, checkpoints/)" in said
     assert "tensorboard --logdir" in said
+    assert f"recipe report {os.path.relpath(tmp_path / 'with')} --html" in said
     train(str(tmp_path / "without"), "train.steps=1", "train.trackers=")
     assert "tensorboard" not in capsys.readouterr().out
 

@@ -119,7 +119,7 @@ def test_another_run_does_not_continue_this_one(tmp_path: Path, word: str) -> No
 
 
 def test_a_run_that_failed_before_its_first_step_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
-    """Whoever corrects the setting gives the same folder again."""
+    """The corrected setting comes with the same folder."""
     train(str(tmp_path / "first"), "model.hidden=16", "train.steps=1")
     start = f"train.init_from={tmp_path / 'first'}"
     with pytest.raises(RecipeError, match=r"train\.init_from: (.|\n)*model\.hidden: 16 in its job\.yaml, 8 in"):
@@ -167,7 +167,7 @@ def wait_for(out: Path, key: str) -> None:
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    """Whoever starts a run again while it still goes on is told so; when it has ended, however, it goes on there."""
+    """A second start while the first still runs is a message; after its end, it continues there."""
     out = tmp_path / "run"
     words = (f"train.steps={LONG}", "train.schedule=constant")
     with endless(out, "train.save_every=1") as process:

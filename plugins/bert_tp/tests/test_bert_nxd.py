@@ -25,7 +25,7 @@ from recipe_xla.checkpoint.testing import xser_load, xser_save
 
 STEP, EPOCH = 3, 1
 OF_RELEASE, OF_SAMPLES = ["bias", "norm"], ["bias", "LayerNorm"]
-"""What does not decay, in the copies of the script in neuronx-distributed and in aws-neuron-samples. Names have `Norm`,
+"""Weights that do not decay in the script's copies of neuronx-distributed and aws-neuron-samples. Names have `Norm`,
 so that the former's norm weights decay."""
 COLUMNS = ("self.query.weight", "self.query.bias", "self.key.weight", "self.key.bias", "self.value.weight",
            "self.value.bias")  # fmt: skip
@@ -74,14 +74,14 @@ def script(no_decay: list[str] = OF_RELEASE, dtype: torch.dtype = torch.float32)
 
 
 def part(name: str, tensor: Tensor, rank: int, ranks: int) -> Tensor:
-    """What ColumnParallelLinear and RowParallelLinear of the attention keep of a tensor; others are whole."""
+    """The shard that the attention's ColumnParallelLinear and RowParallelLinear keep of a tensor; others are whole."""
     if name.endswith(COLUMNS):
         return tensor.chunk(ranks, 0)[rank].clone()
     return tensor.chunk(ranks, 1)[rank].clone() if name.endswith("attention.output.dense.weight") else tensor
 
 
 def rank_tree(found: Script, rank: int, ranks: int) -> dict[str, Any]:
-    """What the script saves on one rank: names in the order of transformers 4.26, steps as its AdamW counts them."""
+    """The file of the script on one rank: names in the order of transformers 4.26, steps as its AdamW counts them."""
     state = found.model.state_dict()
     model = {"bert.embeddings.position_ids": torch.arange(64)[None]}  # a buffer that was saved until 4.31
     model |= {name: part(name, tensor, rank, ranks) for name, tensor in state.items()}
@@ -196,7 +196,7 @@ MLP = "bert.encoder.layer.1.intermediate.dense.weight"
 
 
 def spoil(trees: list[dict[str, Any]], how: str) -> None:
-    """What goes wrong with such files; ``trees`` are those of two ranks."""
+    """Damage such files; ``trees`` are those of two ranks."""
     last = trees[1]
     if how == "weight":
         last["model"][MLP] = last["model"][MLP].clone()

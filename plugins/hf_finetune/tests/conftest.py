@@ -17,7 +17,7 @@ WORDS = TEXT.split()
 
 @dataclass(frozen=True)
 class Done:
-    """What a line of the command did."""
+    """The outcome of a line of the command."""
 
     code: int
     text: str

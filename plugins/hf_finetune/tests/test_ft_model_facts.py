@@ -1,4 +1,4 @@
-"""What ``recipe check`` says of the model, against the model itself."""
+"""The model's facts for ``recipe check``, against the model itself."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_values_that_are_kept(folder: Path, dropout: float) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_mixed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_bytes_of_activations(folder: Path, precision: Precision, dropout: float) -> None:
-    """What `recipe check` says, within a tenth of what autograd keeps of a micro batch of four."""
+    """The estimate of `recipe check` is within a tenth of what autograd keeps of a micro batch of four."""
     found = facts(SequenceClassifier(source=str(folder), dropout=dropout), 48)
     assert found is not None
     tokens, labels = torch.randint(500, (4, 48)), torch.tensor([0, 1, 0, 1])

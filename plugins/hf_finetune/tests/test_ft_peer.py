@@ -79,7 +79,7 @@ json.dump({"accuracy": found["eval_accuracy"], "f1": found["eval_f1"], "said": n
 
 
 def plain_script(folder: Path, **given: Any) -> dict[str, Any]:
-    """What the script finds, in a process of its own."""
+    """The script's results, from a process of its own."""
     result = folder / "script.json"
     (folder / "script.py").write_text(SCRIPT)
     words = json.dumps({**given, "out": str(folder / "script"), "result": str(result)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +52,24 @@ def test_in_the_middle_of_an_epoch(fine_tune: Callable[..., Any], folder: Path, 
     assert (parts / name).read_text() == (whole / name).read_text()
     again = fine_tune(*words, out=parts)  # there is nothing left to do
     assert (again.code, figures(parts)) == (0, figures(whole))
+
+
+def test_room_is_looked_for_before_training(
+    fine_tune: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    """All checkpoints of all seeds; the same line trains when there is room, and as if there always had been."""
+    words = (
+        *WORDS, f"model.source={bert}", f"data.folder={folder}", "train.seeds=2", "train.save_every=8", "train.keep=1",
+    )  # fmt: skip
+    with monkeypatch.context() as full:
+        full.setattr("recipe_core.files.shutil.disk_usage", lambda path: SimpleNamespace(free=700_000))
+        full.setattr("recipe_hf_finetune.trainer.leg._train", lambda *_: pytest.fail("it trains"))
+        done = fine_tune(*words, out=tmp_path / "late")
+    assert done.code == ExitCode.DISK_FULL
+    said = r"late: room for 4 checkpoints at once \(fewer with a lower train.keep\) needs 1.1 MB and 0.7 MB are free; "
+    assert re.search(said, done.text), done.text
+    assert fine_tune(*words, out=tmp_path / "late").code == fine_tune(*words, out=tmp_path / "early").code == 0
+    assert figures(tmp_path / "late") == figures(tmp_path / "early")
 
 
 def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_tune: Callable[..., Any]) -> None:

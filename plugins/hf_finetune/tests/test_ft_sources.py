@@ -161,3 +161,7 @@ def test_what_xla_cannot_do(fine_tune: Callable[..., Any], monkeypatch: pytest.M
     assert "data.pad_to_max_length: false, and train.engine=xla would compile a graph for each length" in done.text
     assert "train.activation_checkpointing: the Trainer cannot recompute with train.engine=xla" in done.text
     assert not done.out.exists()
+    monkeypatch.delenv("USE_TORCH_XLA")
+    done = fine_tune("data.pad_to_max_length=null", *words[::2])
+    assert "train.activation_checkpointing" in done.text
+    assert "pad_to_max_length" not in done.text

@@ -1,4 +1,4 @@
-"""What several tests of this plugin need."""
+"""Fixtures of this plugin's tests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def write_checkpoint(tmp_path: Path) -> Callable[..., Path]:
 
 
 def trained_state(module: GptModel) -> dict[str, Any]:
-    """What a run saves after two steps of AdamW; all moments differ."""
+    """The state of a run after two steps of AdamW; all moments differ."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(3)
     for _ in range(2):

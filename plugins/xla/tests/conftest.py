@@ -1,4 +1,4 @@
-"""What several tests of this plugin start from."""
+"""Fixtures of this plugin's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every plugin must keep, for this one."""
+"""The conformance tests of every plugin, for this one."""
 
 from recipe_core.testing import PluginConformance
 

@@ -1,4 +1,4 @@
-"""What the doctor says of torch-xla and its variables, on machines that tests make up."""
+"""The doctor's findings on torch-xla and its variables, on machines that tests make up."""
 
 from __future__ import annotations
 

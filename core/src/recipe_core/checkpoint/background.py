@@ -1,4 +1,4 @@
-"""Saving beside training: a thread of every rank writes a copy of the state."""
+"""Saving beside training: a thread of every rank writes the state as it was."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from recipe_core.checkpoint.lazy import leaves, mapped
+from recipe_core.checkpoint.snapshot import Snapshot
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.native import to_host
 from recipe_core.errors import RecipeError
@@ -23,8 +24,10 @@ Copy = Callable[[Sequence[Tensor]], Sequence[Any]]
 class Saver:
     """Saves checkpoints, one at a time; a context manager that ends its thread.
 
-    Training waits for the copy, and for the save before if that is still under way. A save that failed is raised by the
-    next call. The thread's collectives need a process group of their own: ``checkpoints`` is made with
+    Training waits for the save before if that is still under way. On a CPU, weights and moments are read by the thread
+    while the next step computes; :meth:`before_update`, called before the optimizer changes them, copies those that are
+    left, or waits for them where memory is short. Whatever else there is, is copied first. A save that failed is raised
+    by the next call. The thread's collectives need a process group of their own: ``checkpoints`` is made with
     :meth:`recipe_core.engine.protocol.Engine.side`, whose group its format uses too.
     """
 
@@ -35,6 +38,7 @@ class Saver:
         self._to_host, self._traced = to_host, traced
         self._thread = ThreadPoolExecutor(1, "save")
         self._pending: Future[Path] | None = None
+        self._snapshot: Snapshot | None = None
 
     def __enter__(self) -> Saver:
         return self
@@ -54,7 +58,11 @@ class Saver:
             RecipeError: the save before this one, or this one where it is not in the background, failed.
         """
         self.wait()
-        copies = copied(state, self._to_host) if self._background or self._traced else state
+        kept: Any = state
+        if self._background and not self._traced:
+            self._snapshot = Snapshot(state)
+            kept = self._snapshot.lazy(state)
+        copies = copied(kept, self._to_host) if self._background or self._traced else state
         # Looking at a traced tensor would be a graph of its own, compiled at the first save.
         self.checkpoints.require_finite(step, copies if self._traced else state)
         if self._background:
@@ -66,6 +74,16 @@ class Saver:
         with beat.during(SAVE):
             return self.checkpoints.save(step, state, val_loss)
 
+    def before_update(self) -> None:
+        """Have what the save under way still needs before the optimizer changes it."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.settle(lambda: self._pending is None or self._pending.done())
+
+    def failed(self) -> bool:
+        """True if the save in the background is over, and :meth:`wait` would raise its error."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
     def wait(self) -> None:
         """Wait until everything is on the disk.
 
@@ -75,6 +93,12 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+        self._snapshot = None
+
+    def way_out(self, failed: int) -> str:
+        """Advice for a run that diverged at the step ``failed``, once all is saved; see :meth:`Checkpoints.way_out`."""
+        self.wait()
+        return self.checkpoints.way_out(failed)
 
 
 def copied(state: Any, to_host: Copy = to_host) -> Any:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.io import archive
@@ -121,9 +120,7 @@ def _damage(path: Path) -> list[str]:
 
 def _foreign_problems(source: StoredCheckpoint) -> list[str]:
     """Problems of a checkpoint without a manifest, by its format's check sums and by reading every tensor."""
-    archives = (
-        (file, text) for file in source.reader().files(source.path) if is_zipfile(file) for text in archive.damage(file)
-    )
+    archives = ((file, text) for file in source.reader().files(source.path) for text in archive.damage(file))
     damage = [f"{file.parent.relative_to(source.folder) / text}" for file, text in archives]
     return damage or _not_finite(source)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from recipe_core.checkpoint.manifest import NAME, Manifest, is_ours
@@ -16,6 +15,8 @@ WINDOW = 20
 """Logged losses, at most, whose mean is a level."""
 ENOUGH = 5
 """Logged losses, at least, that make a level."""
+FACTOR = 10.0
+"""A loss so many times as high as all before has risen, where there are too few for a level."""
 DEVIATIONS = 3.0
 """A loss that is so many standard deviations above the lowest level, or not finite, has risen."""
 
@@ -35,26 +36,52 @@ class Trend:
         self._lowest: tuple[float, float] | None = None
         self._risen: set[int] = set()
         self._doubtful: set[int] = set()
+        self._unsettled: dict[int, None] = {}  # since the last rise, or between two, in order
+        self._calm = ENOUGH  # losses in a row that have not risen
         self._before: int | None = None  # the step that was logged last
 
     def add(self, step: int, loss: float | None) -> None:
         """Note the loss of ``step``; None stands for one that is not finite."""
-        limit = math.inf if self._lowest is None else self._lowest[0] + DEVIATIONS * self._lowest[1]
+        limit = self._first_limit() if self._lowest is None else self._lowest[0] + DEVIATIONS * self._lowest[1]
         if loss is None or not math.isfinite(loss) or loss > limit:
             self._risen.add(step)
+            self._calm = 0
             if self._before is not None:
                 self._doubtful.add(self._before)
             return
         self._before = step
+        self._settle(step)
         self._recent.append(loss)
         if len(self._recent) >= ENOUGH:
-            level = statistics.fmean(self._recent), statistics.stdev(self._recent)
-            self._lowest = level if self._lowest is None else min(self._lowest, level)
+            mean = math.fsum(self._recent) / len(self._recent)
+            if self._lowest is None or mean < self._lowest[0]:
+                squares = math.fsum((loss - mean) ** 2 for loss in self._recent)
+                self._lowest = mean, math.sqrt(squares / (len(self._recent) - 1))
+
+    def _settle(self, step: int) -> None:
+        """A model that has exploded may give a low loss by chance; it has recovered after several."""
+        self._calm += 1
+        if self._calm < ENOUGH:
+            self._unsettled[step] = None
+        elif self._calm == ENOUGH:
+            for earlier in list(self._unsettled)[1 - ENOUGH :]:
+                del self._unsettled[earlier]
+
+    def _first_limit(self) -> float:
+        scale = max(map(abs, self._recent), default=0.0)
+        return max(self._recent) + (FACTOR - 1) * scale if scale else math.inf
+
+    def newest_certain(self, steps: Iterable[int]) -> int | None:
+        """The highest of ``steps`` that is no part of a rise: not risen, not just before, nor in a short recovery."""
+        uncertain = self._risen | self._doubtful | self._unsettled.keys()
+        return max((step for step in steps if step not in uncertain), default=None)
 
     def newest_sound(self, steps: Iterable[int]) -> int | None:
-        """The highest of ``steps`` at which the loss had not risen, a doubtful one only where there is no other; None
-        where there is none."""
+        """The highest of ``steps`` at which the loss had not risen, a doubtful one only where there is no other, and
+        one in a short recovery only where none is certain; None where there is none."""
         low = [step for step in steps if step not in self._risen]
+        if (certain := self.newest_certain(low)) is not None:
+            return certain
         return max([step for step in low if step not in self._doubtful] or low, default=None)
 
 
@@ -70,7 +97,8 @@ class Retention:
     """
 
     def __init__(self, folder: Path, keep: int, *, keep_best: bool, trend: Trend, warn: Callable[[str], None]) -> None:
-        self._folder, self._keep, self._keep_best, self._trend, self._warn = folder, keep, keep_best, trend, warn
+        self._folder, self._keep, self._keep_best, self._warn = folder, keep, keep_best, warn
+        self.trend = trend
         self._spared = ""  # stays although it is beyond ``keep``, since the loss has risen
         self._left_alone: set[str] = set()
 
@@ -101,7 +129,7 @@ class Retention:
 
     def sound(self, names: Iterable[str]) -> list[str]:
         """The newest of these checkpoints at which the loss had not risen, if there is one."""
-        step = self._trend.newest_sound(int(name.removeprefix("step-")) for name in names)
+        step = self.trend.newest_sound(int(name.removeprefix("step-")) for name in names)
         return [] if step is None else [f"step-{step}"]
 
     def _announce_spared(self, name: str) -> None:
@@ -119,3 +147,19 @@ class Retention:
                 continue
         known = {name: loss for name, loss in losses.items() if loss is not None}
         return min(known, key=known.__getitem__, default=None)
+
+
+def advice(folder: Path, names: Sequence[str], trend: Trend, failed: int) -> str:
+    """A way out for a run that diverged at the step ``failed``, with the checkpoints ``names``, newest first."""
+    trend.add(failed, None)
+    change = "Lower train.lr, lengthen train.warmup_steps or set train.clip, and"
+    if not names:
+        return f"there is no earlier checkpoint. {change} begin anew with the same --out"
+    good = trend.newest_certain(int(name.removeprefix("step-")) for name in names)
+    if good is None:
+        return (
+            f"{folder / names[0]} was made as the loss rose, and may be of no use. {change} begin anew with another "
+            "--out; or if it is the data, go on with the same --out and train.on_divergence=skip"
+        )
+    again = "" if names[0] == f"step-{good}" else f" and train.resume=step-{good}"
+    return f"the last good checkpoint is {folder}/step-{good}. {change} go on from it with the same --out{again}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +31,9 @@ LEAF_OVERHEAD = 4096
 def weights(module: nn.Module) -> dict[str, Any]:
     """The tensors of the model as a checkpoint names them, nothing copied; see :func:`gather_state`."""
     module = _bare(module)
-    tensors = get_model_state_dict(module)
+    # get_model_state_dict imports PyTorch's compiler, most of a second, to strip `_orig_mod.` from names; without the
+    # compiler nothing is compiled.
+    tensors = get_model_state_dict(module) if "torch._dynamo" in sys.modules else dict(module.state_dict())
     for alias in _ties(module):
         del tensors[alias]
     return tensors
@@ -134,7 +137,8 @@ def _complete(optimizer: torch.optim.Optimizer) -> None:
     """
     every = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     missing = [p for p in every if not optimizer.state.get(p)]
-    if not missing:
+    make_states = getattr(optimizer, "make_states", None)  # of ours, which need no gradients as large as the model
+    if not missing or (make_states is not None and make_states(missing)):
         return
     gradients, rates = [p.grad for p in every], [group.get("lr") for group in optimizer.param_groups]
     try:

@@ -16,7 +16,7 @@ import torch
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.manifest import STEP, Entry, Manifest, is_ours, read_step
-from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend
+from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend, advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import Ranks
@@ -51,16 +51,17 @@ class Checkpoints:
         trend: the run's losses (on rank 0); the newest checkpoint at which the loss had not risen stays too.
         notes: further files of each checkpoint: name and text.
         context: facts about the run, for the format.
+        claim: called on rank 0 before a save, to see that the run folder is still this run's.
         warn: takes a message for the user (called on rank 0 alone).
     """
 
     def __init__(
         self, folder: Path, format: Format, engine: Ranks, keep: int, warn: Callable[[str], None] | None = None,
         *, keep_best: bool = False, notes: Mapping[str, str] | None = None, trend: Trend | None = None,
-        context: SaveContext = NO_RUN,
+        context: SaveContext = NO_RUN, claim: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.folder, self.format, self.engine = folder, format, engine
-        self.notes, self.context = notes or {}, context
+        self.notes, self.context, self._claim = notes or {}, context, claim
         self.warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr, flush=True))
         self._retention = Retention(folder, keep, keep_best=keep_best, trend=trend or Trend(), warn=self.warn)
         self._damaged: set[str] = set()
@@ -110,12 +111,18 @@ class Checkpoints:
         try:
             self._together(check)
         except DivergedError as error:
-            good = self.on_rank_0(lambda: self._retention.sound(self._names()) or self._names()[:1])
-            last = f"the last good checkpoint is {self.folder / good[0]}" if good else "there is no earlier checkpoint"
-            raise DivergedError(
-                f"{error}. Nothing was saved or removed; {last}. Lower train.lr, lengthen train.warmup_steps or set "
-                "train.clip and continue with the same --out"
-            ) from None
+            raise DivergedError(f"{error}. Nothing was saved or removed; {self.way_out(step)}") from None
+
+    def way_out(self, failed: int, trend: Trend | None = None) -> str:
+        """Advice to the user of a run that diverged at the step ``failed``: from where to go on; collective.
+
+        Args:
+            failed: the step, none of whose results is to be trusted.
+            trend: the run's losses (on rank 0), where they are not those that the checkpoints were made with.
+        """
+
+        losses = trend or self._retention.trend
+        return self.on_rank_0(lambda: advice(self.folder, self._names(), losses, failed))
 
     def sound_step(self, trend: Trend) -> int | None:
         """The newest step with a checkpoint at which the loss had not risen, by rank 0's ``trend``; collective."""
@@ -135,8 +142,8 @@ class Checkpoints:
 
         self.on_rank_0(drop)
 
-    def return_to(self, step: int) -> None:
-        """Set aside the checkpoints of later steps, so that a run goes on from ``step``.
+    def return_to(self, step: int) -> bool:
+        """Set aside the checkpoints of later steps, so that a run goes on from ``step``; return True if it does.
 
         A line that names a step is given again after a stop: the run then goes on from where it was.
 
@@ -144,22 +151,28 @@ class Checkpoints:
             CheckpointError: there is no checkpoint of this step.
         """
 
-        def set_aside() -> None:
+        def set_aside() -> bool:
             names, mark = self._names_after_tidying(), f"left-for-step-{step}"
             if any(self.folder.glob(f"*.{mark}")):
-                self.warn(f"the run has gone back to step {step:,} before, and goes on from where it is")
-                return
+                self.warn(
+                    f"the run has gone back to step {step:,} before, and goes on from where it is; to go back once "
+                    f"more, remove {self.folder}/*.{mark}"
+                )
+                return False
             if f"step-{step}" not in names:
                 there = f"there are {', '.join(reversed(names))}" if names else "there is none"
                 raise CheckpointError(f"train.resume: {self.folder} has no checkpoint step-{step}; {there}")
             later = [name for name in names if _step(name) > step]
             for name in later:
                 (self.folder / name).replace(self.folder / f"{name}.{mark}")
-            if later:
+            if not later:  # the same line, given again when there are some, is to go on
+                (self.folder / f"nothing.{mark}").touch()
+            else:
                 named = ", ".join(f"{name}.{mark}" for name in later)
                 self.warn(f"back to step {step:,}: what came later is called {named} and can be removed")
+            return True
 
-        self.on_rank_0(set_aside)
+        return self.on_rank_0(set_aside)
 
     def unevaluated(self, step: int) -> bool:
         """True if ``step-N`` exists and has no validation loss."""
@@ -254,6 +267,7 @@ class Checkpoints:
         """An empty folder to write into, without the leftovers of a killed save."""
 
         def make() -> str:
+            self._claim()
             self._tidy()
             require_space(self.folder, size, f"the checkpoint {final.name}")
             part = aside(final)

@@ -42,7 +42,7 @@ def complete_words(words: Sequence[str], incomplete: str) -> list[CompletionItem
         if "=" in incomplete:
             texts = _values(registry, words, incomplete.partition("=")[0])
         elif targets:
-            texts = (f"{path}=" for path in _settings(registry, words))
+            texts = (f"{path}=" for path in settings_on(registry, words))
         elif os.sep in incomplete or incomplete.endswith(".yaml"):
             return [CompletionItem(incomplete, type="file")]
         else:
@@ -66,7 +66,7 @@ def _recipe(registry: Registry, words: Sequence[str]) -> Recipe | None:
     return registry.get("recipe", name) if name in registry.names("recipe") else None
 
 
-def _settings(registry: Registry, words: Sequence[str]) -> dict[str, Any]:
+def settings_on(registry: Registry, words: Sequence[str]) -> dict[str, Any]:
     """The settings that a line may change, as path -> declared type; those of parts as the line chooses them."""
     declared: dict[str, Any] = {}
     recipe, chosen = _recipe(registry, words), fill.overrides([word for word in words if "=" in word], [])
@@ -102,7 +102,7 @@ def _values(registry: Registry, words: Sequence[str], path: str) -> Iterator[str
         if section == kind or (kind in IN_TRAIN and section == f"train.{kind}"):
             names = registry.names(kind)
             yield from (f"{path}={name}" for name in ([AUTO, *names] if kind == "engine" else names))
-    yield from (f"{path}={value}" for value in choices(_settings(registry, words).get(path)))
+    yield from (f"{path}={value}" for value in choices(settings_on(registry, words).get(path)))
 
 
 class _Bash(BashComplete):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
+from recipe_core.cli.commands.describe import Detailed, describe_class
 from recipe_core.cli.paths import LocalPath
-from recipe_core.errors import DataError, ExitCode, PluginError, RecipeError, did_you_mean
+from recipe_core.errors import ConfigError, DataError, ExitCode, PluginError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,7 +36,7 @@ _BAR = 40
 def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
     """Add the three commands to ``group``; ``debug`` decorates each, ``registry`` loads the plugins."""
 
-    @group.command()
+    @group.command(cls=_Preparation)
     @click.argument("words", nargs=-1, metavar="[DATASET] [SETTING=VALUE]...", shell_complete=_complete)
     @debug
     def prepare(words: tuple[str, ...]) -> None:
@@ -49,6 +50,8 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
             click.echo(_listing(datasets))
         else:
             click.echo(_prepare(datasets, words))
+
+    prepare.details = lambda words: _settings_of(_preparable(registry()), words)  # type: ignore[attr-defined]
 
     @group.command()
     @click.argument("path", type=LocalPath(path_type=Path))
@@ -89,6 +92,27 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         return ExitCode.FINDING if problems else ExitCode.FINISHED
 
 
+class _Preparation(Detailed):
+    """The command ``prepare``, whose settings are no options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the line.
+
+        Raises:
+            ConfigError: a setting is written as an option.
+        """
+        typed = list(args)
+        if ctx.obj is not None:
+            ctx.obj.command = ctx.command_path  # which messages begin with
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            at = next(number for number, word in enumerate(typed) if word.partition("=")[0] == error.option_name)
+            value = typed[at].partition("=")[2] or next(iter(typed[at + 1 : at + 2]), "VALUE")
+            name = error.option_name.lstrip("-").replace("-", "_")
+            raise ConfigError(f"{error.option_name}: no such option; write `{name}={value}`") from error
+
+
 def _datasets(registry: Registry) -> dict[str, Dataset]:
     return {name: registry.get("data", name) for name in registry.names("data")}
 
@@ -108,6 +132,15 @@ def _listing(datasets: Mapping[str, Dataset]) -> str:
     head = click.style("What can be prepared", bold=True)
     hint = "`recipe prepare DATASET inputs=FILES output=FOLDER setting=value ...` makes it."
     return "\n".join([head, *(lines or ["  nothing: no plugin prepares data"]), "", hint])
+
+
+def _settings_of(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
+    """The settings of the data set that ``words`` name, explained; without one, where to find them."""
+    name = next((word for word in words if "=" not in word), "")
+    if name not in datasets:
+        return f"`recipe prepare NAME --help` explains the settings of one: {', '.join(datasets) or 'none'}"
+    title = click.style(f"Settings of {name}", bold=True)
+    return f"{title} (setting=default):\n{describe_class(datasets[name].prepare_config)}"
 
 
 def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:

@@ -6,11 +6,14 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -23,12 +26,14 @@ from recipe_core.cli.cluster.status import add_status_command
 from recipe_core.cli.cluster.stop import add_stop_command
 from recipe_core.cli.cluster.submit import add_submit_command
 from recipe_core.cli.commands.check import add_check_command
+from recipe_core.cli.commands.describe import ALL, describe_job, summary_of
 from recipe_core.cli.commands.doctor import add_doctor_command
 from recipe_core.cli.compare.command import add_compare_command
+from recipe_core.cli.compare.report.command import add_report_command
 from recipe_core.cli.data import add_data_commands
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.plugin.command import add_plugin_command
-from recipe_core.cli.words import recipe_words, split
+from recipe_core.cli.words import RecipeCommand, recipe_words, run_folder, split
 from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -47,6 +52,8 @@ class Line:
     debug: bool = False
     registry: Registry | None = None
     """The plugins, once they are loaded."""
+    interrupted: bool = False
+    """Ctrl-C was pressed. Libraries in C swallow its exception, and fail later of something else."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,32 +64,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     if COMPLETE in os.environ:
         import recipe_core.cli.completion  # noqa: F401  (it tells click about our script for bash)
     try:
-        code = cli.main(args=argv, prog_name="recipe", complete_var=COMPLETE, standalone_mode=False, obj=line)
+        with _interrupts_noted(line):
+            code = cli.main(args=argv, prog_name="recipe", complete_var=COMPLETE, standalone_mode=False, obj=line)
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):  # click makes the first of the second
         return _fail(KeyboardInterrupt("interrupted"), line)
     except BaseException as error:
-        return _fail(error, line)
+        return _fail(KeyboardInterrupt("interrupted") if line.interrupted else error, line)
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _interrupts_noted(line: Line) -> Iterator[None]:
+    """Note Ctrl-C in ``line``, where Python's own handler would have it; ``recipe run`` has one that stops the run."""
+    ours = (
+        threading.current_thread() is threading.main_thread()  # no other may set a handler
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        line.interrupted = True
+        raise KeyboardInterrupt
+
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if ours and signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fail(error: BaseException, line: Line) -> int:
     """Tell why the command failed, or have the supervisor of this rank tell it; return the exit code."""
     from recipe_core.launch.failures import exit_code, explain, record_failure
 
-    if (known := explain(error)) is not None:  # a lost peer, as the process group puts it
+    if (known := explain(error)) is not None:  # a lost peer, as the process group puts it, or a full disk
         known.__cause__ = error
         error = known
     expected = isinstance(error, (RecipeError, KeyboardInterrupt))
-    if line.debug and expected:
-        traceback.print_exception(error)
-    if not record_failure(error):
-        if expected:
-            click.echo(f"{line.command}: {error}", err=True)
-        elif not isinstance(error, SystemExit):
+    with contextlib.suppress(OSError):  # the disk of our log may be full; the exit code says it then
+        if line.debug and expected:
             traceback.print_exception(error)
+        if not record_failure(error):
+            if expected:
+                click.echo(f"{line.command}: {error}", err=True)
+            elif not isinstance(error, SystemExit):
+                traceback.print_exception(error)
     return exit_code(error)
 
 
@@ -144,21 +174,32 @@ def ls() -> int:
     return ExitCode.FINDING if registry.broken or registry.conflicts() else ExitCode.FINISHED
 
 
-@cli.command()
+@cli.command(cls=RecipeCommand)
 @recipe_words
+@click.option(
+    "--describe",
+    is_flag=False,
+    flag_value=ALL,
+    metavar="[SECTION]",
+    help="Explain the settings instead: all, or those of a section (train), or one (train.lr).",
+)
 @_debug
-def show(words: tuple[str, ...]) -> None:
+def show(words: tuple[str, ...], describe: str | None) -> None:
     """Print the settings of a recipe.
 
     They are printed as YAML, which `recipe run FILE` takes back.
     """
-    click.echo(_job(words).as_yaml(), nl=False)
+    if describe is None:
+        click.echo(_job(words).as_yaml(), nl=False)
+    else:
+        words, describe = (words, describe) if words else ((describe,), ALL)  # the name stood behind the option
+        click.echo(describe_job(_registry(), _job(words), describe))
 
 
 add_check_command(cli, _debug, lambda: _registry())
 
 
-@cli.command()
+@cli.command(cls=RecipeCommand)
 @recipe_words
 @_processes
 @_out
@@ -167,8 +208,8 @@ add_check_command(cli, _debug, lambda: _registry())
 def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
     """Train.
 
-    With --out, the folder of an earlier run continues that run. The same command is one rank of a run where torchrun or
-    srun starts it.
+    The folder of an earlier run in the place of the name continues that run, and so does --out with the line that
+    started it. The same command is one rank of a run where torchrun or srun starts it.
     """
     from recipe_core.engine import environment
     from recipe_core.launch import worker as launch
@@ -178,6 +219,8 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     worker = launch.worker()
     try:
         launch.refuse_processes(worker, processes)
+        words, continued = run_folder(words)
+        out = out or continued
         job = _checked_job(words, worker.world_size if worker else processes or 0, out)
         folder = out or (shared_folder(job.name, worker) if worker else None)
     except RecipeError:
@@ -206,7 +249,15 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
             folder.rmdir()  # which only succeeds where the run failed before it wrote anything
 
 
-@cli.command()
+def _details(words: Sequence[str]) -> str:
+    """The names of the settings of the recipe on the line."""
+    return summary_of(_job(words)) if any("=" not in word for word in words) else ""
+
+
+run.details = _details  # type: ignore[attr-defined]
+
+
+@cli.command(cls=RecipeCommand)
 @recipe_words
 @_processes
 @click.option(
@@ -281,11 +332,14 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
     from recipe_core.engine.select import one_process
     from recipe_core.hooks.specs import load
     from recipe_core.launch import worker as launch
+    from recipe_core.launch.notice import notice
 
     if processes > 1 and not one_process(job.engine, job.layout):
         debug = ["--debug"] if ctx.ensure_object(Line).debug else []
         command = [sys.executable, "-m", "recipe_core.cli", *debug, "run", *words, "--out", str(folder)]
         return launch.supervise(command, processes, folder / "logs")
+    if "torch" not in sys.modules:
+        notice("importing PyTorch")
     results = load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
     return int((results or {}).get("exit_code", ExitCode.FINISHED))
 
@@ -293,6 +347,7 @@ def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, pro
 for _add in (add_submit_command, add_status_command, add_logs_command, add_stop_command):
     _add(cli, _debug, lambda: _registry())
 add_compare_command(cli, _debug)
+add_report_command(cli, _debug, lambda: _registry())
 add_data_commands(cli, _debug, lambda: _registry())
 add_generate_command(cli, _debug, lambda: _registry())
 add_eval_command(cli, _debug, lambda: _registry())

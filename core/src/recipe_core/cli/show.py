@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from recipe_core.cli.check.estimate import Estimate
+from recipe_core.cli.check.indices import index_rows
 from recipe_core.cli.check.machine import Memory, free_space, memory, scaled, size_of
 from recipe_core.cli.check.target import Target, figures_of, node_memory, warnings
 from recipe_core.engine.environment import variables
@@ -77,9 +78,10 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
     groups = [
         [("parameters", _count(figures.parameters)), *_engine(job)],
         _memory(job, figures, world_size, target),
-        _work(job.train, data, figures),
+        [*_work(job.train, data, figures), *index_rows(job.facts, job.train, here=target is None)],
         _disk(figures, out, target),
         _environment(job, world_size),
+        [("note", text) for text in _slow(job, target)],
         [("warning", text) for text in (warnings(job, target) if target is not None else ())],
     ]
     return "\n\n".join([head, *_blocks(groups)])
@@ -158,6 +160,17 @@ def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
         ("", f"{scaled(figures.flops_per_step, 'FLOP')} over all processes"),
         ("whole run", f"{train.steps:,} steps, {figures.samples:,} samples{seen}"),
     ]
+
+
+def _slow(job: Job, target: Target | None) -> Iterator[str]:
+    """Settings that cost time on the device of the run, as far as they are known."""
+    there = memory(job.train.device) if target is None else None
+    if job.train.device != "cpu" and (there is None or not there.shared):
+        return
+    if job.train.compile:
+        yield "train.compile: a CPU compiles the whole model, for a minute or more, and is seldom faster after it"
+    if job.train.precision == "fp8":
+        yield "train.precision: a CPU emulates fp8, and is many times slower than in fp32"
 
 
 def _disk(figures: Estimate, out: Path, target: Target | None) -> list[Row]:

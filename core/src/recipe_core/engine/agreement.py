@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from recipe_core.errors import ConfigError, RecipeError
-from recipe_core.files import aside, disk_error
+from recipe_core.errors import ConfigError, DiskError, RecipeError
+from recipe_core.files import aside, disk_error, is_full
 from recipe_core.launch.identity import Identity, differences, digest, host
 
 T = TypeVar("T")
@@ -63,8 +63,9 @@ def together(ranks: Ranks, action: Callable[[], T], where: Path) -> list[T]:
     except RecipeError as error:
         failure = (type(error), str(error))
     except OSError as error:
-        full = disk_error(error, f"{error.filename or where}: {error.strerror or error}")
-        failure = (type(full), str(full))
+        path = Path(error.filename or where)
+        known = disk_error(error, path) if is_full(error) else DiskError(f"{path}: {error.strerror or error}")
+        failure = (type(known), str(known))
     except Exception as error:  # a bug: this rank shows its traceback
         unexpected, failure = error, (RecipeError, f"{type(error).__name__}: {error}")
     outcomes = ranks.gather((value, failure))

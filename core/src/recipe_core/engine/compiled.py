@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import isfunction
 from pathlib import Path
 from typing import Protocol
 
 from recipe_core.engine import neuron
 from recipe_core.engine.environment import compiled_folder, is_on
+
+_MARK = "__dynamo_disable"
 
 
 class Compiler(Protocol):
@@ -90,3 +93,17 @@ def cache(device: str) -> Path:
 def computes_nothing(environment: Mapping[str, str]) -> bool:
     """True if graphs are only compiled, so that a loss may be any number."""
     return is_on(environment, "TORCH_NEURONX_COMPILE_ONLY") or is_on(environment, "NEURON_EXTRACT_GRAPHS_ONLY")
+
+
+def spare_compiler() -> None:
+    """Have optimizers do without ``torch._dynamo``, whose import takes a second and serves ``torch.compile`` alone.
+
+    Their methods are marked for it to leave alone, at their first call (``torch._compile._disable_dynamo``). Here they
+    are marked as themselves, which is what the mark comes to where nothing is compiled.
+    """
+    from torch.optim import Optimizer
+
+    for method in filter(isfunction, vars(Optimizer).values()):
+        function = getattr(method, "__wrapped__", None)
+        if function is not None and "disable_fn" in method.__code__.co_varnames:
+            function.__dict__.setdefault(_MARK, function)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # M_TRIM_THRESHOLD and so on of glibc's malloc.h
 _LARGE = 1 << 20
+_STATUS, _MEMINFO = Path("/proc/self/status"), Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
 _MAPPINGS = 1 << 16  # glibc's own default, which keep_freed_memory sets to 0
 
 
@@ -54,17 +56,34 @@ def peak_resident() -> int | None:
     Linux keeps a number of its own for each program in VmHWM; getrusage's also counts what the process was before it
     became this program, which may be a far larger parent.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    try:
+        with _STATUS.open("rb", buffering=0) as status:  # not as text: each row of metrics asks
+            _, found, rest = status.read(1 << 14).partition(b"VmHWM:")
+        if found:
+            return int(rest.split(None, 1)[0]) * 1024
+    except OSError:
+        pass
     try:
         import resource
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def available_memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> int | None:
+    """Bytes that processes of this machine, or of this container, can have without swapping; None where none says."""
+    try:
+        lines = meminfo.read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+    try:
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text()) - int(counts["inactive_file"])
+        return max(0, min(free, int((group / "memory.max").read_text()) - used))
+    except (OSError, ValueError, KeyError):  # no container, or "max"
+        return free
 
 
 def return_gathered_memory(device: torch.device) -> None:

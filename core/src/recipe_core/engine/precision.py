@@ -20,9 +20,9 @@ def autocast(device: str, precision: Precision) -> AbstractContextManager[object
     """The context that a forward pass runs in on ``device`` (a device type).
 
     A processor without bf16 instructions takes up to a hundred times as long for a product in bf16 as in fp32: there,
-    ``bf16_mixed`` multiplies in fp32, which is no less exact.
+    ``bf16_mixed`` multiplies in fp32, which is no less exact. So does all of ``fp8`` but the products in 8 bits.
     """
-    if precision == "bf16_mixed" and multiplies_bf16(device):
+    if precision in ("bf16_mixed", "fp8") and multiplies_bf16(device):
         return torch.autocast(device, torch.bfloat16)
     return nullcontext()
 
@@ -35,6 +35,8 @@ def multiplies_bf16(device: str) -> bool:
 
 def described(device: str, precision: Precision) -> str:
     """``precision`` for the opening words of a run, with what the user of this ``device`` should know about it."""
+    if precision == "fp8" and device == "cpu":
+        return "fp8 (emulated, and slow: no CPU multiplies in 8 bits)"
     if precision == "fp32" or multiplies_bf16(device):
         return precision
     if precision == "bf16_mixed":

@@ -51,9 +51,24 @@ def native_problems(config: object, train: Train, layout: Part[Layout] | None, p
             yield "train.engine: native, and train.device is xla; take train.engine=xla, or another device"
     if problem := unused_accelerator(train.device):
         yield problem
+    if train.precision == "fp8":
+        yield from fp8_problems(layout)
     kind = stack.at_hand(train.device, "native")
     if kind is not None and processes is not None:
         yield from stack.worker_problems(kind, processes_here(processes))
+
+
+def fp8_problems(layout: Part[Layout] | None) -> Iterator[str]:
+    """Problems of ``train.precision=fp8``, but for the device's; see :mod:`recipe_core.engine.fp8`."""
+    otherwise = "take train.precision=bf16_mixed"
+    if find_spec("torchao") is None:
+        install = "pip install 'recipe-core[fp8]'"
+        yield f"train.precision: fp8 needs torchao, which is not installed; {install}, or {otherwise}"
+    if layout is not None and divides(layout):
+        yield (
+            f"train.precision: fp8 multiplies whole layers, and layout={layout.spec.name} divides them; take "
+            f"layout=ddp, or {otherwise}"
+        )
 
 
 def unused_accelerator(device: str) -> str:

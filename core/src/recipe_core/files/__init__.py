@@ -53,6 +53,11 @@ def aside(path: Path, ending: str = "part") -> Path:
     return path.with_name(f".{path.name}.{uuid4().hex[:12]}.{ending}")
 
 
+def final_name(name: str) -> str:
+    """The name for which :func:`aside` made the hidden ``name``; any other as it is."""
+    return re.sub(r"^\.(.+)\.[0-9a-f]{12}\.part$", r"\1", name)
+
+
 def sync(path: Path) -> None:
     """Have the kernel write ``path`` (a file or a folder's list of names) to its disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -132,11 +137,7 @@ def _atomic(path: Path) -> Iterator[Path]:
     except OSError as error:
         if not _about(error, path, part):
             raise  # the block could not read its input, say
-        raise disk_error(
-            error,
-            f"{path}: cannot be written ({error.strerror or error}); {'free some space or ' * is_full(error)}choose "
-            "another folder. What was there before is untouched",
-        ) from error
+        raise disk_error(error, path, after="What was there before is untouched") from error
     finally:
         remove(part)
 
@@ -149,14 +150,61 @@ def _about(error: OSError, path: Path, part: Path) -> bool:
     return named in [path, *path.parents] or part in [named, *named.parents]
 
 
-def disk_error(error: OSError, text: str) -> DiskError:
-    """Return the error of ours for one of writing, with ``text`` for the user: a full disk has a type of its own."""
-    return (DiskFullError if is_full(error) else DiskError)(text)
+def disk_error(
+    error: OSError, path: Path, doing: str = "cannot be written", way_out: str = "choose another folder",
+    again: str = "", after: str = "",
+) -> DiskError:  # fmt: skip
+    """Return the error of ours for one of writing ``path``: a full disk has a type, and a way out, of its own.
+
+    Args:
+        error: the system's.
+        path: as the user knows it.
+        doing: why, in the words before the reason.
+        way_out: advice that helps whatever the reason is; of a file in the cache, RECIPE_CACHE is named.
+        again: advice for when there is room.
+        after: a sentence that follows.
+    """
+    path = Path(*map(final_name, path.parts))
+    if path.absolute().is_relative_to(home().absolute()):
+        way_out = "set RECIPE_CACHE to another folder"
+    remedy = f"{make_room(error, path)}{again} or {way_out}" if is_full(error) else way_out
+    kind = DiskFullError if is_full(error) else DiskError
+    return kind(f"{path}: {doing} ({reason(error, path)}); {remedy}{'. ' * bool(after)}{after}")
 
 
 def is_full(error: OSError) -> bool:
     """Return True if the disk, a quota or the longest file that is allowed is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def reason(error: OSError, path: Path) -> str:
+    """The system's words for an error of writing ``path``, and what it does not say: that files are too many."""
+    words = error.strerror or str(error)
+    return f"{words}: no inodes are free, the disk has as many files as it can" if _no_inodes(error, path) else words
+
+
+def make_room(error: OSError, path: Path) -> str:
+    """Advice after a full disk, as the beginning of a sentence."""
+    return "remove some files" if _no_inodes(error, path) else "free some space"
+
+
+def _no_inodes(error: OSError, path: Path) -> bool:
+    """True if the disk of ``path`` is full of files rather than of bytes."""
+    if error.errno != errno.ENOSPC:
+        return False
+    try:
+        disk = os.statvfs(_existing(path))
+    except (AttributeError, OSError):  # Windows
+        return False
+    return bool(disk.f_files) and disk.f_favail * 2 <= disk.f_bavail and disk.f_favail < 16
+
+
+def _existing(path: Path) -> Path:
+    """``path``, or the nearest folder above it that is there."""
+    there = path.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    return there
 
 
 def write_text(path: Path, text: str) -> None:
@@ -167,10 +215,7 @@ def write_text(path: Path, text: str) -> None:
 
 def require_space(folder: Path, needed: int, what: str) -> None:
     """Raise DiskFullError unless ``needed`` bytes are free where ``folder`` is or will be; ``what`` says what for."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(_existing(folder)).free
     if free < needed:
         raise DiskFullError(
             f"{folder}: {what} needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
@@ -215,8 +260,7 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_name(f".{path.name}.lock")).acquire()
     except OSError as error:
-        text = f"{path}: cannot be written ({error.strerror or error}); choose another folder"
-        raise disk_error(error, text) from error
+        raise disk_error(error, path) from error
     with lock:
         if not path.exists():
             with atomic_file(path) as part:

@@ -7,11 +7,12 @@ end in a RecursionError, and forty lines of YAML aliases expand to more nodes th
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, get_type_hints
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -32,6 +33,21 @@ class DocumentError(ValueError):
     """A file cannot be what is expected; the message leaves it to the caller to name the file."""
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read its bytes.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: it is a device, a pipe or a folder.
+    """
+    # A pipe without a writer would block in open().
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise DocumentError("expected a regular file")
+    return file
+
+
 def read_data(path: Path, most: int = MOST_TEXT) -> bytes:
     """The content of a regular file of at most ``most`` bytes.
 
@@ -39,10 +55,7 @@ def read_data(path: Path, most: int = MOST_TEXT) -> bytes:
         OSError: it cannot be read.
         DocumentError: it is a device, a pipe or a folder, or is larger.
     """
-    # A pipe without a writer would block in open().
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise DocumentError("expected a regular file")
+    with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise DocumentError(f"more than {most:,} bytes, which such a file never has")
@@ -87,6 +100,19 @@ def parse_json(text: str | bytes | bytearray) -> Any:
         raise DocumentError(str(error)) from error
 
 
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """The dataclass of plain fields whose ``asdict`` a JSON file holds; None where there is none, or a damaged one."""
+    try:
+        content = read_json(path)
+        record = kind(**content)
+    except (OSError, DocumentError, TypeError):
+        return None
+    hints = get_type_hints(kind)
+    values = {name: getattr(record, name) for name in content}
+    finite = all(math.isfinite(value) for value in values.values() if isinstance(value, float))
+    return record if finite and all(isinstance(value, hints[name]) for name, value in values.items()) else None
+
+
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file (plain values, lists and dicts).
 
@@ -97,15 +123,20 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(read_text(path, MOST_YAML))
 
 
-def parse_yaml(text: str) -> Any:
-    """The value that YAML describes.
+def parse_yaml(text: str, *, plain: bool = False) -> Any:
+    """The value that YAML describes; ``plain``: with everything that is no list and no dict as text.
 
     Raises:
         DocumentError: it is no YAML, or larger or nested deeper than settings are.
     """
     import yaml
 
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = (yaml.BaseLoader if plain else yaml.SafeLoader)(
+            text
+        )  # which looks for characters that are not allowed
+    except yaml.YAMLError as error:
+        raise DocumentError(" ".join(str(error).split())) from error
     try:
         node = loader.get_single_node()
         if node is None:
@@ -116,6 +147,8 @@ def parse_yaml(text: str) -> Any:
         raise DocumentError("nested too deeply") from error
     except (ValueError, yaml.YAMLError) as error:  # a date that is none, an integer of a million digits
         raise DocumentError(" ".join(str(error).split())) from error
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # PyYAML's, of `!!bool 7` for one
+        raise DocumentError(f"a value is not what its tag says ({type(error).__name__}: {error})") from error
     finally:
         loader.dispose()
 
@@ -151,6 +184,8 @@ def require_bounded(root: T, children: Callable[[T], Iterable[T]], most: int) ->
 def _children(node: Node) -> list[Node]:
     if node.tag.endswith(":int") and len(node.value) > MOST_DIGITS:
         raise DocumentError(f"line {node.start_mark.line + 1} has a number of {len(node.value):,} digits")
+    if node.tag.endswith(":binary"):
+        raise DocumentError(f"line {node.start_mark.line + 1} has bytes, and settings are text")
     if isinstance(node.value, str):
         return []
     return [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]

@@ -65,8 +65,26 @@ class DataFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexFacts:
+    """Needs of one machine for the indices of a dataset's files in one run; those that its cache has need nothing."""
+
+    memory: int = 0
+    """Bytes of main memory while one process builds them, and of the small ones that every process keeps."""
+    disk: int = 0
+    """Bytes of the files that are written into the cache."""
+    files: int = 0
+    """Data files that the run reads."""
+    maps: int = 0
+    """Memory maps that each process holds while it reads."""
+    advice: str = ""
+    """A way to need less, which ends a sentence: ``set data.order=fast``."""
+    problems: tuple[str, ...] = ()
+    """Limits of the indices themselves that the run passes, one message each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerFacts:
     """Memory of an optimizer, as a mean over the parameters of the model."""
 
     bytes_per_parameter: float
-    """What it keeps from step to step, and checkpoints hold: moments, wider copies of weights."""
+    """State kept from step to step, which checkpoints hold: moments, wider copies of weights."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recipe_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,21 @@ class Evaluation:
             ConfigError: a setting other than ``names`` is given.
         """
         _require_only(self, model, names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """A causal language model as a function of token ids, for the tasks of ``recipe eval --tasks``."""
+
+    encode: Callable[[str], list[int]]
+    """The ids of a text, nothing added."""
+    first: int
+    """The id before the first token of a text: mostly the one that ends a document."""
+    window: int
+    """Tokens that the model sees at once."""
+    logits: Callable[[Tensor], Tensor]
+    """From ids, int64 ``[batch, sequence]`` on the model's device, to next-token logits, ``[batch, sequence,
+    vocabulary]``. Shorter rows are padded at their end with ``first``."""
 
 
 def _below(settings: object, name: str, least: int) -> str | None:

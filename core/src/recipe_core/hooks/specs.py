@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks.facts import DataFacts as DataFacts  # plugins may import them from here
+from recipe_core.hooks.facts import IndexFacts as IndexFacts
 from recipe_core.hooks.facts import ModelFacts as ModelFacts
 from recipe_core.hooks.target import call, called
 from recipe_core.hooks.target import load as load  # which most of the core imports from here
@@ -157,6 +158,10 @@ class Model(Spec):
     """``package.module:function(trained, options) -> dict``, for ``recipe eval``: numbers by name, for a
     :class:`recipe_core.TrainedModel` and the data of a :class:`recipe_core.Evaluation`. Empty: the mean of what the
     loss returns over the validation samples of the dataset, as in training."""
+    score: str = field(default="", metadata=called("trained", "options"))
+    """``package.module:function(trained, options) -> Scorer``, for ``recipe eval --tasks``: a
+    :class:`recipe_core.Scorer` of a :class:`recipe_core.TrainedModel`, for an :class:`recipe_core.Evaluation`. Empty:
+    the model takes no tasks."""
     adapters: Mapping[str, str] = field(default_factory=dict, metadata=called())
     """Adapters for checkpoints of other projects: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""
@@ -183,6 +188,9 @@ class Dataset(Spec):
     build: str = field(metadata=called("config", "run"))
     facts: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> DataFacts``, without torch."""
+    indices: str = field(default="", metadata=called("config", "train"))
+    """``package.module:function(config, train) -> IndexFacts``, without torch: what its indices need in this run, for
+    ``recipe check``; called where its facts name no problem. Empty: it has none, or small ones."""
     gives: tuple[str, ...] = ()
     """Names of the tensors that every micro batch has; empty: not known."""
     prepare: str = field(default="", metadata=called("settings"))
@@ -353,7 +361,10 @@ class Recipe:
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""
     log_line: str = field(default="", metadata=called("row", "job"))
-    """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl."""
+    """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl, in the place of
+    the core's compact one."""
+    log_formats: Mapping[str, str] = field(default_factory=dict, metadata=called("row", "job"))
+    """Further such functions by name, for ``train.log_format=NAME``."""
     closing: str = field(default="", metadata=called("module", "job", "run"))
     """``package.module:function(module, job, run) -> dict``: called on every rank after the last step; what rank 0
     returns goes into results.json. The closing summary shows ``sample``, a generated text, and ``notes``, a dict of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Precision = Literal["fp32", "bf16_mixed", "bf16"]
+Precision = Literal["fp32", "bf16_mixed", "bf16", "fp8"]
 Schedule = str
 """The name of a learning-rate schedule."""
 OptimizerStates = Literal["weights", "fp32", "master"]
@@ -71,17 +71,23 @@ class Train:
     clip: float = 1.0
     """Largest global gradient norm; 0 switches clipping off. It is also LAMB's first step."""
     precision: Precision = "fp32"
-    """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights and gradients."""
+    """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights and gradients; ``fp8``: as ``bf16_mixed``,
+    but the blocks multiply in 8 bits by torchao (CUDA from Ada on; emulated on a CPU, for tests)."""
     activation_checkpointing: bool = False
     """Recompute each block in backward instead of keeping its activations."""
     compile: bool = False
-    """Compile the model with ``torch.compile``."""
+    """Compile the model with ``torch.compile``: block by block, which takes the time of one block; as a whole on a CPU,
+    on Neuron, and where the model names no blocks. A CPU compiles for minutes and is seldom faster after it."""
     seed: int = 1234
-    """What the initial weights, the order of the samples, dropout and stochastic rounding follow from."""
+    """Source of the initial weights, the order of the samples, dropout and stochastic rounding."""
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
     log_every: int = 10
     """Steps per line of metrics.jsonl and of the console."""
+    log_format: str = "auto"
+    """Lines of the console. ``compact``: step, loss, learning rate, gradient norm, speed, time left and memory in 80
+    columns; or a format of the recipe (``megatron`` and ``neuron`` write the words of those projects' logs). ``auto``:
+    the recipe's own line, if it has one, else ``compact``."""
     trackers: tuple[str, ...] = ("tensorboard",)
     """Where else metrics are shown, beside metrics.jsonl; settings of a tracker are ``tracker.NAME.setting``."""
     eval_every: int = 0
@@ -102,10 +108,10 @@ class Train:
     keep_best: bool = True
     """Keep the one of the lowest validation loss too, among those that were saved where the run evaluated."""
     on_divergence: OnDivergence = "stop"
-    """What a step does whose gradient norm is not finite, or beyond ``spike_sigma``. ``stop``: the run ends, as soon as
-    it is logged or saved. ``skip``: it is not applied, its samples are named, and the schedule waits for the next one.
-    ``rollback``: the run continues from the last good checkpoint, with the samples after the bad ones. Both read the
-    norm on the host in each step."""
+    """Handling of a step whose loss or gradient norm is not finite, or whose norm is beyond ``spike_sigma``. ``stop``:
+    the run ends as soon as it is logged or saved. ``skip``: it is not applied, its samples are named, and the schedule
+    waits for the next one. ``rollback``: the run continues from the last good checkpoint, with the samples after the
+    bad ones. Both read loss and norm on the host in each step."""
     spike_sigma: float = 0.0
     """Take a norm for divergence that is so many standard deviations above the mean of the last 100 logged ones; 0:
     only one that is not finite."""
@@ -174,6 +180,13 @@ class Train:
         A recipe may bring a subclass with settings of its own, from which others follow: steps from epochs, say.
         """
         return self
+
+    def checkpoints_at_once(self) -> int:
+        """Most checkpoints that exist at once; the last step is saved even where ``save_every`` does not fall on it."""
+        steps = min(self.steps, self.stop_after or self.steps)
+        saved = -(-steps // self.save_every) if self.save_every else 1
+        best = int(self.keep_best and self.eval_every > 0)
+        return min(saved, self.keep + best + 1) if self.keep else saved
 
     def _optimizer_problems(self) -> list[str]:
         """Settings of the optimizer that exclude each other."""

@@ -8,14 +8,18 @@ import re
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recipe_core.errors import DiskError, ExitCode, LaunchError, LostRankError, RecipeError
-from recipe_core.files import write_text
+from recipe_core.files import disk_error, is_full, write_text
+from recipe_core.files.documents import read_record
 
 FILE = "RECIPE_FAILURE"
 """Environment variable: where this rank writes its :class:`Failure`. Only a supervised rank has it."""
+SPARE = "RECIPE_FAILURE_SPARE"
+"""Environment variable: where it does so when the disk of the logs is full."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,12 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
 
 
 def explain(error: BaseException) -> RecipeError | None:
-    """Translate the error of a failed collective, where its text is known; None for every other error.
+    """Translate the error of a failed collective, where its text is known, or of a full disk; None for every other.
 
     Raise the result ``from error``, which keeps the original words.
     """
+    if isinstance(error, OSError) and is_full(error):
+        return disk_error(error, Path(os.fsdecode(error.filename or "a file, or what is printed")))
     if not isinstance(error, RuntimeError):  # torch.distributed.DistError is one, too
         return None
     for pattern, kind, meaning in _MEANINGS:
@@ -108,10 +114,10 @@ def record_failure(error: BaseException) -> bool:
 
     Returns:
         True when a supervisor will show the error, once for all ranks: print nothing then. False when this process
-        has no supervisor (or the disk of the logs is full): print the error as usual.
+        has no supervisor (or the disks of the logs and of temporary files are full): print the error as usual.
     """
-    path = os.environ.get(FILE)
-    if not path:
+    paths = [Path(os.environ[name]) for name in (FILE, SPARE) if os.environ.get(name)]
+    if not paths:
         return False
     expected = isinstance(error, (RecipeError, KeyboardInterrupt))
     failure = Failure(
@@ -123,16 +129,13 @@ def record_failure(error: BaseException) -> bool:
             isinstance(one, LostRankError) or isinstance(explain(one), LostRankError) for one in chain(error)
         ),
     )
-    try:
-        write_text(Path(path), json.dumps(asdict(failure), indent=2) + "\n")
-    except DiskError:
-        return False
-    return True
+    for path in paths:
+        with suppress(DiskError):
+            write_text(path, json.dumps(asdict(failure), indent=2) + "\n")
+            return True
+    return False
 
 
 def read_failure(path: Path) -> Failure | None:
     """Read what :func:`record_failure` wrote to ``path``; None when it wrote nothing."""
-    try:
-        return Failure(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    return read_record(path, Failure)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from recipe_core.errors import DiskError
 from recipe_core.files import write_text
+from recipe_core.files.documents import read_record
 from recipe_core.launch.failures import exit_code
 from recipe_core.launch.worker import Worker, worker
 
@@ -103,10 +104,7 @@ def _launcher(rank: Worker | None) -> str:
 
 def read_process(out: Path) -> Process | None:
     """Return the note in a run folder; None where there is none, or a damaged one."""
-    try:
-        return Process(**json.loads((out / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    return read_record(out / FILE, Process)
 
 
 def started(pid: int) -> str:

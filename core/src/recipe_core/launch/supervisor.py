@@ -62,13 +62,20 @@ def supervise(argv: list[str], processes: int, logs: Path) -> int:
     if processes < 1:
         raise LaunchError(f"--processes: expected at least 1, got {processes}")
     supervisor = _Supervisor(processes, logs, _grace())
-    with ExitStack() as stack:
-        signals = stack.enter_context(_signals())
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="recipe-"))
-        stack.callback(supervisor.close)
-        supervisor.start(argv, Path(folder) / "store")
-        supervisor.wait(signals)
-    return supervisor.report()
+    with _signals() as signals, _temporary_folder() as folder:  # a signal in between would leave the folder
+        with ExitStack() as stack:
+            stack.callback(supervisor.close)
+            supervisor.start(argv, Path(folder))
+            supervisor.wait(signals)
+        return supervisor.report()
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="recipe-")
+    except OSError as error:  # which names a file, or all places that were tried
+        text = "needed for the ranks to meet, cannot be made"
+        raise disk_error(error, Path(error.filename or "a temporary folder"), text, "set TMPDIR") from error
 
 
 def _grace() -> float:
@@ -120,7 +127,8 @@ class _Rank:
     number: int
     process: Popen[bytes]
     log: Path
-    error: Path
+    errors: tuple[Path, ...]
+    """Where it may have written why it failed."""
     ended: float | None = None
     """When we saw its end, in seconds since the epoch."""
     stopped: bool = False
@@ -156,14 +164,16 @@ class _Rank:
         code = self.process.returncode
         if code == 0:
             return None
-        recorded = failures.read_failure(self.error)
-        if recorded is not None:
-            return recorded
+        for path in self.errors:
+            if (recorded := failures.read_failure(path)) is not None:
+                return recorded
         if self.stopped:
             return None
         ended = self.ended or time.time()
         if code == ExitCode.STOPPED:
             return Failure(ended, f"rank {self.number} was stopped", None, code)
+        if code == ExitCode.DISK_FULL:
+            return Failure(ended, f"rank {self.number} found no room on a disk, not even to say on which", None, code)
         if code > 0:
             return Failure(ended, f"rank {self.number} ended without saying why", None, code)
         if -code in forwarded:  # before it could take it, or a program that does not
@@ -209,7 +219,8 @@ class _Supervisor:
         self._measures = [(grace, signal.SIGQUIT), (grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
         """Signals still to send to the ranks that outlive a failed one, with the seconds after the failure."""
 
-    def start(self, argv: list[str], store: Path) -> None:
+    def start(self, argv: list[str], folder: Path) -> None:
+        """Start the ranks, which meet in ``folder``."""
         files = [
             [self._logs.absolute() / f"rank-{number}{suffix}" for suffix in (".log", ".error.json")]
             for number in range(self._processes)
@@ -221,14 +232,16 @@ class _Supervisor:
             for log, _ in files:
                 log.touch()
         except OSError as problem:
-            text = f"{self._logs}: the logs of the ranks cannot be written ({problem.strerror}); choose another folder"
-            raise disk_error(problem, text) from problem
+            raise disk_error(problem, self._logs, "the logs of the ranks cannot be written") from problem
         for number, (log, error) in enumerate(files):
-            environment = _environment(number, self._processes, store, error)
+            errors = (error, folder / error.name)
+            environment = _environment(number, self._processes, folder / "store", errors)
             with _held_back():
-                self._ranks.append(self._start_one(argv, number, log, error, environment))
+                self._ranks.append(self._start_one(argv, number, log, errors, environment))
 
-    def _start_one(self, argv: list[str], number: int, log: Path, error: Path, environment: dict[str, str]) -> _Rank:
+    def _start_one(
+        self, argv: list[str], number: int, log: Path, errors: tuple[Path, Path], environment: dict[str, str]
+    ) -> _Rank:
         shown = number == 0
         with log.open("ab", buffering=0) as file:
             try:
@@ -244,7 +257,7 @@ class _Supervisor:
                 raise LaunchError(f"{argv[0]}: cannot be started ({problem.strerror or problem})") from problem
         if process.stdout and process.stderr:
             self._outputs = [Output(process.stdout, sys.stdout, log), Output(process.stderr, sys.stderr, log)]
-        return _Rank(number, process, log, error)
+        return _Rank(number, process, log, errors)
 
     def wait(self, signals: socket.socket) -> None:
         """Pass signals and output on until every rank has ended."""
@@ -344,7 +357,7 @@ class _Supervisor:
         return first.exit_code
 
 
-def _environment(rank: int, processes: int, store: Path, error: Path) -> dict[str, str]:
+def _environment(rank: int, processes: int, store: Path, errors: tuple[Path, Path]) -> dict[str, str]:
     """The environment of one rank."""
     env = dict(os.environ)
     env.pop(TERMINAL, None)
@@ -356,7 +369,8 @@ def _environment(rank: int, processes: int, store: Path, error: Path) -> dict[st
         # A file instead of a port: no other run can take it between our choice and its use.
         STORE: str(store),
         SUPERVISOR: str(os.getpid()),
-        failures.FILE: str(error),
+        failures.FILE: str(errors[0]),
+        failures.SPARE: str(errors[1]),
         "PYTHONUNBUFFERED": "1",
     }
     # Every rank would take all cores for its operators.

@@ -100,8 +100,7 @@ def keep(log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
     except OSError as error:
-        text = f"{log}: the log of this rank cannot be written ({error.strerror}); give another --out"
-        raise disk_error(error, text) from error
+        raise disk_error(error, log, "the log of this rank cannot be written", "give another --out") from error
     sys.stdout.flush()
     sys.stderr.flush()
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()

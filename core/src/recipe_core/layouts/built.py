@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks.specs import Dataset, Model, ModelFacts, Part
@@ -26,7 +27,7 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
     """
     spec = part.spec
     code = f"model {spec.name!r}: {spec.build!r}"
-    with blamed(code, *_FAILURES):
+    with blamed(code, *_FAILURES), _Undrawn():
         answer = part.build(part.config)
     if not _is_module_and_loss(answer):
         raise PluginError(
@@ -38,6 +39,21 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
     if facts is not None:
         _require_facts(module, spec, facts)
     return module, loss
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out initial values of tensors on the meta device, which have none.
+
+    PyTorch imports its compiler for some of them (nn.Embedding's), which takes most of a second.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
 
 
 def build_samples(part: Part[Dataset], run: Run) -> Samples:

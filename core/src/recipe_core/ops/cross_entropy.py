@@ -12,8 +12,10 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.layouts.tensor_parallel.heads import head_of
 from recipe_core.layouts.tensor_parallel.rows import rows_of
-from recipe_core.ops.chunks import chunks
+from recipe_core.ops.chunks import chunks, is_little
 from recipe_core.ops.vocabulary import ParallelCrossEntropy
+
+_NO_LABEL = -(2**31)  # devices that hold integers in 32 bits would take a smaller one for 0, and ignore that label
 
 
 def linear_cross_entropy(
@@ -23,7 +25,8 @@ def linear_cross_entropy(
 
     Logits become fp32 in chunks of at most an eighth of the tokens. Of 16-bit logits the gradient is kept in their
     place, ``tokens x vocabulary`` values; of fp32 logits nothing is kept, and unless the losses are ``averaged`` on a
-    CPU, backward computes each chunk again. Nothing is kept where no gradient is wanted.
+    CPU, backward computes each chunk again. Nothing is kept where no gradient is wanted. Up to 1 MB of fp32 logits on a
+    CPU, 32 MB elsewhere, are computed and kept whole: chunks would only take longer.
     ``torch.nn.functional.linear_cross_entropy`` has the same purpose; for a loss per token its chunked form always
     computes the logits twice, and PyTorch below 2.13 lacks it.
 
@@ -67,6 +70,8 @@ def _computed(
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if rows is None and is_little(hidden, weight):
+        return _whole(hidden, weight, labels, bias, few)
     keep = torch.is_grad_enabled() and (few or hidden.dtype.itemsize == 2)
     # On a CPU alone: whether the gradients are the same is seen in backward, which elsewhere would wait for the device.
     eager = hidden.is_cpu and not torch.compiler.is_compiling()
@@ -78,6 +83,15 @@ def _computed(
         losses, hits = ParallelCrossEntropy.apply(*tensors, keep, few, rows)  # type: ignore[no-untyped-call]
     # A copy, since FSDP warns of a model that returns a view: its caller might change it in place.
     return losses.view(labels.shape).clone(), hits.view(labels.shape) if few else hits
+
+
+def _whole(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, few: bool) -> tuple[Tensor, Tensor]:
+    """By PyTorch's own functions, which keep the logits."""
+    logits = F.linear(hidden, weight, bias).flatten(0, -2).float()
+    # It ignores one label, -100 unless told otherwise; ours may be no such number.
+    losses = F.cross_entropy(logits, labels.flatten(), reduction="none", ignore_index=_NO_LABEL).view(labels.shape)
+    hits = logits.argmax(-1).view(labels.shape) == labels if few else labels.new_empty(0, dtype=torch.bool)
+    return losses.clone(), hits  # a copy, see above
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

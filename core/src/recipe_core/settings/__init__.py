@@ -5,6 +5,8 @@
 plain data read as the types that a settings class declares, with a message for each mistake. ``plain.py``: the way
 back.
 ``parts.py``: the sections of parts turned into contributions with their settings.
-``schedule.py``: the learning rate of each step. ``optimizer.py``: memory of the core's optimizers. ``facts.py``: sizes
-of a model and its data before anything is built.
+``schedule.py``: the learning rate of each step. ``optimizer.py``: memory of the core's optimizers.
+``log_format.py``: the form of the lines on the console. ``describe.py``: settings explained.
+``field_words.py``: what other tools call them.
+``facts.py``: sizes of a model and its data before anything is built.
 """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from recipe_core.errors import PluginError
-from recipe_core.hooks.specs import DataFacts, Dataset, Model, ModelFacts, Part
+from recipe_core.hooks.specs import DataFacts, Dataset, IndexFacts, Model, ModelFacts, Part
 from recipe_core.hooks.target import call
+from recipe_core.hooks.train import Train
 
 
 class Facts:
@@ -17,6 +18,7 @@ class Facts:
 
     def __init__(self, model: Part[Model] | None, data: Part[Dataset] | None) -> None:
         self._model, self._data = model, data
+        self._indices: tuple[Train, IndexFacts] | None = None
 
     @cached_property
     def data(self) -> DataFacts | None:
@@ -43,3 +45,21 @@ class Facts:
         if not isinstance(facts, ModelFacts | None):
             raise PluginError(f"model {spec.name!r}: {spec.facts!r} returned {facts!r:.60}; expected a ModelFacts")
         return facts
+
+    def indices(self, train: Train) -> IndexFacts | None:
+        """Needs of the dataset's indices in a run with these settings; None where its facts name problems.
+
+        Raises:
+            RecipeError: see :attr:`data`.
+        """
+        if self._data is None or not self._data.spec.indices or self.data is None or self.data.problems:
+            return None
+        if self._indices is None or self._indices[0] != train:
+            spec = self._data.spec
+            facts = call(spec.indices, f"dataset {spec.name!r}", self._data.config, train)
+            if not isinstance(facts, IndexFacts):
+                raise PluginError(
+                    f"dataset {spec.name!r}: {spec.indices!r} returned {facts!r:.60}; expected IndexFacts"
+                )
+            self._indices = train, facts
+        return self._indices[1]

@@ -27,6 +27,8 @@ from recipe_core.hooks.specs import (
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
+from recipe_core.settings.field_words import UNKNOWN, as_setting, in_our_words, settings_of
+from recipe_core.settings.log_format import format_problems
 from recipe_core.settings.mesh import mesh_axes
 from recipe_core.settings.parts import AUTO as AUTO
 from recipe_core.settings.parts import changed, engine_section, lend, part, tracker_parts, unused
@@ -221,12 +223,20 @@ def draft(
         problems += _code_problems(recipe)
         parts = {kind: part for kind, part in parts.items() if _has_its_code(part, problems)}
     train: Train | None = fill.fill(type(recipe.train), merged["train"], "train", problems)
+    if train is not None:
+        problems += format_problems(recipe, train.log_format)
     if train is not None and "optimizer" in parts:
         problems += unused(registry, parts["optimizer"].spec, train)
     trackers = tuple(tracker_parts(registry, merged["tracker"], train, problems))
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None and train is not None:
         train = train.for_run(world_size or processes, _train_samples(facts))
+    if any(UNKNOWN.search(problem) for problem in problems):
+        known = settings_of(registry, merged, type(recipe.train))
+        problems = [in_our_words(problem, extra, known, registry) for problem in problems]
+    if problems:
+        known = settings_of(registry, _base(recipe), type(recipe.train))
+        problems = [as_setting(problem, known) for problem in problems]
     return Draft(
         recipe=recipe,
         variant=variant,

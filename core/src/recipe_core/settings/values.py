@@ -184,10 +184,10 @@ def _flow(value: Any, bracket: str) -> Any:
     """Read text like ``[a, b]`` or ``{a: b}`` as YAML does; the items stay text."""
     if not isinstance(value, str) or not value.lstrip().startswith(bracket):
         return value
-    import yaml
+    from recipe_core.files.documents import DocumentError, parse_yaml
 
-    with suppress(yaml.YAMLError):
-        return yaml.load(value, Loader=yaml.BaseLoader)  # which makes nothing but text of what it reads
+    with suppress(DocumentError):
+        return parse_yaml(value, plain=True)
     return value
 
 

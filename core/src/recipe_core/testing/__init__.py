@@ -3,7 +3,8 @@
 ``conformance/``: the checks of ``recipe plugin check`` and the tests that every plugin inherits; read it first.
 ``runs.py``: run recipes through the real command. ``spawn.py``: run a function on several ranks; ``forks.py``,
 ``forked_rank.py``: do so fast. ``checkpoints.py``, ``activations.py``: convert checkpoints, and measure what autograd
-keeps. ``toy.py``, ``toy_parts.py``: a plugin small enough to read in a minute. ``packages.py``, ``hosts.py``:
+keeps. ``waiting.py``: finds what makes a step wait for an accelerator, without one; ``compiling.py``: the graphs of a
+run there. ``toy.py``, ``toy_parts.py``: a plugin small enough to read in a minute. ``packages.py``, ``hosts.py``:
 imitations of installed packages and of machines. A plugin's whole conformance test is::
 
     from recipe_core.testing import PluginConformance

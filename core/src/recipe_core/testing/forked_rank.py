@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import IO, Any
 
-from recipe_core.cli.main import main
+from recipe_core.cli.__main__ import main
 from recipe_core.testing import forks
 
 _PROGRAM = 3
@@ -81,7 +81,8 @@ def _become(words: Sequence[str], environment: Mapping[str, str], out: int, err:
             os.dup2(nothing.fileno(), 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
-        code = main(list(words))
+        sys.argv = ["recipe", *words]
+        code = main()
     except BaseException:
         traceback.print_exc()
     finally:

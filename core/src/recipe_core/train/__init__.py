@@ -2,8 +2,8 @@
 
 ``run.py``: builds every part in order, then trains; read it first. ``loop.py``: the training loop, the only one.
 ``start/``: the run folder, and what a run continues from. ``feed.py``: micro batches, read ahead. ``recompute.py``:
-activation checkpointing. ``replicas.py``: copies compared between ranks. ``divergence.py``: steps that are not applied.
-``stopping.py``: signals, agreed on by all ranks. ``watch.py``: the watchdog of a run. ``dry_run.py``: a run of two
-steps for the compiler. ``seeds.py``: seeds. ``metrics/``: metrics measured, written, read back and shown. ``optim/``:
-the optimizers.
+activation checkpointing. ``compiling.py``: ``torch.compile``, block by block. ``replicas.py``: copies compared between
+ranks. ``divergence.py``: steps that are not applied. ``stopping.py``: signals, agreed on by all ranks. ``watch.py``:
+the watchdog of a run. ``dry_run.py``: a run of two steps for the compiler. ``seeds.py``: seeds. ``metrics/``: metrics
+measured, written, read back and shown. ``optim/``: the optimizers.
 """

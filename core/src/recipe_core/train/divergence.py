@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due
-from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.metrics.curves import METRICS, Row, scan
 
 WINDOW = 100
 """Logged gradient norms from which mean and standard deviation are computed."""
@@ -34,11 +34,11 @@ MOST_RETURNS = 3
 
 
 class RollbackError(DivergedError):
-    """A step diverged, and the run is to continue from an earlier checkpoint; ``consumed_samples`` come with it."""
+    """``step`` diverged, and the run is to continue from an earlier checkpoint, behind ``consumed_samples``."""
 
-    def __init__(self, text: str, consumed_samples: int) -> None:
+    def __init__(self, text: str, step: int, consumed_samples: int) -> None:
         super().__init__(text)
-        self.consumed_samples = consumed_samples
+        self.step, self.consumed_samples = step, consumed_samples
 
 
 @dataclass
@@ -48,11 +48,12 @@ class Returns:
     consumed_samples: int = 0
     """The run continues with the samples after these."""
     _reason: str = ""
+    _step: int = 0
     _targets: list[int] = field(default_factory=list)
 
     def note(self, error: RollbackError) -> None:
         """Note why the run goes back, and behind which samples it continues."""
-        self.consumed_samples, self._reason = error.consumed_samples, str(error)
+        self.consumed_samples, self._step, self._reason = error.consumed_samples, error.step, str(error)
 
     def go_back(self, checkpoints: Checkpoints, out: Path) -> None:
         """Have the run continue from the last checkpoint before the loss rose; nothing unless it is to go back.
@@ -64,17 +65,17 @@ class Returns:
             return
         reason, self._reason = self._reason, ""
         trend = Trend()
-        for row in read_rows(out / METRICS) if checkpoints.engine.rank == 0 else ():
+        for row in scan(out / METRICS) if checkpoints.engine.rank == 0 else ():
             trend.add(row["step"], row.get("loss"))
         step = checkpoints.sound_step(trend)
         if step is None:
-            raise DivergedError(f"{reason}; there is no good checkpoint to go back to. Lower train.lr, or save earlier")
+            raise DivergedError(f"{reason}; no checkpoint is good: {checkpoints.way_out(self._step, trend)}")
         checkpoints.drop_after(step)  # they are finite, and of no use
         self._targets.append(step)
         if self._targets.count(step) > MOST_RETURNS:
             raise DivergedError(
-                f"{reason}; the run went back to step {step:,} {MOST_RETURNS} times, so it is not the data. Lower "
-                "train.lr, lengthen train.warmup_steps or set train.clip, and continue with the same --out"
+                f"{reason}; the run went back to step {step:,} {MOST_RETURNS} times, so it is not the data; "
+                f"{checkpoints.way_out(self._step, trend)}"
             )
         if checkpoints.engine.rank == 0:
             checkpoints.warn(f"{reason}; back to step {step:,}, past sample {self.consumed_samples - 1:,}")
@@ -90,16 +91,18 @@ class Guard:
 
     train: Train
     engine: Engine
+    way_out: Callable[[int], str]
+    """Advice for a run that ends at a step; a collective."""
     skipped: list[tuple[int, int]] = field(default_factory=list)
     """First sample, and the one after the last, of the steps skipped since the last row."""
     _norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @classmethod
-    def of(cls, train: Train, engine: Engine, out: Path, step: int) -> Guard:
+    def of(cls, train: Train, engine: Engine, out: Path, step: int, way_out: Callable[[int], str]) -> Guard:
         """The guard of a run that continues after ``step``, with the norms that rank 0 finds in its metrics."""
-        guard = cls(train, engine)
-        rows = [row for row in read_rows(out / METRICS) if row["step"] <= step] if step else []
-        guard.follow(engine.broadcast(rows[-WINDOW * train.log_every :]))
+        guard = cls(train, engine, way_out)
+        rows = (row for row in scan(out / METRICS) if row["step"] <= step) if step else ()
+        guard.follow(engine.broadcast(list(deque(rows, maxlen=WINDOW * train.log_every))))
         return guard
 
     def follow(self, rows: Iterable[Row]) -> None:
@@ -144,13 +147,12 @@ class Guard:
         """
         samples = f"samples {first:,} to {end - 1:,}"
         if self.train.on_divergence == "rollback":
-            raise RollbackError(f"step {step:,}, {samples}: {reason}", end)
+            raise RollbackError(f"step {step:,}, {samples}: {reason}", step, end)
         self.skipped.append((first, end))
         if len(self.skipped) > MOST_IN_A_ROW:
             raise DivergedError(
                 f"step {step:,}: {len(self.skipped)} steps in a row were skipped, the last with {samples}: {reason}. "
-                "It is not the data: lower train.lr, lengthen train.warmup_steps or set train.clip, and continue from "
-                "the last checkpoint with the same --out, or from an earlier one with train.resume=step-N"
+                f"It is not the data; {self.way_out(step)}"
             )
         return f"step {step:,}: {samples} skipped, {reason}"
 

@@ -134,6 +134,7 @@ class Trainer:
             self._skip(self.guard, reason)
             return self.step(last=last)  # with the samples that follow; the guard ends it after some
         set_learning_rate(self.optimizer, rate)
+        self.saver.before_update()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.end_step()
@@ -219,11 +220,19 @@ class Trainer:
             row |= self.guard.columns()
             self.guard.follow([row])
         departure = self.golden.departure(self.progress.step, reading.losses) if self.golden else None
-        problem = departure or _not_finite(row)
+        problem = departure or self._not_finite(row)
         if problem is not None:
             self._record(row)
             raise problem
         return row
+
+    def _not_finite(self, row: Row) -> DivergedError | None:
+        if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]):
+            return None
+        return DivergedError(
+            f"step {row['step']}: the loss is {row['loss']} and the gradient norm {row['grad_norm']}, which is not "
+            f"finite. Nothing was saved since; {self.saver.way_out(row['step'])}"
+        )
 
     def _record(self, row: Row) -> None:
         if self.metrics is not None:
@@ -244,16 +253,6 @@ class Trainer:
 
 def _evaluation_due(train: Train, step: int) -> bool:
     return train.eval_every > 0 and (step % train.eval_every == 0 or step == train.steps)
-
-
-def _not_finite(row: Row) -> DivergedError | None:
-    if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]):
-        return None
-    return DivergedError(
-        f"step {row['step']}: the loss is {row['loss']} and the gradient norm {row['grad_norm']}, which is not finite. "
-        "Nothing was saved since the last good step; lower train.lr, lengthen train.warmup_steps or set train.clip "
-        "and continue from the last checkpoint with the same --out"
-    )
 
 
 def _position(progress: Progress) -> Row:

@@ -17,7 +17,9 @@ from recipe_core.checkpoint.formats.base import Format, SaveContext
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine import protocol as engines
-from recipe_core.engine.compiled import GraphCounter
+from recipe_core.engine.agreement import on_rank_0
+from recipe_core.engine.compiled import GraphCounter, spare_compiler
+from recipe_core.engine.fp8 import to_fp8
 from recipe_core.engine.precision import cast, described
 from recipe_core.engine.select import engine_problems, spec_of
 from recipe_core.errors import ConfigError, ExitCode, PluginError
@@ -25,19 +27,23 @@ from recipe_core.files import home
 from recipe_core.hooks.loop_specs import OWN_LOSS
 from recipe_core.hooks.registry import noun
 from recipe_core.hooks.target import blamed, load
+from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.built import build_layout, build_model, build_samples, checked_loss
 from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
+from recipe_core.layouts.patterns import matching
 from recipe_core.settings.job import Job
 from recipe_core.train import replicas
+from recipe_core.train.compiling import compile_blocks, compiles_blocks
 from recipe_core.train.divergence import Guard, Returns, RollbackError
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.metrics.golden import load_golden
+from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.meter import Meter
-from recipe_core.train.metrics.report import Report, log_line, warn
+from recipe_core.train.metrics.report import Report, warn
 from recipe_core.train.metrics.results import conclude, measured, merged, note_stop, write_results
 from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
@@ -78,19 +84,21 @@ def _run(
     returns: Returns,
 ) -> dict[str, Any]:  # fmt: skip
     beat.enter("building model and data")
+    notice("building the model")
     closing = load(job.recipe.closing, f"recipe {job.recipe.name!r}") if job.recipe.closing else None
     graphs = GraphCounter(engine.compiler)
     facts, golden = job.model_facts(), load_golden(job.train)
     run = _context(job, engine, facts.vocabulary if facts else None)
     model, loss = _model(job, run, engine)
     optimizer = _optimizer(job, engine, run, model)
+    notice("opening the data")
     samples = build_samples(job.data, run)
     with ExitStack() as stack:
-        stack.enter_context(folders.claimed(out, job, engine))
+        claim = stack.enter_context(folders.claimed(out, job, engine))
         progress, trend = Progress(), Trend()
         if engine.rank == 0 and not dry_run:
             stop.record = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
-        checkpoints, background = _checkpoints(job, out, engine, samples, trend)
+        checkpoints, background = _checkpoints(job, out, engine, samples, trend, claim)
         beat.enter("loading the checkpoint")
         returns.go_back(checkpoints, out)
         begun = begin(job, engine, checkpoints, model, optimizer, progress)
@@ -100,24 +108,21 @@ def _run(
         saver = stack.enter_context(
             Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced)
         )
-        report = stack.enter_context(Report(engine.rank == 0 and not dry_run, job.train.steps, log_line(job)))
+        report = stack.enter_context(
+            Report(engine.rank == 0 and not dry_run, job.train.steps, log_line(job, progress.step))
+        )
         feed = stack.enter_context(Feed(samples, run, engine.device_loader))
-        metrics = None
-        if engine.rank == 0:
-            trackers = Trackers(job.trackers, job.name, job.as_dict())
-            metrics = stack.enter_context(Metrics(out, progress.step, report.row, warn, trend, trackers))
+        metrics = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
         flops = facts.flops_per_sample if facts else None
         meter = Meter(
             engine, run, job.tokens_per_sample(), flops, reductions=model.reductions, every_loss=golden is not None
         )
-        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun])))
-        if golden is not None:
-            report.say(golden.announcement(progress.step))
-        if note := replicas.announcement(job.train.check_replicas_every, engine.world_size):
-            report.say(note)
-        stopping = Stopping(engine, stop, model.module, model.lag)
+        compared = golden.announcement(progress.step) if golden is not None else ""
+        checked = replicas.announcement(job.train.check_replicas_every, engine.world_size)
+        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun, compared, checked])))
+        stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
         watches = job.train.on_divergence != "stop" and not dry_run
-        guard = Guard.of(job.train, engine, out, progress.step) if watches else None
+        guard = Guard.of(job.train, engine, out, progress.step, saver.way_out) if watches else None
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
             meter=meter, checkpoints=checkpoints, saver=saver, stopping=stopping, report=report, metrics=metrics,
@@ -136,11 +141,17 @@ def _run(
     )
 
 
+def _metrics(job: Job, out: Path, progress: Progress, report: Report, trend: Trend) -> Metrics:
+    """The rows of rank 0, which go to the file, the screen, TensorBoard and the trackers."""
+    return Metrics(out, progress.step, report.row, warn, trend, Trackers(job.trackers, job.name, job.as_dict()))
+
+
 def _conclude(
     job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: Progress,
     closing: Callable[..., Any] | None, graphs: GraphCounter, signal: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write and return results.json, before and after the recipe's closing, which may fail."""
+    on_rank_0(engine, lambda: folders.require_saved(out, progress.step), out)
     compiled: dict[str, Any] = {}
     if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
         read = graphs.read()
@@ -153,6 +164,7 @@ def _conclude(
         extra = _closed(closing, job, out, run, model)
     if engine.rank == 0:
         results = merged(results, extra)
+        folders.require_saved(out, progress.step)
         conclude(results, job, out)
     return results
 
@@ -176,21 +188,30 @@ def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
 
 def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     """The model under its layout, with its loss."""
+    if not (job.train.compile or engine.compiler.always):
+        spare_compiler()
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
     divides = job.layout.spec.divides
     with torch.device("meta") if divides and job.model.spec.deferred else nullcontext():
         module, loss = build_model(job.model, job.model_facts())
     module = cast(module, job.train.precision)
+    if job.train.precision == "fp8":
+        blocks = run.structure.blocks
+        to_fp8(matching(module, blocks).values() if blocks else (), run.device)
     own = spec_of(job.engine).layouts.get(job.layout.spec.name)  # which moves the module, and keeps ties tied
     if not divides and own is None:
         module = module.to(run.device)
-    if job.train.compile:
-        module.compile(**engine.compile_options())
+    options = engine.compile_options() if job.train.compile else {}
+    by_blocks = job.train.compile and compiles_blocks(module, run.structure.blocks, run.device.type, options)
+    if job.train.compile and not by_blocks:
+        module.compile(**options)
     owner = f"engine {job.engine.spec.name!r}" if own else f"layout {job.layout.spec.name!r}"
     target = own or job.layout.spec.build
     model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
     if job.train.activation_checkpointing:
         recompute(model.module, run.structure.blocks, engine.recompute)  # with what the layout made of the blocks
+    if by_blocks:
+        compile_blocks(model.module, run.structure.blocks, options)
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
     spec = job.model.spec if job.loss.spec.name == OWN_LOSS else job.loss.spec
     loss = checked_loss(job.loss.build(job.loss.config, loss), f"{noun(spec)} {spec.name!r}: {spec.build!r}")
@@ -208,7 +229,7 @@ def _optimizer(job: Job, engine: engines.Engine, run: Run, model: Parallel) -> t
 
 
 def _checkpoints(
-    job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend
+    job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend, claim: folders.Claim
 ) -> tuple[Checkpoints, bool]:
     """The checkpoints of the run folder, and True if their format can save in another thread."""
     form: Format
@@ -223,6 +244,7 @@ def _checkpoints(
         notes={"job.yaml": job.as_yaml()},
         trend=trend,
         context=SaveContext(group=ranks.group, train=job.train, rate=job.learning_rate(), samples=samples),
+        claim=claim.renew,
     )
     return checkpoints, form.background
 

@@ -1,4 +1,5 @@
-"""When all ranks stop because one of them got a signal: after a step, or in a long one after a micro batch.
+"""When all ranks stop because one of them got a signal, or cannot save: after a step, or in a long one after a micro
+batch.
 
 Ranks agree on the host, over gloo, so that no device is waited for: once after each step, and in steps of more than
 :data:`SECONDS` about once in so many seconds (0.1 ms each time for two processes of one machine).
@@ -29,12 +30,14 @@ class Stopping:
         flag: the signals of this one.
         module: the model; its buffers (running statistics, say) change in a step before its weights do.
         lag: micro batches between a question and what it leads to: ranks of a pipeline would wait for each other.
+        failed: True when a save of this rank in the background has failed; what follows it could not be saved either.
     """
 
     engine: Engine
     flag: StopFlag
     module: nn.Module
     lag: int
+    failed: Callable[[], bool] = bool
     _seconds: float = 0.0
     """Of the last step on this rank."""
     _longest: float = 0.0
@@ -48,15 +51,15 @@ class Stopping:
     """Those of the model, and what they held when the step began."""
 
     def now(self) -> bool:
-        """True if any rank got a signal; a collective."""
+        """True if any rank got a signal, or failed to save; a collective."""
         signalled, milliseconds = self.engine.largest(self.signalled, int(1000 * self._seconds))()
         self._longest = milliseconds / 1000
         return bool(signalled)
 
     @property
     def signalled(self) -> int:
-        """1 if this rank got a signal."""
-        return int(self.flag.signal is not None)
+        """1 if this rank got a signal, or failed to save."""
+        return int(self.flag.signal is not None or self.failed())
 
     @property
     def asks(self) -> bool:

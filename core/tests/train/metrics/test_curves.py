@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from recipe_core.errors import DataError
-from recipe_core.train.metrics.curves import read_curve
+from recipe_core.train.metrics.curves import read_curve, read_lines
 
 ROWS = '{"step": 0, "val_loss": 3.0}\n{"step": 2, "loss": 2.5, "lr": 0.1}\n{"step": 4, "loss": null}\n'
 
@@ -72,3 +74,26 @@ def test_something_else(tmp_path: Path, content: bytes | None, problem: str) -> 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"typo: there is no such file or folder; expected a run folder, its metrics"):
         read_curve(tmp_path / "typo")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ['"step": true', '"step": -1', f'"step": {1 << 63}', '"loss": [1]', '"loss": "2.5"', '"loss": 1e999',
+     f'"val_accuracy": {10 ** 400}', '"seconds": {}', '"consumed_samples": false'],
+)  # fmt: skip
+def test_a_row_with_values_of_other_types_is_damaged(run: Path, changed: str) -> None:
+    """They ended the run that wanted to go on, with a traceback, where it calculated with them."""
+    path = run / "metrics.jsonl"
+    line = f'{{"step": 3, "loss": 2.0, {changed}}}\n'
+    path.write_text(ROWS + line)
+    lines = read_lines(path)
+    assert [row["step"] for row in lines.rows] == [0, 2, 4]
+    assert lines.damaged == {4: line.rstrip().encode()}
+
+
+@pytest.mark.parametrize("read", [read_curve, read_lines])
+def test_a_pipe_in_the_place_of_the_file(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    """Nobody writes to it: it was waited for."""
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(DataError, match=r"metrics\.jsonl: expected a regular file$"):
+        read(tmp_path / "metrics.jsonl")

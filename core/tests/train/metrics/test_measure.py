@@ -1,4 +1,4 @@
-"""What a row measures: speeds over the steps that it says, counts added up over micro batches, steps and ranks."""
+"""Measures of a row: speeds over the steps that it says, counts added up over micro batches, steps and ranks."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_not_a_number_becomes_null(tmp_path: Path) -> None:
 
 
 def events(folder: Path) -> list[Any]:
-    """What TensorBoard's files hold, without the time."""
+    """Values in TensorBoard's files, without the time."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 
@@ -198,6 +198,16 @@ def test_a_removed_folder_ends_nothing(tmp_path: Path) -> None:
     )
     assert len(warnings) == 2
     assert read_rows(folder / "metrics.jsonl") == rows(range(4, 7))
+
+
+def test_a_file_that_was_removed_after_its_last_row_is_missed(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    with Metrics(tmp_path, 0, lambda row: None, warnings.append) as metrics:
+        for row in rows(range(1, 4)):
+            metrics.write(row)
+        (tmp_path / "metrics.jsonl").unlink()
+    said = f"{tmp_path}/metrics.jsonl was removed or replaced while the run wrote it: the rows up to step 3 are gone"
+    assert warnings == [said]
 
 
 def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:

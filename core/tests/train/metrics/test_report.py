@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from recipe_core.train.metrics.report import plain_line, summary
+from recipe_core.train.metrics.report import summary
 from recipe_core.train.metrics.results import measured
 
 RESULTS: dict[str, Any] = {"step": 10, "steps": 10, "stopped": None, "world_size": 1, "first_loss": 9.0, "loss": 6.0}
@@ -57,11 +57,11 @@ def test_a_loss_that_is_not_finite_is_no_older_one() -> None:
     assert lines(**found) == ["  training loss    3.0000 -> not finite", "  validation loss  2.0000 -> not finite"]
 
 
-def test_a_plain_line() -> None:
-    row = {"step": 3, "loss": 2.0, "lr": 0.1, "seconds": 0.5, "sequences_per_second": 16.0, "tokens_per_second": 512.0}
-    assert plain_line(row, 9) == (
-        "step 3/9 | loss 2.0000 | lr 1.000e-01 | seconds 0.500 | sequences per second 16.0 | tokens per second 512"
-    )
+def test_what_to_try_next_names_generate_where_the_model_can() -> None:
+    line = "  recipe generate runs/a    # the model answers prompts that you type"
+    assert line in summary(RESULTS, "toy", "runs/a", generates=True).splitlines()
+    assert line not in summary(RESULTS, "toy", "runs/a").splitlines()
+    assert line not in summary({**RESULTS, "step": 0, "stopped": "SIGTERM"}, "toy", "runs/a", generates=True)
 
 
 def test_a_reader_that_is_gone_does_not_end_the_program() -> None:

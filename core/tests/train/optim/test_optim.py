@@ -155,7 +155,7 @@ def test_fp32_states_are_those_of_a_run_in_fp32(stochastic: bool, kernel: str, s
 
 
 def between(rounded: Tensor, exact: Tensor) -> bool:
-    """Whether each bf16 number is one of the two neighbours of the fp32 one, or it itself."""
+    """True if each bf16 number is one of the two neighbours of the fp32 one, or it itself."""
     below = (exact.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)  # towards zero
     above = ((exact.view(torch.int32) >> 16) + (exact != below.float())).to(torch.int16).view(torch.bfloat16)
     return bool(((rounded == below) | (rounded == above)).all())

@@ -91,7 +91,7 @@ def test_master_copies_begin_with_every_bit_of_the_source(tmp_path: Path) -> Non
 
 
 RANKS = {"master": (KINDS["master"], 2**-8), "lamb": (("train.optimizer=lamb",), 1e-6)}
-"""What is kept, and how far sums in another order may be off: of bf16 gradients, and of fp32 ones."""
+"""Values kept, and how far sums in another order may be off: of bf16 gradients, and of fp32 ones."""
 
 
 def on_this_rank(folder: str) -> dict[str, Outcome]:

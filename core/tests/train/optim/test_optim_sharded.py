@@ -87,7 +87,7 @@ class Mlp(nn.Module):
 
 
 def positions_hold(mesh: DeviceMesh) -> bool:
-    """Whether the positions are those of the local parts, under tensor parallel and, on two axes, FSDP on top."""
+    """True if the positions are those of the local parts, under tensor parallel and, on two axes, FSDP on top."""
     module = parallelize_module(Mlp(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     if mesh.ndim > 1:
         fully_shard(module, mesh=mesh["dp"])

@@ -48,7 +48,7 @@ def test_operations() -> None:
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16_mixed"])
 def test_bytes_of_activations(precision: Precision, recomputed: bool) -> None:
-    """What `recipe check` says, within a tenth of what autograd keeps of a micro batch of two.
+    """The estimate of `recipe check` is within a tenth of what autograd keeps of a micro batch of two.
 
     Not with precision=bf16: there a CPU's norm, unlike a GPU's, keeps copies in fp32.
     """

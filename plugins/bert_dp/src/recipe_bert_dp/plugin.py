@@ -105,6 +105,6 @@ def register_recipes() -> Iterable[Recipe]:
             save_every=500,
         ),
         variants=variants_of("recipe_bert_dp"),
-        log_line="recipe_bert_dp.console:line",
+        log_formats={"neuron": "recipe_bert_dp.console:line"},
         closing="recipe_bert_dp.closing:closing",
     )  # fmt: skip

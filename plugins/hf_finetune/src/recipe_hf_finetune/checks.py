@@ -17,6 +17,8 @@ from recipe_hf_finetune.settings import SequenceClassifier, settings
 
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 """A name on the hub: one word, or owner/name."""
+LARGEST = (2 - 2**-23) * 2.0**127
+"""The largest number in fp32."""
 
 
 def problems(job: Job, world_size: int) -> Iterator[str]:
@@ -65,6 +67,11 @@ def _train(job: Job) -> Iterator[str]:
         if getattr(train, name) != value:
             shown = {None: "null", False: "false"}.get(value, value)  # type: ignore[call-overload]
             yield f"train.{name}: the Trainer knows {shown} alone, got {getattr(train, name)}"
+    first = train.lr / (1 - train.betas[0])  # Adam's, whose mean of the gradients begins with 0
+    if first > LARGEST:
+        yield f"train.lr: a step of up to {first:g} is more than a weight can hold ({LARGEST:g}), got {train.lr:g}"
+    if train.precision == "fp8":
+        yield "train.precision: the Trainer of this recipe knows no fp8; take bf16_mixed"
     if train.schedule not in ("constant", "linear", "cosine"):
         yield f"train.schedule: expected constant, linear or cosine in this recipe, got {train.schedule}"
     if job.loss.spec.name != "model":
@@ -88,10 +95,10 @@ def _traced(job: Job) -> Iterator[str]:
     if not spec_of(job.engine).traced:
         return
     name = job.engine.spec.name
-    if not job.data.config.pad_to_max_length:
+    if job.data.config.pad_to_max_length is False:
         yield (
             f"data.pad_to_max_length: false, and train.engine={name} would compile a graph for each length of a batch; "
-            "set it to true"
+            "set it to true or null"
         )
     if job.train.activation_checkpointing:
         yield (

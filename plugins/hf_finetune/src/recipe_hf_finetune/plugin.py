@@ -73,6 +73,5 @@ def register_recipes() -> Iterable[Recipe]:
         ),
         run="recipe_hf_finetune.run:run",
         problems="recipe_hf_finetune.checks:problems",
-        log_line="recipe_hf_finetune.console:line",
         variants=variants_of("recipe_hf_finetune"),
     )

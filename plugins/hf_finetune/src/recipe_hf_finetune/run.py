@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,15 @@ def _run(
     from recipe_hf_finetune.model import classifier
     from recipe_hf_finetune.results.closing import close
     from recipe_hf_finetune.trainer.leg import fine_tune
+    from recipe_hf_finetune.trainer.room import require_room
 
     classifier.quiet()
-    with folders.claimed(out, job, engine):
+    with folders.claimed(out, job, engine) as claim:
         beat.enter("building model and data")
-        bench = _bench(job, out, engine, stop, source, pace)
+        bench = replace(_bench(job, out, engine, stop, source, pace), claim=claim.renew)
         outcomes: list[dict[str, Any]] = []
         legs = _legs(job, out)
+        require_room(bench, legs, out)
         for leg in legs:
             outcome = None if engine.any(stop.signal is not None) else fine_tune(bench, leg)
             if outcome is None:
@@ -112,7 +115,7 @@ def _bench(
     if known.pad_token_id is None:
         known.pad_token_id = tokenizer.pad_token_id
     encoded = {
-        split: encode.encode(examples, tokenizer, data.max_length, pad=data.pad_to_max_length)
+        split: encode.encode(examples, tokenizer, data.max_length, pad=data.pads(engine.traced))
         for split, examples in corpus.splits.items()
     }
     encoded["validation"] = encoded["validation"].first(train.eval_samples)

@@ -78,9 +78,9 @@ class TextClassification:
     """Labels in the order of their numbers; unless given, those of the task, or all in the training file, sorted."""
     max_length: int = 128
     """Tokens of a sample at most; the rest is cut off."""
-    pad_to_max_length: bool = True
+    pad_to_max_length: bool | None = True
     """Pad each sample to ``max_length``, so that devices which compile do so once; false: to the longest of its batch,
-    which is faster on others."""
+    which is faster on others. null: as suits the engine."""
     pairs: int = 4000
     """Training pairs that are made of Python's text; a quarter as many for validation."""
     vocabulary: int = 4096
@@ -100,6 +100,14 @@ class TextClassification:
             problems.append("validation: expected a file, for metrics are measured on samples that were not trained on")
         if problems:
             raise ValueError("\n".join(problems))
+
+    def pads(self, traced: bool) -> bool:
+        """True if each sample is padded to ``max_length``.
+
+        Args:
+            traced: the engine compiles a graph for each shape.
+        """
+        return traced if self.pad_to_max_length is None else self.pad_to_max_length
 
     @property
     def embedded(self) -> bool:
@@ -137,8 +145,6 @@ class FineTune(Train):
         problems = [*too_small(self, 1, "batch_per_process", "seeds")]
         if self.epochs is not None and not self.epochs > 0:
             problems.append(f"epochs: expected more than 0, got {self.epochs}")
-        if self.on_divergence != "stop":
-            problems.append(f"on_divergence: the Trainer applies each step; expected stop, got {self.on_divergence!r}")
         try:
             super().__post_init__()
         except ValueError as error:

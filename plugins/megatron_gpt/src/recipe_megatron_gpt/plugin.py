@@ -29,6 +29,7 @@ def register_models() -> Iterable[Model]:
         example="recipe_megatron_gpt.model.gpt:example",
         generate="recipe_megatron_gpt.inference.generate:generate",
         evaluate="recipe_megatron_gpt.inference.evaluate:evaluate",
+        score="recipe_megatron_gpt.inference.score:score",
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
 
@@ -40,6 +41,7 @@ def register_datasets() -> Iterable[Dataset]:
         name="gpt_indexed",
         build="recipe_megatron_gpt.data.samples:build",
         facts="recipe_megatron_gpt.data.facts:facts",
+        indices="recipe_megatron_gpt.data.indices:index_facts",
         config=GptIndexed,
         gives=("tokens", "labels"),
         prepare="recipe_megatron_gpt.prepare.indexed:prepare",
@@ -106,6 +108,6 @@ def register_recipes() -> Iterable[Recipe]:
             save_every=650,
         ),
         variants=variants_of("recipe_megatron_gpt"),
-        log_line="recipe_megatron_gpt.console:line",
+        log_formats={"megatron": "recipe_megatron_gpt.console:line"},
         closing="recipe_megatron_gpt.generate:closing",
     )

@@ -91,11 +91,12 @@ class GptPrepare(TextInput):
     overwrite: bool = False
     """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
     the new one is complete."""
-    tokenizer: str = ""
+    tokenizer: str = TRAIN
     """A tokenizer.json; GPT-2's vocab.json and merges.txt (one of them, or their folder); BERT's vocab.txt; or
     ``train``, to train a byte-level BPE on the input."""
     vocab_size: int | None = None
-    """Entries of the vocabulary that ``tokenizer=train`` makes."""
+    """Entries of the vocabulary that ``tokenizer=train`` makes: 8192 unless given, which is what the default model
+    has room for."""
     train_characters: int = 200_000_000
     """Characters of the input, spread over all of it, that ``tokenizer=train`` reads; it bounds the memory."""
     empty_documents: Literal["keep", "drop"] = "keep"
@@ -120,6 +121,11 @@ class GptPrepare(TextInput):
         """True where a JSON line whose text is empty or white space is a document, too."""
         return self.empty_documents == "keep"
 
+    @property
+    def trained_size(self) -> int:
+        """Entries of the vocabulary that is trained."""
+        return Gpt.vocabulary if self.vocab_size is None else self.vocab_size
+
     def __post_init__(self) -> None:
         problems = []
         try:
@@ -132,8 +138,6 @@ class GptPrepare(TextInput):
             problems.append(
                 "tokenizer: expected a tokenizer.json, GPT-2's vocab.json, BERT's vocab.txt, or `train`, got nothing"
             )
-        if self.tokenizer == TRAIN and self.vocab_size is None:
-            problems.append("vocab_size: tokenizer=train needs it, for example vocab_size=32000")
         if self.tokenizer != TRAIN and self.vocab_size is not None:
             problems.append("vocab_size: only tokenizer=train takes it; other tokenizers have theirs")
         if self.vocab_size is not None and self.vocab_size < 257:

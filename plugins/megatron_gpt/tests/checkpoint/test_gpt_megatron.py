@@ -169,7 +169,7 @@ class Evil:
 
 
 def spoil(folder: Path, how: str) -> None:
-    """What goes wrong with such folders."""
+    """Damage such a folder."""
     first, last = file(folder, "00_000"), file(folder, "01_001")
     tree = tree_of(last)
     if how == "missing":

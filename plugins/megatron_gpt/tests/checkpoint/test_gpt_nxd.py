@@ -162,7 +162,7 @@ def test_states_that_zero1_shared_out(
 
 
 def shared(tree: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
-    """What one rank keeps of states: its part of the rows, padded with zeros."""
+    """One rank's shard of the states: its part of the rows, padded with zeros."""
 
     def part(kind: str, value: torch.Tensor) -> torch.Tensor:
         if kind == "step":
@@ -182,7 +182,7 @@ class Evil:
 
 
 def spoil(tag: Path, how: str) -> None:
-    """What goes wrong with such folders."""
+    """Damage such a folder."""
     last = "dp_rank_00_tp_rank_01_pp_rank_01.pt"
     model, optimizer = tag / "model" / last, tag / "optim" / last
     if how == "missing":

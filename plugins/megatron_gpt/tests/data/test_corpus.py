@@ -38,7 +38,8 @@ def test_it_is_english_and_large_enough_to_learn_from(cache: Path) -> None:
     file = IndexedFile.open(prefix)
     assert file.tokens.dtype == "uint16"
     assert file.tokens.size > 300_000
-    assert sorted(path.name for path in prefix.parent.iterdir()) == ["text.bin", "text.idx", "tokenizer.json"]
+    names = [path.name for path in prefix.parent.iterdir()]
+    assert sorted(names) == ["manifest.json", "text.bin", "text.idx", "tokenizer.json"]
     whole = text.decode(CONFIG, file.tokens.tolist(), cache)
     assert whole is not None
     assert whole.count("<|endoftext|>") == len(file.sizes) > 1000
@@ -87,12 +88,19 @@ def test_it_trains_without_any_file(cache: Path, run_of: Callable[..., Run]) -> 
         assert samples.read(split, 0, 3)["labels"].shape == (3, CONFIG.sequence)
 
 
-@pytest.mark.parametrize("name", ["text.bin", "text.idx", "tokenizer.json"])
-def test_a_corpus_with_a_file_missing_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("name", ["manifest.json", "text.bin", "text.idx", "tokenizer.json"])
+def test_a_corpus_with_a_file_missing_or_damaged_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, flipped: bool
+) -> None:
+    """A flipped bit gave other losses, and no word."""
     monkeypatch.setattr(library, "documents", lambda library: ["one text", "another text"] * 20)
     prefix = corpus.prepare(tmp_path, 300)
     before = prefix.with_name(name).read_bytes()
-    prefix.with_name(name).unlink()
+    if flipped:
+        prefix.with_name(name).write_bytes(bytes((before[0], before[1] ^ 1)) + before[2:])
+    else:
+        prefix.with_name(name).unlink()
     assert corpus.prepare(tmp_path, 300) == prefix
     assert prefix.with_name(name).read_bytes() == before
     assert corpus.prepare(tmp_path, 301) != prefix

@@ -1,4 +1,4 @@
-"""What is known before anything runs."""
+"""Facts that are known before anything runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from recipe_core.hooks.specs import DataFacts
 from recipe_megatron_gpt.data import corpus
@@ -77,3 +79,17 @@ def test_facts_import_neither_torch_nor_numpy(write_tokens: Callable[..., str]) 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("size", "variant"), [(10, "own-1mb"), (10_000_000, "own-10mb"), (100_000_000, "own-100mb")])
+def test_a_text_ends_in_the_lines_that_make_a_model_of_it(tmp_path: Path, size: int, variant: str) -> None:
+    text = tmp_path / "my text.v1.txt"
+    with text.open("wb") as file:
+        file.truncate(size)  # takes no room on the disk
+    (problem,) = facts(GptIndexed(files=(str(text),), sequence=4)).problems
+    assert problem == (
+        f"{text}: is no pair of token files (.bin and .idx); a text becomes one by\n"
+        f"  recipe prepare gpt_indexed 'inputs={text}' 'output={text.with_suffix('')}' documents=blank_line\n"
+        f"  recipe run megatron_gpt:{variant} 'data.files={text.with_suffix('')}' --out 'runs/my text.v1'\n"
+        "  recipe generate 'runs/my text.v1'"
+    )

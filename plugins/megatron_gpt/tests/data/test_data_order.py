@@ -204,12 +204,12 @@ def test_index_files_are_built_once_and_again_when_the_data_or_the_settings_chan
     config = GptIndexed(files=(write_tokens(SIZES),), sequence=16)
     first = tokens_of(build(config, run), 0, 20)
     built = index_files(run)
-    assert sorted(name.split("-")[2] for name in built) == ["cuts", "order", "shuffle"]
+    assert sorted(name.split("-")[2] for name in built) == ["cuts", "order", "sequences", "shuffle"]
     assert torch.equal(tokens_of(build(config, run), 0, 20), first)
     assert index_files(run) == built
     write_tokens([*SIZES, 5])
     changed = build(config, run)
-    assert len(index_files(run)) == 6
+    assert len(index_files(run)) == 7  # the sequences of the old file are removed
     write_tokens([*SIZES, 5], "elsewhere")
     moved = build(GptIndexed(files=(str(Path(config.files[0]).with_name("elsewhere")),), sequence=16), run)
     assert torch.equal(tokens_of(moved, 0, 20), tokens_of(changed, 0, 20))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +103,17 @@ def test_generation_on_the_command_line(trained: Path, line: Typed, tmp_path: Pa
     assert line(*words[:-1])[1] == "This function" + answer["text"] + "\n"
 
 
+def test_pytorchs_compiler_is_not_imported(trained: Path) -> None:
+    """It would take longer than the tokens."""
+    lines = (
+        "import sys",
+        "from recipe_core.cli.main import main",
+        f"assert main(['generate', {str(trained)!r}, '--prompt', 'This', '--tokens', '3']) == 0",
+        "assert 'torch' in sys.modules and 'torch._dynamo' not in sys.modules",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=120)
+
+
 def test_an_export_answers_alike(trained: Path, line: Typed, tmp_path: Path) -> None:
     """It has no job.yaml to speak of its data, and its tokenizer beside it."""
     assert line("convert", trained, tmp_path / "hf", "--to", "hf", "--drop", "optimizer")[0] == 0
@@ -127,6 +140,8 @@ def test_eval_on_text_and_token_files(trained: Path, line: Typed, tmp_path: Path
     plain, prepared = json.loads((tmp_path / "out.json").read_text())["results"]
     assert plain["perplexity"] == pytest.approx(math.exp(plain["loss"]))
     bits = plain["loss"] * plain["tokens"] / math.log(2)
+    assert plain["bits_per_byte"] == pytest.approx(bits / plain["bytes"])
+    assert 0 < len(text.encode()) - plain["bytes"] < 20  # the first token, which nothing predicts
     assert plain["bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=0.02)  # its first token is given
     assert prepared["loss"] == pytest.approx(plain["loss"], rel=0.02)
     assert len(out.splitlines()) == 3

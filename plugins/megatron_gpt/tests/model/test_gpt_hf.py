@@ -97,7 +97,7 @@ def test_queries_keys_and_values_stand_where_gpt2_has_them(
         ),
         ({"n_inner": 100}, "a GPT-2 that gpt cannot be: n_inner is 100 and not 4 x 48"),
         ({"n_head": None}, "config.json: lacks 'n_head', which every GPT-2's has"),
-        ({"model_type": "t5"}, "it does not say which model it holds"),
+        ({"model_type": "t5"}, "its config.json is of a model of type 't5', which no installed model is (such folders"),
     ],
 )
 def test_a_config_of_something_else(
@@ -153,6 +153,15 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path) -> None:
     assert convert(tmp_path / "run", tmp_path / "hf", "--to", "hf", "--drop", "optimizer") == 0
     assert json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
     assert "model" in json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    assert json.loads((tmp_path / "hf" / "generation_config.json").read_text()) == {**ends, "pad_token_id": 0}
+    assert json.loads((tmp_path / "hf" / "config.json").read_text()).items() >= ends.items()
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n# megatron_gpt\n")
+    assert f"| training loss | {results['loss']:.4f} |\n" in card
+    assert f"| steps | {results['step']} of {results['steps']} |\n" in card
+    assert "\nLicence: not stated. " in card
     words = (f"train.init_from={tmp_path / 'hf'}", "train.steps=1", "train.lr=0")
     second = run_tiny("megatron_gpt", tmp_path / "again", *words)
     assert first.rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -111,7 +113,7 @@ def test_it_can_be_built_without_memory_and_filled_later() -> None:
 
 
 def test_attention_splits_by_heads() -> None:
-    """What each tensor-parallel rank computes from its rows of qkv and columns of output adds up to the whole."""
+    """The results of tensor-parallel ranks, from their rows of qkv and columns of output, add up to the whole."""
     whole = (
         make(Gpt(layers=1, hidden=64, heads=4, positions=32, vocabulary=96, attention_dropout=0.0)).blocks[0].attention
     )
@@ -217,7 +219,7 @@ def test_it_computes_what_gpt2_of_transformers_computes() -> None:
 
 
 def _from_gpt2(name: str, source: dict[str, Tensor], heads: int) -> Tensor:
-    """What ours is in transformers' GPT-2, whose weights are transposed and whose q, k and v are not by heads."""
+    """Our weights as those of transformers' GPT-2, which are transposed and whose q, k and v are not by heads."""
     for ours, peer in {
         "tokens.": "transformer.wte.", "positions.": "transformer.wpe.", "blocks.": "transformer.h.",
         "attention_norm": "ln_1", "mlp_norm": "ln_2", "attention.qkv": "attn.c_attn", "mlp.up": "mlp.c_fc",
@@ -230,3 +232,12 @@ def _from_gpt2(name: str, source: dict[str, Tensor], heads: int) -> Tensor:
     if "c_attn" in name:
         value = value.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
     return value
+
+
+def test_building_it_imports_no_compiler() -> None:
+    """Drawing values on the meta device does, for a second."""
+    code = (
+        "import sys; from recipe_megatron_gpt.model.gpt import build; from recipe_megatron_gpt.settings import Gpt; "
+        "build(Gpt(layers=1, hidden=32)); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

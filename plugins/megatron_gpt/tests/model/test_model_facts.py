@@ -1,4 +1,4 @@
-"""What is said about a model against the model itself."""
+"""A model's facts against the model itself."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_limits() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_mixed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_bytes_of_activations(precision: Precision, recomputed: bool, dropout: float) -> None:
-    """What `recipe check` says, within a tenth of what autograd keeps of a micro batch of two."""
+    """The estimate of `recipe check` is within a tenth of what autograd keeps of a micro batch of two."""
     sequence = 80
     config = replace(ODD, layers=6, positions=sequence, dropout=dropout, attention_dropout=dropout)
     tokens = torch.zeros(2, sequence, dtype=torch.int64)

@@ -232,6 +232,14 @@ def test_training_reads_no_more_than_it_is_told(site: Path, typed: Typed, monkey
     assert Tokenizer.from_file("out/tokenizer.json").get_vocab_size() == 300
 
 
+def test_a_tokenizer_is_trained_unless_one_is_named(site: Path, typed: Typed) -> None:
+    """With as many entries as the default model has room for, or fewer where the text is small."""
+    assert typed("inputs=text.jsonl", "output=default")[0] == 0
+    assert typed("inputs=text.jsonl", "output=named", "tokenizer=train", "vocab_size=8192")[0] == 0
+    names = ("tokens.bin", "tokens.idx", "tokenizer.json")
+    assert [files("default")[name] for name in names] == [files("named")[name] for name in names]
+
+
 def damaged(name: str, text: str | bytes) -> Callable[[], None]:
     return lambda: Path(name).write_bytes(text if isinstance(text, bytes) else text.encode()) and None
 
@@ -261,7 +269,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
     ),
     "no end of a document": (
         lambda: None, [*LINE, "output=o", "eod=</s>"],
-        "eod: the vocabulary has no token '</s>', which is to end each document; set eod=<|endoftext|>, which it has",
+        "eod: tokenizer.json has no token '</s>', which is to end each document; set eod=<|endoftext|>, which it has",
     ),
     "no tokenizer": (
         lambda: None, ["inputs=text.jsonl", "tokenizer=no.json", "output=o"], "no.json: not found; tokenizer takes a",
@@ -279,9 +287,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
         "merges.txt: not found, though vocab.json is there",
     ),
     "an output that exists": (lambda: made("o"), [*LINE, "output=o"], "output: o exists; name another folder"),
-    "train without a size": (
-        lambda: None, ["inputs=text.jsonl", "tokenizer=train", "output=o"], "vocab_size: tokenizer=train needs it",
-    ),
 }  # fmt: skip
 
 

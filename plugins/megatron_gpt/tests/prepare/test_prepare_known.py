@@ -1,4 +1,4 @@
-"""What is kept about a tokenizer is what reading it again would give."""
+"""Facts kept about a tokenizer are those that reading it again would give."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_other_content_or_another_end_is_another_tokenizer(path: Path, texts: li
     assert given(path, END) == expected(path, END)
     assert given(path, "e") == expected(path, "e")
     for _ in range(2):  # what failed is not kept
-        with pytest.raises(ConfigError, match="the vocabulary has no token '<none>'"):
+        with pytest.raises(ConfigError, match=r"tokenizer\.json has no token '<none>'"):
             given(path, "<none>")
 
 

@@ -128,7 +128,7 @@ def by_tool(source: Path, gpt2: Path, prefix: Path, *, eod: bool) -> Path:
 
 
 def by_packages(source: Path, gpt2: Path, prefix: Path, *, eod: bool) -> Path:
-    """What the command does: each line's ids, with the end unless there are none, and a sequence for it, too."""
+    """The command's ids of each line, with the end unless there are none, and a sequence for it, too."""
     peer = pytest.importorskip("megatron.core.datasets.indexed_dataset")
     tokenizer: Any = pytest.importorskip("transformers").GPT2TokenizerFast.from_pretrained(str(gpt2))
     builder = peer.IndexedDatasetBuilder(f"{prefix}.bin", dtype=peer.DType.optimal_dtype(len(tokenizer)))

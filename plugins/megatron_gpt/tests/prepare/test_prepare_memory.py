@@ -1,4 +1,4 @@
-"""What ``recipe prepare gpt_indexed`` holds of a long document."""
+"""Memory of ``recipe prepare gpt_indexed`` with a long document."""
 
 from __future__ import annotations
 

@@ -100,6 +100,15 @@ def test_a_good_data_set_has_no_problem(made: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "out: no problem found\n"
 
 
+def test_verify_says_that_there_are_no_hashes(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lost manifest, or files of others: `no problem found` alone would be a promise that nobody can keep."""
+    (made / "manifest.json").unlink()
+    capsys.readouterr()
+    assert main(["verify", "out"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("out: not checked: there is no manifest.json with hashes in out, so that a changed value ")
+
+
 def edit(path: Path, at: int, data: bytes) -> None:
     content = bytearray(path.read_bytes())
     content[at : at + len(data)] = data

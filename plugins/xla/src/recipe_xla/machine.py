@@ -60,6 +60,8 @@ def problems(config: object, train: Train, layout: Part[Layout] | None, processe
     yield from refused(os.environ)
     if train.compile:
         yield "train.compile: XLA compiles what it is given by itself; set it to false, or take train.engine=native"
+    if train.precision == "fp8":
+        yield "train.precision: fp8 is for train.engine=native, on CUDA; take bf16_mixed"
     if train.stochastic_rounding and pjrt_device() != "NEURON":
         yield (
             "train.stochastic_rounding: with train.engine=xla the runtime rounds, and only Neuron's does "

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from recipe_core.checkpoint import manifest as manifests
+from recipe_core.checkpoint.convert.card import completed
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import Format, SaveContext
 from recipe_core.checkpoint.lazy import Lazy, same_bits
@@ -67,6 +68,8 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         form: Format = request.to.build(request.to.config)
         whole = {"progress": {"step": step}, **converted}
         theirs = provenance.theirs(whole, target, source.path, form.grid)
+        if target.name == "hf":
+            theirs["files"] = completed(theirs.get("files", {}), source, provenance, step)
         form.save(part, theirs, SaveContext(train=provenance.train, rate=provenance.rate))
         _seal(part, source, target, provenance, step)
         written = provenance.ours(form.open(part), target, part)
@@ -163,6 +166,12 @@ def _report(
         tensors = [leaf for _, leaf in flat({name: part}) if isinstance(leaf, Lazy)]
         if tensors:
             rows.append((name, f"{len(tensors):,} tensors, {sum(t.nbytes for t in tensors) / 1e6:,.1f} MB"))
+    if (
+        "optimizer" in request.to.spec.holds
+        and not request.drop_optimizer
+        and not list(flat(ours.get("optimizer", {})))
+    ):
+        rows.append(("optimizer", "the source has no optimizer states"))
     if left := [name for name in ours if name not in converted and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in passed_over]

@@ -45,7 +45,8 @@ class Format(ABC):
 
     name = ""
     background = False
-    """True if :meth:`save` may run in a thread beside training: its collectives use the context's group alone."""
+    """True if :meth:`save` may run in a thread beside training: its collectives use the context's group alone, and it
+    reads each :class:`recipe_core.checkpoint.lazy.Lazy` at most once, since training may have changed it after that."""
     strict_dtypes = True
     """True if a loaded tensor must have the dtype of the run; else it is converted."""
     grid: Grid | None = None

@@ -383,10 +383,12 @@ def _one_error(path: Path, *, writing: bool) -> Iterator[None]:
             yield
     except CheckpointException as error:
         cause = _cause(error)
+        if not isinstance(cause, Exception):
+            raise cause from None  # Ctrl-C is no fault of the files
         if isinstance(cause, RecipeError):
             raise type(cause)(str(cause)) from error
         if isinstance(cause, OSError) and writing:
-            raise disk_error(cause, f"{path}: cannot be written ({cause.strerror or cause})") from error
+            raise disk_error(cause, path) from error
         doing = "written" if writing else "read"
         raise CheckpointError(f"{path}: cannot be {doing} ({type(cause).__name__}: {cause})") from error
 

@@ -223,7 +223,7 @@ def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ())
     except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
         cause = error.__context__
         if isinstance(cause, OSError):
-            raise disk_error(cause, f"{path}: cannot be written ({cause.strerror or cause})") from error
+            raise disk_error(cause, path) from error
         raise DiskFullError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 

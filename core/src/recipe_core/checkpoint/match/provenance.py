@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.checkpoint.adapter import Adapter, Naming, to_ours, to_theirs
+from recipe_core.checkpoint.formats.hf_config import CONFIG, kind_of
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.checkpoint.match.mismatch import SHOWN
@@ -36,6 +37,8 @@ class Provenance:
     """The settings as ``job.yaml`` has them."""
     guessed: str = ""
     """A note for the user on conclusions that were drawn from the tensors or texts; empty if all was recorded."""
+    unknown: str = "it does not say which model it holds"
+    """Why there is no model, for messages."""
 
     def adapter(self, naming: str, where: Path) -> Adapter:
         """The adapter between the model and a foreign naming.
@@ -45,8 +48,8 @@ class Provenance:
         """
         if self.model is None:
             raise CheckpointError(
-                f"{where}: it does not say which model it holds, and names of tensors have to be changed; name a "
-                "recipe of this model: --recipe NAME[:VARIANT]"
+                f"{where}: {self.unknown}, and names of tensors have to be changed; name a recipe of this model: "
+                "--recipe NAME[:VARIANT]"
             )
         spec = self.model.spec
         target = spec.adapters.get(naming)
@@ -121,8 +124,8 @@ class Provenance:
         """
         if self.model is None:
             raise CheckpointError(
-                f"{where}: it does not say which model it holds, and without it nobody knows how tensors are divided "
-                "over the ranks; name a recipe of this model: --recipe NAME[:VARIANT]"
+                f"{where}: {self.unknown}, and without it nobody knows how tensors are divided over the ranks; name a "
+                "recipe of this model: --recipe NAME[:VARIANT]"
             )
         return Shape(self.model)
 
@@ -186,7 +189,7 @@ def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str,
     files: Mapping[str, str] = state.get("files", {})
     # Shards do not show the shapes of whole tensors: files of ranks must record their model.
     shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if isinstance(tensor, Lazy)}
-    candidates = []
+    candidates, readers = [], []
     for name in registry.names("model"):
         spec = registry.claims["model"][name].item
         if not isinstance(spec, Model) or source.format.model not in ("", name):
@@ -194,6 +197,7 @@ def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str,
         for naming, target in spec.adapters.items():
             if naming != (source.format.naming or naming):
                 continue
+            readers.append(name)
             try:
                 said = _naming(spec, target).settings(files, shapes)
             except CheckpointError as error:
@@ -201,6 +205,11 @@ def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str,
             if said:
                 candidates.append((name, said))
                 break
+    if not candidates and (kind := kind_of(files)):
+        return Provenance(
+            unknown=f"its {CONFIG} is of a model of type {kind!r}, which no installed model is (such folders are read "
+            f"by: {', '.join(readers) or 'none'})"
+        )
     if len(candidates) != 1:
         return Provenance()
     name, settings = candidates[0]

@@ -123,7 +123,7 @@ def trained_model(
     provenance = provenance_of(registry, source, opened, recipe)
     if provenance.model is None:
         raise CheckpointError(
-            f"{source.path}: it does not say which model it holds; name a recipe of this model: --recipe NAME[:VARIANT]"
+            f"{source.path}: {provenance.unknown}; name a recipe of this model: --recipe NAME[:VARIANT]"
         )
     said = f"--recipe {recipe}" if recipe else "its job.yaml"
     require_consistent(provenance.model, source, opened.get("files", {}), said)

@@ -1,7 +1,8 @@
 """Checks of the parts of a job together, with the files, the processes and the disk.
 
 ``parts.py``: settings that must fit each other; read it first. ``layout.py``: the layout and the processes.
-``estimate.py``: memory, operations and checkpoints before a run. ``machine.py``: this machine's memory and cores.
+``estimate.py``: memory, operations and checkpoints before a run. ``indices.py``: the indices of data files.
+``machine.py``: this machine's memory and cores.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from recipe_core.cli.check.indices import index_disk_problems, index_problems
 from recipe_core.cli.check.layout import layout_problems, saving_problems
 from recipe_core.cli.check.parts import (
     batch_problems,
@@ -21,13 +23,13 @@ from recipe_core.cli.check.parts import (
     start_problems,
     writer_problems,
 )
-from recipe_core.errors import ConfigError
+from recipe_core.errors import ConfigError, DiskFullError
 from recipe_core.hooks.registry import PartKind, Registry
 from recipe_core.hooks.specs import Part
 from recipe_core.hooks.target import listed, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
-from recipe_core.settings.job import Job, draft
+from recipe_core.settings.job import Draft, Job, draft
 
 
 def checked_job(
@@ -38,19 +40,27 @@ def checked_job(
     out: Path | None = None,
     *,
     disk: bool = True,
+    here: bool = True,
 ) -> Job:
     """Resolve a job and check it for ``world_size`` processes (0: :attr:`Job.processes`) and the run folder ``out``.
 
-    ``disk``: the run is for this machine, whose disk must hold its checkpoints.
+    ``disk``: the disks of this machine must hold its checkpoints and indices. ``here``: the run is for this machine.
 
     Raises:
         ConfigError: settings are wrong or do not fit together; one error names everything that is.
+        DiskFullError: all is well but the room on the disk.
         PluginError: the recipe is unknown, or claimed by two plugins.
     """
     sketch = draft(registry, target, overrides, world_size)
     processes = world_size or sketch.processes
     refused = writer_problems(sketch.recipe, sketch.parts["checkpoint"]) if "checkpoint" in sketch.parts else ()
-    job = sketch.job([*problems(sketch.parts, sketch.train, sketch.facts, processes, out, disk=disk), *refused])
+    found = [*problems(sketch.parts, sketch.train, sketch.facts, processes, out), *refused]
+    if here and sketch.train is not None:
+        found += index_problems(sketch.facts, sketch.train)
+    full = list(_disk_problems(sketch, out)) if disk and out is not None else []
+    job = sketch.job([*found, *(full if found or sketch.problems else ())])
+    if full:  # and nothing else is wrong
+        raise DiskFullError("\n".join(full))
     if job.recipe.problems:
         own = listed(job.recipe.problems, f"recipe {job.recipe.name!r}", job, processes)
         if own:
@@ -77,8 +87,6 @@ def problems(
     facts: Facts,
     world_size: int,
     out: Path | None,
-    *,
-    disk: bool = True,
 ) -> Iterator[str]:
     """Problems of the parts that have been resolved; ``out`` is the run folder, where there is one."""
     if "layout" in parts:
@@ -99,5 +107,9 @@ def problems(
         yield from format_problems(parts["checkpoint"], parts["model"])
     if "checkpoint" in parts and "layout" in parts:
         yield from saving_problems(parts["layout"], parts["checkpoint"], world_size)
-    if train is not None and out is not None and disk:
-        yield from disk_problems(facts, train, parts.get("optimizer"), out)
+
+
+def _disk_problems(sketch: Draft, out: Path) -> Iterator[str]:
+    if sketch.train is not None:
+        yield from disk_problems(sketch.facts, sketch.train, sketch.parts.get("optimizer"), out)
+        yield from index_disk_problems(sketch.facts, sketch.train)

@@ -27,6 +27,7 @@ class Widths:
 WIDTHS: dict[Precision, Widths] = {
     "fp32": Widths(weight=4, copy=0, gradient=4, activation=4),
     "bf16_mixed": Widths(weight=4, copy=2, gradient=4, activation=2),
+    "fp8": Widths(weight=4, copy=2, gradient=4, activation=2),
     "bf16": Widths(weight=2, copy=0, gradient=2, activation=2),
 }
 
@@ -98,20 +99,12 @@ def estimate(
         passed=held.passed * width.weight,
         host=sum(resting) if division.on_host else 0,
         checkpoint=round(count * (width.weight + kept)),
-        checkpoints=_checkpoints(train),
+        checkpoints=train.checkpoints_at_once(),
         flops_per_step=model.flops_per_sample * train.global_batch,
         tokens_per_step=train.global_batch * data.sequence,
         samples=samples,
         epochs=samples / data.train_samples if data.train_samples else None,
     )
-
-
-def _checkpoints(train: Train) -> int:
-    """Most checkpoints that exist at once; the last step is saved even where ``save_every`` does not fall on it."""
-    steps = min(train.steps, train.stop_after or train.steps)
-    saved = -(-steps // train.save_every) if train.save_every else 1
-    best = int(train.keep_best and train.eval_every > 0)
-    return min(saved, train.keep + best + 1) if train.keep else saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +173,7 @@ def _activations(model: ModelFacts, train: Train, division: Division, micro_batc
         )  # fmt: skip
     else:
         whole, cut, mixed = model.activation_values, model.divided_activation_values, model.mixed_activation_values
-    whole += mixed * (train.precision == "bf16_mixed")
+    whole += mixed * (train.precision in ("bf16_mixed", "fp8"))
     each = cut / division.tensor + (whole - cut) / (division.tensor if division.sequence else 1)
     at_once = min(division.pipeline, micro_batches) / division.pipeline
     return round(each * at_once * train.micro_batch)

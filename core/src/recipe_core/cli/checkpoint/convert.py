@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,9 +101,38 @@ def _make(
         drop_optimizer=options["drop"] == "optimizer",
     )
     load("recipe_core.engine.memory:return_freed_memory", "the core")()
-    rows = load("recipe_core.checkpoint.convert.convert:convert", "the core")(plugins, request)
+    with _signals_clean_up():
+        rows = load("recipe_core.checkpoint.convert.convert:convert", "the core")(plugins, request)
     width = max(len(name) for name, _ in rows)
     click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
+
+
+@contextmanager
+def _signals_clean_up() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP remove what is half written, as Ctrl-C does; they would end the process at once."""
+
+    ended: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        with suppress(OSError):  # a terminal that is gone
+            os.write(2, f"recipe: ended by {signal.Signals(number).name}\n".encode())
+        ended.append(number)
+        raise SystemExit(128 + number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    main = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    ours = [number for number in numbers if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    except Exception:
+        if ended:  # PyTorch's reader, in C, swallows an exception of a handler, and fails of something else
+            raise SystemExit(128 + ended[0]) from None
+        raise
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _CORE = "recipe_core.train.metrics.validation:validate"
 """For models that name no function of their own."""
+_TASKS = "recipe_core.train.metrics.harness:evaluate"
 
 
 def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
@@ -28,37 +31,68 @@ def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: 
     @group.command("eval")
     @click.argument("sources", nargs=-1, required=True, type=LocalPath(path_type=Path), metavar="RUN|CHECKPOINT...")
     @click.option("--data", multiple=True, metavar="PATH", help="Prepared data, or a text (default: the run's own).")
+    @click.option(
+        "--tasks",
+        multiple=True,
+        type=LocalPath(path_type=Path),
+        metavar="PATH",
+        help="Tasks of lm-evaluation-harness: a .yaml file, or a folder of them.",
+    )
     @click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
     @click.option("--stride", type=int, metavar="N", help="Tokens by which the window moves (default: half of it).")
     @click.option("--limit", type=int, metavar="N", help="Tokens, or samples, at most.")
     @click.option("--batch", type=int, metavar="N", help="Samples, or windows, at once.")
     @click.option("--json", "file", type=LocalPath(path_type=Path), metavar="FILE", help="Write the results there.")
+    @click.option("--png", type=LocalPath(path_type=Path, dir_okay=False), metavar="FILE", help="Draw them there.")
     @source_options
     @debug
-    def evaluate(sources: tuple[Path, ...], data: tuple[str, ...], file: Path | None, **options: Any) -> None:
+    def evaluate(
+        sources: tuple[Path, ...],
+        data: tuple[str, ...],
+        tasks: tuple[Path, ...],
+        file: Path | None,
+        png: Path | None,
+        **options: Any,
+    ) -> None:
         """Measure trained models.
 
-        Each is evaluated on the validation data of its run, or on each --data. A GPT has loss, perplexity and bits per
-        byte; a BERT losses and accuracies of masked words; a classifier the metrics of its task.
+        Each is evaluated on the validation data of its run, or on each --data and by each of --tasks. A GPT has loss,
+        perplexity and bits per byte; a BERT losses and accuracies of masked words; a classifier the metrics of its
+        task.
         """
-        from recipe_core.cli.checkpoint.source import engine, model_at
+        from recipe_core.cli.checkpoint import plot
+        from recipe_core.cli.checkpoint.source import engine, model_at, require_there
         from recipe_core.files import write_text
         from recipe_core.hooks.inference import Evaluation
+        from recipe_core.hooks.target import call
 
         shared = {name: options[name] for name in Evaluation.__dataclass_fields__ if name in options}
-        settings = [Evaluation(data=path, **shared) for path in data or (None,)]
+        settings = [Evaluation(data=path, **shared) for path in data or ((None,) if not tasks else ())]
+        if tasks:
+            _require_tasks(tasks)
+        for source in sources:
+            require_there(source)
+        if png is not None:
+            plot.require(png)
         plugins, rows = registry(), []
         with engine(options["device"]) as here:
             for source in sources:
                 trained = model_at(plugins, source, here, options)
                 head = {"checkpoint": str(source), "step": trained.step}
                 rows += [{**head, **_measured(trained, one)} for one in settings]
+                if tasks:
+                    stride = None if data else shared["stride"]  # of the windows over data
+                    done = call(_TASKS, "the core", trained, tasks, Evaluation(**{**shared, "stride": stride}))
+                    rows += [{**head, **row} for row in done]
                 del trained  # before the next one takes its memory
-        click.echo(_table(rows))
+        click.echo("\n\n".join(_table(some) for some in _alike(rows)))
         if file is not None:
             write_text(
                 file, json.dumps({"results": [_plain(row) for row in rows]}, indent=2, ensure_ascii=False) + "\n"
             )
+        if png is not None:
+            plot.draw(rows, png)
+            click.echo(f"\npicture: {png}")
 
 
 def _measured(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:
@@ -76,11 +110,37 @@ def _measured(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:
     return values
 
 
+def _require_tasks(paths: Sequence[Path]) -> None:
+    """Refuse tasks that could not be run, before PyTorch is imported for them; have no hub asked unless the user did.
+
+    Raises:
+        ConfigError: there is no lm-evaluation-harness, or nothing at a path.
+    """
+    from recipe_core.errors import ConfigError
+
+    if find_spec("lm_eval") is None:
+        raise ConfigError(
+            "--tasks: tasks need lm-evaluation-harness, which is not installed; pip install 'recipe-core[eval]'"
+        )
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise ConfigError(f"--tasks: {', '.join(missing)}: there is no such file or folder; expected tasks (.yaml)")
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # they are read when the packages are imported
+        os.environ.setdefault(name, "1")
+
+
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no numbers that are not finite."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }
+
+
+def _alike(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Rows with the same values together: a table for each kind of task."""
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row), []).append(row)
+    return list(found.values())
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

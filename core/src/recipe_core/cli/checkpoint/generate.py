@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
 
     @group.command()
     @click.argument("source", type=LocalPath(path_type=Path), metavar="RUN|CHECKPOINT")
+    @click.argument("more", nargs=-1, metavar="")
     @click.option("--prompt", "given", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line.")
     @click.option(
         "--prompts", "file", type=LocalPath(path_type=Path), metavar="FILE", help="A prompt in each line, or .jsonl."
@@ -40,7 +42,9 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
     @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each prompt.")
     @source_options
     @debug
-    def generate(source: Path, given: tuple[str, ...], file: Path | None, as_json: bool, **options: Any) -> None:
+    def generate(
+        source: Path, more: tuple[str, ...], given: tuple[str, ...], file: Path | None, as_json: bool, **options: Any
+    ) -> None:
         """Have a trained model answer prompts.
 
         A GPT continues them, a BERT fills [MASK], a classifier labels them. RUN|CHECKPOINT is a run folder (its newest
@@ -48,10 +52,14 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
         or read from a pipe.
         """
         from recipe_core.cli.checkpoint.prompts import prompts
-        from recipe_core.cli.checkpoint.source import engine, model_at
+        from recipe_core.cli.checkpoint.source import engine, model_at, require_there
+        from recipe_core.errors import ConfigError
         from recipe_core.hooks.inference import Generation
 
+        if more:
+            raise ConfigError(f"{more[0]}: a prompt is given as an option: --prompt {shlex.quote(more[0])}")
         settings = Generation(**{name: options[name] for name in Generation.__dataclass_fields__})
+        require_there(source)
         texts, typed = prompts(given, file)
         plugins = registry()
         with engine(options["device"]) as here:

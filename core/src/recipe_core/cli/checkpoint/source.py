@@ -51,6 +51,14 @@ def engine(device: str) -> Iterator[Engine]:
         yield started
 
 
+def require_there(path: Path) -> None:
+    """Raise CheckpointError where there is nothing at ``path``, before PyTorch is imported for it."""
+    from recipe_core.errors import CheckpointError
+
+    if not path.exists():
+        raise CheckpointError(f"{path}: there is no such file or folder; expected a run folder or a checkpoint")
+
+
 def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[str, Any]) -> TrainedModel:
     """The model in the checkpoint at ``path``; newer ones that are damaged, and passed over, are named.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,9 @@ def stop_seconds(out: Path, minutes: int) -> int:
 
 def _step_seconds(out: Path) -> float | None:
     """The longest of the last steps; None where none was measured."""
-    from recipe_core.train.metrics.curves import METRICS, read_lines
+    from recipe_core.train.metrics.curves import METRICS, scan
 
-    rows = read_lines(out / METRICS).rows[-20:]
+    rows = deque(scan(out / METRICS), maxlen=20)
     return max((row["seconds"] for row in rows if isinstance(row.get("seconds"), (int, float))), default=None)
 
 

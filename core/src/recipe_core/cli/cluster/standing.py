@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core.errors import ConfigError, ExitCode, PluginError
+from recipe_core.files.documents import read_json
 from recipe_core.hooks.specs import load
 from recipe_core.launch.launchers.submitted import Submitted, read_note
 from recipe_core.launch.process import Process, read_process
@@ -117,7 +117,7 @@ def _results(out: Path, process: Process) -> Mapping[str, Any]:
     path = out / "results.json"
     try:
         fresh = path.stat().st_mtime >= process.began - 2  # clocks of a shared disk differ a little
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if fresh else {}
+        return dict(read_json(path)) if fresh else {}
     except (OSError, ValueError, TypeError):
         return {}
 

@@ -95,13 +95,13 @@ def _facts(registry: Registry, out: Path) -> dict[str, Any]:
 
 def _steps(out: Path) -> int | None:
     """The steps of the whole schedule, by job.yaml."""
-    import yaml
+    from recipe_core.files.documents import read_yaml
 
     try:
-        train = yaml.safe_load((out / "job.yaml").read_text(encoding="utf-8"))["train"]
-        return int(train["steps"])
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        steps = read_yaml(out / "job.yaml")["train"]["steps"]
+    except (OSError, ValueError, TypeError, LookupError):
         return None
+    return steps if isinstance(steps, int) else None
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import click
 from recipe_core.cli.cluster.limits import TimeLimit
 from recipe_core.cli.commands.check import checked, choose_target, target_options
 from recipe_core.cli.paths import LocalPath
-from recipe_core.cli.words import recipe_words, split
+from recipe_core.cli.words import RecipeCommand, recipe_words, split
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
     """Add the command to ``group``; ``debug`` decorates it."""
 
-    @group.command()
+    @group.command(cls=RecipeCommand)
     @recipe_words
     @click.option("--to", metavar="LAUNCHER", default="slurm", show_default=True, help="slurm, k8s, sky or a plugin's.")
     @target_options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.paths import LocalPath
-from recipe_core.cli.words import Command, recipe_words, split
+from recipe_core.cli.words import Command, RecipeCommand, recipe_words, split
 from recipe_core.errors import ConfigError, RecipeError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def target_options(command: Command) -> Command:
 def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
     """Add the command to ``group``; ``debug`` decorates it."""
 
-    @group.command()
+    @group.command(cls=RecipeCommand)
     @recipe_words
     @click.option(
         "--processes",
@@ -151,7 +151,7 @@ def checked(
     from recipe_core.cli.check.target import fit_problems
     from recipe_core.train.start.destination import RUNS
 
-    job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False)
+    job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False, here=target is None)
     problems = [*begin_problems(job, world_size or job.processes, out), *(fit_problems(job, target) if target else ())]
     if problems:
         raise ConfigError.of(problems)

@@ -74,13 +74,13 @@ def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None
 
 def _draw(found: Comparison, png: Path | None, *, quiet: bool) -> None:
     """Draw to the file that was asked for; to the usual one only where that is possible."""
-    from recipe_core.cli.compare import plot
+    from recipe_core.cli.compare import picture, plot
 
     path = png or PICTURE
-    if png is None and not plot.available():
+    if png is None and not picture.available():
         click.echo(f"{path} was not drawn: pip install 'recipe-core[plots]' brings matplotlib", err=True)
         return
-    if png is None and plot.is_taken(path):
+    if png is None and picture.is_taken(path, plot.MAKER):
         click.echo(f"{path} was not drawn: another file has this name; say --png FILE", err=True)
         return
     plot.draw(found, path)

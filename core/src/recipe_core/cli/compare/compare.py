@@ -15,7 +15,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, DataError, did_you_mean
 from recipe_core.files import write_text
-from recipe_core.files.documents import DocumentError, read_json, read_yaml
+from recipe_core.files.documents import DocumentError, parse_json, read_json, read_text, read_yaml
 from recipe_core.settings.fill import flat
 from recipe_core.train.metrics.curves import METRICS, Curve
 from recipe_core.train.metrics.golden import away, within
@@ -81,10 +81,8 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """A short name for each run: the last part of its path, where that tells them apart."""
-        folders = [curve.path.parent if curve.path.name == METRICS else curve.path for curve in self.curves]
-        short = [folder.name for folder in folders]
-        return short if len(set(short)) == len(short) and all(short) else [str(curve.path) for curve in self.curves]
+        """A short name for each run."""
+        return names_of(self.curves)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for ``--json``."""
@@ -116,30 +114,43 @@ def compare(curves: Sequence[Curve], metric: str = "loss", tolerance: float | No
         DataError: a run has no such metric, or no step of it in common with the first.
     """
     for curve in curves:
-        if not curve.values(metric):
-            known = sorted({key for row in curve.rows for key in row} - {"step"})
+        if metric not in curve.columns:
+            known = sorted(curve.columns.keys() - {"step"})
             hint = did_you_mean(metric, known)
             raise DataError(f"{curve.path}: no line has {metric!r}{hint} (there are: {', '.join(known)})")
     first = curves[0]
     departures = [_departure(first, other, metric, tolerance) for other in curves[1:]]
-    return Comparison(metric, tolerance, curves, departures, _differing([_settings(curve) for curve in curves]))
+    return Comparison(metric, tolerance, curves, departures, differing([settings_of(curve) for curve in curves]))
 
 
 def _departure(first: Curve, other: Curve, metric: str, tolerance: float | None) -> Departure:
     mine, theirs = first.values(metric), other.values(metric)
-    points = [Point(step, mine[step], theirs[step]) for step in sorted(mine.keys() & theirs.keys())]
-    if not points:
+    largest = beyond = None
+    common = sorted(mine.keys() & theirs.keys())
+    for step in common:
+        point = Point(step, mine[step], theirs[step])
+        if largest is None or point.relative > largest.relative:
+            largest = point
+        if beyond is None and tolerance is not None and not within(point.other, point.first, tolerance):
+            beyond = point
+    if largest is None:
         raise DataError(
             f"{first.path} and {other.path} have no step in common: {_span(mine)}, and {_span(theirs)}; "
             "give both the same train.log_every"
         )
-    far = (p for p in points if tolerance is not None and not within(p.other, p.first, tolerance))
-    return Departure(other, len(points), max(points, key=lambda point: point.relative), next(far, None))
+    return Departure(other, len(common), largest, beyond)
 
 
 def _span(values: Mapping[int, float]) -> str:
     steps = sorted(values)
     return f"{len(steps):,} steps from {steps[0]:,} to {steps[-1]:,}"
+
+
+def names_of(curves: Sequence[Curve]) -> list[str]:
+    """A short name for each run: the last part of its path, where that tells them apart."""
+    folders = [curve.path.parent if curve.path.name == METRICS else curve.path for curve in curves]
+    short = [folder.name for folder in folders]
+    return short if len(set(short)) == len(short) and all(short) else [str(curve.path) for curve in curves]
 
 
 def ends(curve: Curve, metric: str) -> dict[str, float | None]:
@@ -188,14 +199,18 @@ def write_golden(curve: Curve, path: Path) -> int:
 def _is_golden(path: Path) -> bool:
     """True if :func:`write_golden` wrote the file: every line is a step and its loss, and nothing else."""
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = [parse_json(line) for line in read_text(path).splitlines()]
     except (OSError, ValueError):
         return False
     return bool(rows) and all(isinstance(row, dict) and row.keys() == {"step", "loss"} for row in rows)
 
 
-def _settings(curve: Curve) -> dict[str, Any]:
-    """The settings of a run and its machine, by path of the setting; empty if unknown."""
+def settings_of(curve: Curve) -> dict[str, Any]:
+    """The settings of a run and its machine, by path of the setting; empty if unknown.
+
+    Raises:
+        DataError: a file of the run folder cannot be read.
+    """
     found: dict[str, Any] = {}
     for name in ("job.yaml", "results.json"):
         path = curve.beside(name)
@@ -208,7 +223,8 @@ def _settings(curve: Curve) -> dict[str, Any]:
     return found
 
 
-def _differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The settings that are not the same in all runs that have any; None where a run has no such setting."""
     return dict(_differences(settings))
 
 

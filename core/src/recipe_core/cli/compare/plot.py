@@ -5,69 +5,48 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from recipe_core.cli.compare import picture
 from recipe_core.cli.compare.compare import Comparison
-from recipe_core.errors import ConfigError
-from recipe_core.files import atomic_file
+from recipe_core.train.metrics import plotting
 
-_MAKER = "recipe compare"
-_MARKS = {"png": "Software", "svg": "Creator", "svgz": "Creator", "pdf": "Creator", "ps": "Creator", "eps": "Creator"}
-"""By what entry a picture says who made it; in other formats it does not, and is not replaced."""
-
-
-def available() -> bool:
-    """True if matplotlib is installed; it is not loaded."""
-    import importlib.util
-
-    return importlib.util.find_spec("matplotlib") is not None
+MAKER = "recipe compare"
 
 
 def draw(found: Comparison, path: Path) -> None:
-    """Draw the metric of every run over its steps, as lines, and its counterpart in validation, as points, to ``path``.
-
-    The ending of ``path`` says the format: png, svg, pdf and what else matplotlib writes.
+    """Draw the metric of every run over its steps, smoothed over faint raw values, and its validation as points.
 
     Raises:
-        ConfigError: matplotlib is not installed, or does not write such files; or ``path`` exists and is not ours.
+        ConfigError: there is no matplotlib, or ``path`` is not for it; see :func:`picture.new_figure`.
         DiskError: ``path`` cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: a picture needs matplotlib, which is not installed; pip install 'recipe-core[plots]'"
-        ) from error
-    figure = Figure(figsize=(7, 4), dpi=110, layout="tight")  # without pyplot: no window, no global state
-    _fill(figure.add_subplot(), found)
-    known = figure.canvas.get_supported_filetypes()
-    kind = path.suffix.removeprefix(".")
-    if kind not in known:
-        raise ConfigError(f"{path}: expected a name that ends in .png, or in one of .{', .'.join(sorted(known))}")
-    if is_taken(path):
-        raise ConfigError(
-            f"{path} exists and is no picture of `recipe compare`; name another with --png, or say --no-png"
-        )
-    marks = {key: {name: _MAKER} for key, name in _MARKS.items()}
-    with atomic_file(path) as part:
-        figure.savefig(part, format=kind, metadata=marks.get(kind))
+    figure = picture.new_figure(path, MAKER, (10, 4.8), ", or say --no-png")
+    fill(figure, found)
+    picture.save(figure, path, MAKER)
 
 
-def is_taken(path: Path) -> bool:
-    """True if ``path`` exists, and is no picture that says that :func:`draw` made it."""
-    return path.exists() and not (path.is_file() and _MAKER.encode() in path.read_bytes())
-
-
-def _fill(axes: Any, found: Comparison) -> None:
+def fill(figure: Any, found: Comparison) -> None:
+    """Draw ``found`` in a figure of matplotlib's."""
+    axes, (unit, factor), entries = figure.add_subplot(), plotting.scale_of(found.metric), []
     for number, (name, curve) in enumerate(zip(found.names, found.curves, strict=True)):
-        colour, width = f"C{number % 10}", 1.3 if number else 2.6  # the first shines through where others cover it
-        training = curve.values(found.metric)
-        axes.plot(list(training), list(training.values()), "-", color=colour, linewidth=width, label=name)
-        if validation := curve.values(f"val_{found.metric}"):
-            last = validation[max(validation)]
-            label = f"{name}, validation: {last:.3f} at the end"
-            axes.plot(
-                list(validation), list(validation.values()), "o--", color=colour, markersize=4, linewidth=1, label=label
+        (colour, dashes), width = (
+            plotting.style_of(number),
+            1.4 if number else 2.4,
+        )  # the first shines through under others
+        training = {step: factor * value for step, value in curve.values(found.metric).items()}
+        entries.append((plotting.draw_curve(axes, training, colour, dashes, width=width), name))
+        if values := curve.values(f"val_{found.metric}"):
+            validation = {step: factor * value for step, value in values.items()}
+            (line,) = axes.plot(
+                list(validation), list(validation.values()), "o", color=colour, markersize=5, markeredgecolor="white"
             )
-    axes.set_xlabel("step")
-    axes.set_ylabel(found.metric.replace("_", " "))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+            last = validation[max(validation)]
+            entries.append((line, f"   validation, {last:.4g}{unit and f' {unit}'} at the end"))
+    plotting.finish(axes, _title(found), plotting.label_of(found.metric))
+    plotting.add_legend(figure, entries)
+
+
+def _title(found: Comparison) -> str:
+    window = max(plotting.window_of(len(curve.values(found.metric))) for curve in found.curves)
+    runs = plotting.shortened(found.names[0]) if len(found.names) == 1 else f"{len(found.names)} runs"
+    note = f" (mean of up to {window} logged steps over faint raw values)" if window > 1 else ""
+    return f"{found.metric.replace('_', ' ').capitalize()} of {runs}{note}"

@@ -31,7 +31,7 @@ _PACKAGE = {
 }
 """Files of every package: template and place."""
 _NAME, _WORDS = "new_plugin", "NewPlugin"
-"""What stands for the name in templates: as it is, and as part of a class's name."""
+"""The words that stand for the name in templates: as it is, and as part of a class's name."""
 
 
 def new_plugin(registry: Registry, name: str, kind: str) -> Path:

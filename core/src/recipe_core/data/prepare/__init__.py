@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recipe_core.data.prepare.inputs import hashed, input_facts, sha256
-from recipe_core.data.prepare.manifest import file_facts, file_problems, read_manifest
+from recipe_core.data.prepare.manifest import file_facts, file_problems, read_manifest, without_hashes
 from recipe_core.data.prepare.output import Output, writing
 from recipe_core.data.prepare.pool import WorkerDiedError, fitting, ordered_map, working_on
 from recipe_core.data.prepare.progress import Progress
@@ -32,6 +32,7 @@ __all__ = [
     "ordered_map",
     "read_manifest",
     "sha256",
+    "without_hashes",
     "working_on",
     "writing",
 ]

@@ -73,6 +73,13 @@ def file_problems(folder: Path, manifest: Mapping[str, Any], beside: Sequence[st
     ]
 
 
+def without_hashes(folder: Path) -> str:
+    """The words of ``recipe verify`` for a data set that has no manifest; empty where there is one."""
+    if (folder / NAME).is_file():
+        return ""
+    return f"there is no {NAME} with hashes in {folder}, so that a changed value that is possible cannot be seen"
+
+
 def is_prepared(folder: Path) -> bool:
     """True if ``folder`` is a data set of ``recipe prepare``: a real folder with a manifest of ours in it.
 

@@ -25,7 +25,7 @@ from recipe_core.data.prepare.manifest import (
 )
 from recipe_core.data.prepare.pool import WorkerDiedError
 from recipe_core.errors import ConfigError, DiskError, RecipeError
-from recipe_core.files import disk_error, exchange, is_full, lock_now, remove, require_local, sync, write_text
+from recipe_core.files import disk_error, exchange, lock_now, remove, require_local, sync, write_text
 
 _REPLACES = {"replaces": "an earlier set"}
 """Entry of the journal of a set that is about to take another's place."""
@@ -284,8 +284,5 @@ def writing(shown: Path) -> Iterator[None]:
         reason = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(reason, OSError):
             raise
-        again = "free some space and give the same command again (it continues where it was), or "
-        raise disk_error(
-            reason,
-            f"{shown}: cannot be written ({reason.strerror or reason}); {again * is_full(reason)}choose another folder",
-        ) from error
+        again = " and give the same command again (it continues where it was),"
+        raise disk_error(reason, shown, again=again) from error

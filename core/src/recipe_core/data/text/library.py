@@ -10,6 +10,7 @@ import ast
 import random
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -21,6 +22,9 @@ VERSION = 1
 _SHINGLE = 8
 _SEED = 1234
 _LEAST_CHARACTERS = 300_000
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields that hold statements, or what holds statements, in the order in which Python's nodes have them."""
 _NO_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Other people's packages, and tests, which some distributions leave out and which say little in English."""
 
@@ -71,9 +75,19 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    """The docstrings in a statement, outer ones first, in the order of ``ast.walk``.
+
+    Definitions are statements: nine tenths of a tree, its expressions, need not be walked through.
+    """
+    waiting = deque([node])
+    while waiting:
+        inner = waiting.popleft()
+        if isinstance(inner, _DEFINITIONS):
             yield ast.get_docstring(inner) or ""
+        for field in _BLOCKS:
+            block = getattr(inner, field, ())
+            if isinstance(block, list):
+                waiting.extend(block)
 
 
 def _cleaned(text: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, did_you_mean
+from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.launcher import Launcher
 from recipe_core.hooks.registry import Registry
 from recipe_core.settings.fill import fill
@@ -111,16 +112,14 @@ def _default_place() -> Path | None:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
-
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path)
     except OSError as error:
         raise ConfigError(
             f"site profile {path}: cannot be read ({error.strerror or error}); --site FILE or {SITE} names it"
         ) from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"site profile {path}: is not YAML ({' '.join(str(error).split())})") from error
+    except DocumentError as error:
+        raise ConfigError(f"site profile {path}: is not YAML ({error})") from error
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError(f"site profile {path}: expected settings (name: value), got {type(data).__name__}")
     return data or {}

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from recipe_core.files import write_text
+from recipe_core.files.documents import read_record
 
 NOTE = "submitted.json"
 
@@ -33,15 +34,8 @@ def read_note(out: Path) -> Submitted | None:
 
     A run of an array (``seed-I``) has the id ``JOB_I``, by which a batch system knows that task alone.
     """
-    alone = _read(out)
+    alone = read_record(out / "launch" / NOTE, Submitted)
     if alone is not None or not out.name.startswith("seed-"):
         return alone
-    whole = _read(out.parent)
+    whole = read_record(out.parent / "launch" / NOTE, Submitted)
     return replace(whole, job_id=f"{whole.job_id}_{out.name.removeprefix('seed-')}") if whole else None
-
-
-def _read(out: Path) -> Submitted | None:
-    try:
-        return Submitted(**json.loads((out / "launch" / NOTE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recipe_core.files.documents import parse_json
+
 Record = Mapping[str, Any]
-"""What a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
+"""Layout of the record that a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Board:
     def _read(self, rank: int) -> tuple[Record | None, float]:
         """The record of a rank and the date of its file; None where there is none, or a half-written one."""
         with suppress(OSError, ValueError), self.path(rank).open("rb") as file:
-            found = json.loads(file.read())
+            found = parse_json(file.read())
             if isinstance(found, dict):
                 return found, os.fstat(file.fileno()).st_mtime
         return None, 0.0

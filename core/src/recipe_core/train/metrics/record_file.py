@@ -56,6 +56,8 @@ class RecordFile:
             if self._waiting:
                 self._drain()
             if self._file is not None:
+                if not self._in_place(self._file):
+                    self._removed("gone")
                 self._file.close()
         except OSError as error:
             reason = error.strerror or str(error)
@@ -103,13 +105,13 @@ class RecordFile:
         except FileNotFoundError:
             return False
 
-    def _removed(self) -> None:
+    def _removed(self, where: str = "not in the file that those after it go to") -> None:
         """The file that was written is not the one that has its name now."""
         self._known = self._cut = None
         if self._last is not None:
             self._warn(
                 f"{self.path} was removed or replaced while the run wrote it: the {self._kind} up to step "
-                f"{self._last:,} are not in the file that those after it go to"
+                f"{self._last:,} are {where}"
             )
 
     def _write(self, file: FileIO, record: bytes) -> None:

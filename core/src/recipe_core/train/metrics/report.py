@@ -10,9 +10,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from recipe_core.errors import RecipeError
-from recipe_core.hooks.target import blamed, load
-from recipe_core.settings.job import Job
 from recipe_core.train.metrics.curves import Row
 
 
@@ -102,46 +99,6 @@ def _progress_bar() -> Any:
     return Progress(*columns, console=console)
 
 
-def log_line(job: Job) -> Callable[[Row], str]:
-    """How a row of metrics looks on the console of ``job``."""
-    if not job.recipe.log_line:
-        return partial(plain_line, steps=job.train.steps)
-    owner = f"recipe {job.recipe.name!r}"
-    return _OwnLine(load(job.recipe.log_line, owner), f"{owner}: {job.recipe.log_line!r}", job)
-
-
-class _OwnLine:
-    """A recipe's own line; the core's from the first row on that it makes none of: a line is not worth a run."""
-
-    def __init__(self, line: Callable[[Row, Job], object], code: str, job: Job) -> None:
-        self._line, self._code, self._job, self._fails = line, code, job, False
-
-    def __call__(self, row: Row) -> str:
-        if not self._fails:
-            try:
-                with blamed(self._code):
-                    line = self._line(row, self._job)
-                if isinstance(line, str):
-                    return line
-                warn(f"{self._code} returned {line!r:.60}, and not a line; the plain lines follow")
-            except RecipeError as error:
-                warn(f"{error}; the plain lines follow")
-            self._fails = True
-        return plain_line(row, self._job.train.steps)
-
-
-def plain_line(row: Mapping[str, Any], steps: int) -> str:
-    """A row of metrics as one line, for recipes that bring no line of their own."""
-    parts = [f"step {row['step']}/{steps}"]
-    for key, form in (
-        ("loss", ".4f"), ("val_loss", ".4f"), ("lr", ".3e"), ("grad_norm", ".3f"), ("seconds", ".3f"),
-        ("sequences_per_second", ",.1f"), ("tokens_per_second", ",.0f"),
-    ):  # fmt: skip
-        if key in row:
-            parts.append(f"{key.replace('_', ' ')} {row[key]:{form}}")
-    return " | ".join(parts)
-
-
 def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Where each loss and accuracy began and ended: the whole loss first, then its parts; training, then validation."""
 
@@ -175,11 +132,14 @@ def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "speed", f"{', '.join(tokens)} (median)"
 
 
-def summary(results: Mapping[str, Any], name: str, folder: str, *, tensorboard: bool = True) -> str:
+def summary(
+    results: Mapping[str, Any], name: str, folder: str, *, tensorboard: bool = True, generates: bool = False
+) -> str:
     """The closing words: losses, speed, where the files are, what to try next.
 
     ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the words of
-    the line that make a run twice as long, where these are not steps. ``tensorboard``: the run wrote files for it.
+    the line that make a run twice as long, where these are not steps. ``tensorboard``: the run wrote files for it;
+    ``generates``: its model can answer prompts.
     """
     steps, total = results["step"], results["steps"]
     if results["stopped"] and not steps:
@@ -193,17 +153,20 @@ def summary(results: Mapping[str, Any], name: str, folder: str, *, tensorboard: 
     facts = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
     if results.get("sample"):
         facts.append(("sample", " ".join(results["sample"].split())))
-    facts.append(("files", f"{folder} (metrics.jsonl, results.json, {'tensorboard/, ' * tensorboard}checkpoints/)"))
+    facts.append(("files", f"{folder} (metrics.jsonl, {'tensorboard/, ' * tensorboard}checkpoints/)"))
     width = max(16, *(len(label) for label, _ in facts))
     lines = ["", head, *(f"  {label:{width}} {text}" for label, text in facts), "next"]
     job = f"{folder}/job.yaml"
     if steps < total:
-        lines.append(f"  recipe run {job} --out {folder}    # continue to step {total}")
+        lines.append(f"  recipe run {folder}    # continue to step {total}")
     else:
         longer = results.get("twice", f"train.steps={2 * total}")
         lines.append(f"  recipe run {job} {longer}    # the same, twice as long")
     if results["world_size"] == 1:
         lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
+    if generates and steps:
+        lines.append(f"  recipe generate {folder}    # the model answers prompts that you type")
+    lines.append(f"  recipe report {folder} --html    # curves, speed and settings in a browser")
     if tensorboard:
-        lines.append(f"  tensorboard --logdir {folder}/tensorboard    # the curves (pip install tensorboard)")
+        lines.append(f"  tensorboard --logdir {folder}/tensorboard    # curves while it runs")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import Any
 
 from recipe_core.errors import ExitCode
 from recipe_core.files import write_text
+from recipe_core.files.documents import read_json
 from recipe_core.settings.job import Job
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import show, summary
@@ -45,7 +46,8 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
         DiskError: the file cannot be written.
     """
     write_results(results, out)
-    show(summary(results, job.name, os.path.relpath(out), tensorboard="tensorboard" in job.train.trackers))
+    folder, trackers, generates = os.path.relpath(out), job.train.trackers, bool(job.model.spec.generate)
+    show(summary(results, job.name, folder, tensorboard="tensorboard" in trackers, generates=generates))
 
 
 def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int) -> None:
@@ -54,8 +56,8 @@ def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int
     What an earlier invocation measured stays there.
     """
     try:
-        results = json.loads((out / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        results = dict(read_json(out / RESULTS))
+    except (OSError, ValueError, TypeError):
         results = {"recipe": job.name, "step": step, "steps": job.train.steps, "consumed_samples": consumed_samples}
     results |= {"stopped": signal, "exit_code": int(ExitCode.STOPPED)}
     write_text(out / RESULTS, json.dumps(results, indent=2) + "\n")

@@ -11,7 +11,7 @@ from types import TracebackType
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.errors import DiskError
 from recipe_core.files import atomic_file, write_text
-from recipe_core.train.metrics.curves import METRICS, Row, damage, read_lines
+from recipe_core.train.metrics.curves import METRICS, Row, damage, scan
 from recipe_core.train.metrics.record_file import RecordFile
 from recipe_core.train.metrics.tracker import Trackers
 
@@ -44,10 +44,7 @@ class Metrics:
     ) -> None:  # fmt: skip
         self.path, self.show, self._since = folder / METRICS, show, since
         self._warn, self._trend = warn, trend or Trend()
-        rows = self._kept() if since else []
-        for row in rows:
-            self._follow(row)
-        write_text(self.path, "".join(_line(row) for row in rows))
+        self._trim() if since else write_text(self.path, "")
         self._rows = RecordFile(self.path, "rows", warn)
         self._trackers = trackers or Trackers()
         self._trackers.open(folder, since, warn)
@@ -72,23 +69,38 @@ class Metrics:
         self._follow(row)
         self.show(row)
 
-    def _kept(self) -> list[Row]:
-        """The rows up to ``since``. Damaged lines are moved aside before anything is rewritten."""
-        lines = read_lines(self.path)
-        if lines.damaged:
-            aside = self.path.with_name(DAMAGED)
-            known = aside.read_bytes() if aside.exists() else b""
-            with atomic_file(aside) as part:
-                part.write_bytes(known + b"".join(line + b"\n" for line in lines.damaged.values()))
-            rows = f"{len(lines.rows):,} good row" + "s" * (len(lines.rows) != 1)
-            self._warn(f"{damage(self.path, lines.damaged)}; kept in {aside}, beside {rows} in {METRICS}")
-        return [row for row in lines.rows if row["step"] <= self._since]
+    def _trim(self) -> None:
+        """Keep the rows up to ``since``, one in memory at a time. Damaged lines are moved aside before that counts."""
+        damaged: dict[int, bytes] = {}
+        good = 0
+        with atomic_file(self.path) as part:
+            with part.open("w", encoding="utf-8") as out:
+                for good, row in enumerate(scan(self.path, damaged), 1):  # noqa: B007  # their number is told below
+                    if row["step"] <= self._since:
+                        self._follow(row)
+                        out.write(_line(row))
+            if damaged:
+                self._keep_aside(damaged, good)
+
+    def _keep_aside(self, damaged: dict[int, bytes], good: int) -> None:
+        aside = self.path.with_name(DAMAGED)
+        known = aside.read_bytes() if aside.exists() else b""
+        with atomic_file(aside) as part:
+            part.write_bytes(known + b"".join(line + b"\n" for line in damaged.values()))
+        rows = f"{good:,} good row" + "s" * (good != 1)
+        self._warn(f"{damage(self.path, damaged)}; kept in {aside}, beside {rows} in {METRICS}")
 
     def _complete(self, row: Row) -> None:
-        rows = read_lines(self.path).rows
-        first = rows.pop() if rows and rows[-1]["step"] == row["step"] else {}
         try:
-            write_text(self.path, "".join(_line(one) for one in [*rows, first | row]))
+            with atomic_file(self.path) as part, part.open("w", encoding="utf-8") as out:
+                last: Row = {}
+                for one in scan(self.path):
+                    out.write(_line(last) if last else "")
+                    last = one
+                if last and last["step"] != row["step"]:
+                    out.write(_line(last))
+                    last = {}
+                out.write(_line(last | row))
         except DiskError as error:
             self._warn(f"the evaluation of step {row['step']:,} is lost: {error}")
 

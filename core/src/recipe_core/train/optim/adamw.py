@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -64,17 +64,19 @@ class AdamW(torch.optim.Optimizer):
 
     def _update(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
         """One step of the parameters of ``batch``."""
-        whole = self._in_place(batch)
-        dtype = batch.weights[0].dtype if whole else computing(batch.weights[0].dtype)
-        for chunk in chunks(batch.weights, whole=whole):
+        settings = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"], "decay": group["weight_decay"]}
+        if batch.in_place:
+            adam_(batch.weights, batch.gradients, batch.firsts, batch.seconds, batch.step, **settings)
+            return
+        dtype = computing(batch.weights[0].dtype)
+        for chunk in chunks(batch.weights):
             weights = widener.widen("weights", batch.updated, chunk, dtype)
             gradients = widener.widen("gradients", batch.gradients, chunk, dtype)
             firsts = widener.widen("firsts", batch.firsts, chunk, dtype)
             seconds = widener.widen("seconds", batch.seconds, chunk, dtype)
             adam_(
                 weights.values, gradients.values, firsts.values, seconds.values, batch.step,
-                lr=group["lr"], betas=group["betas"], eps=group["eps"], decay=group["weight_decay"],
-                traced=self._traced,
+                traced=self._traced, **settings,
             )  # fmt: skip
             widener.store_weights(weights, batch, chunk)
             widener.store(firsts, batch, chunk, FIRSTS)
@@ -87,17 +89,19 @@ class AdamW(torch.optim.Optimizer):
             torch._foreach_add_([state["step"] for _, _, state in trained], 1)
         batches: dict[tuple[Any, ...], ParameterBatch] = {}
         for p, dtype, state in trained:
-            step, shard = int(state["step"].item()), local_shard(p)
+            step, shard = int(state["step"].item()), local_shard(p) if isinstance(p, DTensor) else p
             over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
-            key = (shard.device, shard.dtype, dtype, "master" in state, step, over)
-            batches.setdefault(key, ParameterBatch(step, over)).add(p, state)
+            widths = shard.dtype, dtype, state["exp_avg"].dtype
+            key = (shard.device, *widths, "master" in state, step, over)
+            if key not in batches:
+                batches[key] = ParameterBatch(step, over, self._in_place(shard, widths, state))
+            batches[key].add(p, state)
         return list(batches.values())
 
-    def _in_place(self, batch: ParameterBatch) -> bool:
-        """True if one call updates everything in place; else the update runs in chunks, with copies."""
-        weight = batch.weights[0]
-        same = {t.dtype for t in (weight, batch.gradients[0], batch.firsts[0])} == {weight.dtype} and not batch.masters
-        return same and not self._rounding and not self._traced and fused(weight.device, weight.dtype)
+    def _in_place(self, shard: Tensor, widths: tuple[torch.dtype, ...], state: Mapping[str, Tensor]) -> bool:
+        """True if one call updates such parameters in place; else the update runs in chunks, perhaps with copies."""
+        wanted = len(set(widths)) == 1 and "master" not in state and not self._rounding and not self._traced
+        return wanted and fused(shard.device, shard.dtype)
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The states of ``parameter``, made where it has none."""
@@ -112,6 +116,16 @@ class AdamW(torch.optim.Optimizer):
                 state["master"] = _zeros(parameter, wide)
                 local_shard(state["master"]).copy_(local_shard(parameter))
         return state
+
+    def make_states(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Make the states that ``parameters`` lack, as a first step would; True if that is all that there is to do.
+
+        Where each step is a traced graph, only a step can: this one would be another graph.
+        """
+        if not self._traced:
+            for parameter in parameters:
+                self._state(parameter)
+        return not self._traced
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what ``state_dict()`` gave, each state in the width that it has here.

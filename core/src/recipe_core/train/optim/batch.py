@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from recipe_core.layouts.reducer import local_shard
 from recipe_core.train.optim.pieces import matrix
@@ -16,13 +17,16 @@ from recipe_core.train.optim.shards import Groups, local_gradient
 class ParameterBatch:
     """Parameters of one device and one dtype, sharded over the same ranks, with equally many steps behind them.
 
-    The lists of tensors hold what this process has of each, as matrices ``[first dimension, all others]``.
+    The lists of tensors hold what this process has of each, as matrices ``[first dimension, all others]``; where
+    ``in_place``, whole tensors of any shape.
     """
 
     step: int
     """Which step of theirs this is, from 1."""
     shard_groups: Groups
     """The groups over which these parameters are sharded."""
+    in_place: bool = False
+    """One call updates them all in their own memory, whatever their shapes."""
     parameters: list[nn.Parameter] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
@@ -40,12 +44,13 @@ class ParameterBatch:
     def add(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
         """Take one more parameter, which has a gradient."""
         self.parameters.append(parameter)
-        self.weights.append(matrix(self._contiguous(local_shard(parameter))))
-        self.gradients.append(matrix(local_gradient(parameter).contiguous()))
-        self.firsts.append(matrix(local_shard(state["exp_avg"])))
-        self.seconds.append(matrix(local_shard(state["exp_avg_sq"])))
+        seen = _whole if self.in_place else matrix
+        self.weights.append(seen(self._contiguous(_local(parameter))))
+        self.gradients.append(seen(local_gradient(parameter).contiguous()))
+        self.firsts.append(seen(_local(state["exp_avg"])))
+        self.seconds.append(seen(_local(state["exp_avg_sq"])))
         if "master" in state:
-            self.masters.append(matrix(local_shard(state["master"])))
+            self.masters.append(matrix(_local(state["master"])))
 
     def _contiguous(self, weight: Tensor) -> Tensor:
         """``weight``, or a copy of one that lies scattered in memory (channels last, transposed)."""
@@ -75,3 +80,12 @@ class ParameterBatch:
         """Write back what had to be copied."""
         for weight, copy in self._scattered:
             weight.copy_(copy)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The local shard, or the tensor itself: a view of each would take longer than a small model's update."""
+    return local_shard(tensor) if isinstance(tensor, DTensor) else tensor

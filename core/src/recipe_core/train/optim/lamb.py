@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ class Lamb(AdamW):
     ``train.trust_clip`` where that is set. A group with ``adapts=False`` (biases and norms) has the ratio 1 throughout:
     it takes AdamW's step. (NVIDIA's does so wherever the weight decay is 0; here decay and adapting are independent.)
     """
+
+    def _in_place(self, shard: Tensor, widths: tuple[torch.dtype, ...], state: Mapping[str, Tensor]) -> bool:
+        return False
 
     def _update(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
         if not group.get("adapts", True):

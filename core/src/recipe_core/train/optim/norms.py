@@ -52,5 +52,5 @@ class Norms:
 
 @lru_cache(maxsize=4096)
 def _index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """Kept, since making it waits for the device."""
-    return torch.tensor(numbers, device=device)
+    """Kept; made without waiting for the device."""
+    return torch.tensor(numbers).to(device, non_blocking=True)

@@ -24,7 +24,8 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
         assert isinstance(gradient, DTensor)
         if gradient.placements != parameter.placements:
             gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
-    return local_shard(gradient)
+        return local_shard(gradient)
+    return gradient
 
 
 def shard_groups(parameter: DTensor) -> Groups:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recipe_core.errors import ConfigError, DiskError, LaunchError
-from recipe_core.files import disk_error, require_local
+from recipe_core.files import disk_error, final_name, require_local
 from recipe_core.files.documents import MOST_YAML, DocumentError, parse_yaml, read_text
 from recipe_core.launch.process import started
 from recipe_core.launch.worker import Worker
-from recipe_core.train.metrics.curves import METRICS, read_lines
+from recipe_core.train.metrics.curves import METRICS, scan
 
 RUNS = Path("runs")
 LOCK = ".lock"
@@ -23,6 +23,8 @@ LOGS = "logs"
 """Folder in a run folder for what each rank prints, and for the ranks' heartbeats."""
 _BEFORE_A_RUN = {LOGS, "launch", LOCK, DRY_RUN}
 """Entries of a folder whose run has not begun."""
+_UNFINISHED = {"agreement", "job.yaml"}
+"""Files that a run writes under a hidden name at its start: a killed one leaves them."""
 _SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
 
 
@@ -32,12 +34,18 @@ def require_run_folder(out: Path) -> None:
     if not out.exists():
         return
     if not (out / "job.yaml").exists():
-        if not out.is_dir() or any(path.name not in _BEFORE_A_RUN for path in out.iterdir()):
+        if not out.is_dir() or not all(_before_a_run(path.name) for path in out.iterdir()):
             raise ConfigError(f"{out} exists and is not a run folder (no job.yaml in it); give another --out")
     elif not _is_our_job(out / "job.yaml"):
         raise ConfigError(
             f"{out} exists and is not a run folder ({out / 'job.yaml'} is none that a run wrote); give another --out"
         )
+
+
+def _before_a_run(name: str) -> bool:
+    """True for an entry that a run makes before it writes job.yaml."""
+    final = final_name(name)
+    return final in _BEFORE_A_RUN or (final != name and final in _UNFINISHED)
 
 
 def begun(out: Path) -> bool:
@@ -46,8 +54,8 @@ def begun(out: Path) -> bool:
     folder = out / "checkpoints"
     if folder.is_dir() and any(folder.iterdir()):
         return True
-    lines = read_lines(out / METRICS)
-    return bool(lines.damaged) or any(row.get("step") for row in lines.rows)
+    damaged: dict[int, bytes] = {}
+    return any(row.get("step") for row in scan(out / METRICS, damaged)) or bool(damaged)
 
 
 def _is_our_job(path: Path) -> bool:
@@ -74,8 +82,7 @@ def new_folder(name: str) -> Path:
                 raise DiskError(f"{RUNS}: expected a folder to put runs into; name another with --out") from None
             number += 1
         except OSError as error:
-            text = f"{folder}: cannot be made ({error.strerror}); name another folder with --out"
-            raise disk_error(error, text) from error
+            raise disk_error(error, folder, "cannot be made", "name another folder with --out") from error
         else:
             return folder
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import on_rank_0
@@ -18,11 +18,20 @@ from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
-from recipe_core.train.metrics.report import warn
+from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
 """Settings that a run must keep when it continues: they decide what the weights mean and which samples come next."""
+
+SCHEDULE = tuple(
+    f"train.{name}"
+    for name in (
+        "steps", "epochs", "lr", "min_lr", "schedule", "schedule_power", "warmup_steps", "warmup_ratio", "optimizer",
+        "weight_decay", "betas", "eps", "clip",
+    )
+)  # fmt: skip
+"""Settings that a run may change when it continues, and that change what the next steps do."""
 
 
 def agree(out: Path, job: Job, engine: Engine) -> None:
@@ -45,8 +54,10 @@ def agree(out: Path, job: Job, engine: Engine) -> None:
 
 
 @contextmanager
-def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
+def claimed(out: Path, job: Job, engine: Engine) -> Iterator[Claim]:
     """Make ``out`` (rank 0), write ``job.yaml`` into it, and hold off other runs for the block; all ranks fail alike.
+
+    Rank 0 calls :meth:`Claim.renew` of what this gives before it saves there.
 
     Raises:
         ConfigError: ``out`` holds a run of another model, data set or order of samples that took a step; or another
@@ -54,30 +65,79 @@ def claimed(out: Path, job: Job, engine: Engine) -> Iterator[None]:
         DiskError: ``out`` cannot be written.
     """
     with ExitStack() as locks:
-        on_rank_0(engine, lambda: _claim(out, job, locks), out)
-        yield
+        claim = Claim(out, job, locks)
+        on_rank_0(engine, claim.take, out)
+        yield claim
 
 
-def _claim(out: Path, job: Job, locks: ExitStack) -> None:
-    require_own(out, job)
-    path = out / "job.yaml"
-    if not path.exists() or not begun(out):
-        require_run_folder(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(error, f"{out}: cannot be made ({error.strerror}); give another --out") from error
-    if not os.access(out, os.W_OK):
-        raise DiskError(f"{out}: no permission to write; give another --out")
-    try:  # two runs would spoil each other's metrics and remove each other's checkpoints
-        lock = lock_now(out / LOCK)
-    except OSError as error:
-        raise disk_error(error, f"{out}: cannot be written ({error.strerror}); give another --out") from error
-    if lock is None:
-        raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
-    locks.enter_context(lock)
-    locks.enter_context(noted(out))
-    write_text(path, job.as_yaml())
+class Claim:
+    """Rank 0's hold on the run folder: its lock, and the notes at its start."""
+
+    def __init__(self, out: Path, job: Job, locks: ExitStack) -> None:
+        self._out, self._job, self._locks = out, job, locks
+        self._lock: IO[bytes] | None = None
+
+    def take(self) -> None:
+        """See :func:`claimed`."""
+        out, path = self._out, self._out / "job.yaml"
+        require_own(out, self._job)
+        if not path.exists() or not begun(out):
+            require_run_folder(out)
+        self._hold()
+        if path.exists() and begun(out) and (changes := schedule_changes(_read(path), self._job.as_dict())):
+            show(f"continuing with another schedule: {'; '.join(changes)}")
+        write_text(path, self._job.as_yaml())
+
+    def renew(self) -> None:
+        """Make the folder again where somebody has removed it meanwhile, so that what is saved can be continued.
+
+        Raises:
+            DiskError: another folder, or another run, stands in its place.
+        """
+        assert self._lock is not None
+        try:
+            there = os.path.samestat(os.fstat(self._lock.fileno()), (self._out / LOCK).stat())
+        except FileNotFoundError:
+            self._hold()
+            warn(
+                f"{self._out} was removed while the run trained in it: the checkpoints and metrics until now are gone. "
+                "It is made again, and training goes on"
+            )
+            there = True
+        if not there:
+            raise DiskError(
+                f"{self._out} was replaced while the run trained in it, and another run may train there now: nothing "
+                "is saved. Give the same line again to begin anew"
+            )
+        if not (path := self._out / "job.yaml").exists():
+            write_text(path, self._job.as_yaml())
+
+    def _hold(self) -> None:
+        out = self._out
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, out, "cannot be made", "give another --out") from error
+        if not os.access(out, os.W_OK):
+            raise DiskError(f"{out}: no permission to write; give another --out")
+        try:  # two runs would spoil each other's metrics and remove each other's checkpoints
+            self._lock = lock_now(out / LOCK)
+        except OSError as error:
+            raise disk_error(error, out, way_out="give another --out") from error
+        if self._lock is None:
+            raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
+        self._locks.enter_context(self._lock)
+        self._locks.enter_context(noted(out))
+
+
+def require_saved(out: Path, step: int) -> None:
+    """Check that the last checkpoint is there when the run is about to say so.
+
+    Raises:
+        DiskError: it was removed, or all of the folder.
+    """
+    if step and not (path := out / "checkpoints" / f"step-{step}").is_dir():
+        raise DiskError(f"{path} was removed after the last step; give the same line again to train from what is left")
 
 
 def require_own(out: Path, job: Job) -> None:
@@ -103,6 +163,15 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(sections, Mapping):
         raise ConfigError(f"{path}: expected settings as `recipe show` prints them; give another --out")
     return sections
+
+
+def schedule_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Settings of the schedule and of the optimizer that differ, in words."""
+    before, now = dict(flat(old)), dict(flat(new))
+    paths = (
+        path for path in sorted({*before, *now}) if path in SCHEDULE or path.startswith(("schedule.", "optimizer."))
+    )
+    return [f"{p} was {before.get(p)} and is {now.get(p)}" for p in paths if before.get(p) != now.get(p)]
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

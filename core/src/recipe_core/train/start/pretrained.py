@@ -5,7 +5,6 @@ Imports no torch itself; functions that need it import it when called.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,17 +17,18 @@ from typing import TYPE_CHECKING
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.errors import ExitCode, RecipeError
 from recipe_core.files import write_text
+from recipe_core.files.documents import read_json
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import Part
 from recipe_core.hooks.specs import load as load_function
-from recipe_core.launch.failures import FILE
+from recipe_core.launch.failures import FILE, SPARE
 from recipe_core.launch.supervisor import STORE, SUPERVISOR
 from recipe_core.train.start.destination import file_name
 
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
 
-_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", STORE, FILE)
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", STORE, FILE, SPARE)
 """Variables that make a process a rank; under srun, ``SLURM_STEP_ID``."""
 
 
@@ -37,12 +37,12 @@ class TrainingFailedError(RecipeError):
 
 
 def job_of(name: str) -> Job:
-    """The job of ``recipe run NAME`` on one process.
+    """The job of ``recipe run NAME`` on as many processes as it is made for.
 
     Raises:
         RecipeError: there is no such recipe, or its settings do not fit together.
     """
-    job: Job = load_function("recipe_core.cli.check:checked_job", "the core")(load(), name, [], 1)
+    job: Job = load_function("recipe_core.cli.check:checked_job", "the core")(load(), name, [])
     return job
 
 
@@ -119,7 +119,7 @@ def _folder(name: str, cache: Path) -> Path:
 
 def _finished(out: Path) -> bool:
     try:
-        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        results = read_json(out / "results.json")
         return bool(results["step"] == results["steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return False

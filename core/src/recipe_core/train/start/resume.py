@@ -24,6 +24,7 @@ from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import load
+from recipe_core.launch.notice import notice
 from recipe_core.layouts.built import build_model
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
@@ -80,6 +81,7 @@ def begin(
     state = fillable(training_state(model, optimizer, progress), engine.fillable)
     notes: list[str] = []
     if path is not None:
+        notice(f"loading {path}")
         checkpoints.load(path, state)
     else:
         notes = _load_named(job, checkpoints, Path(job.train.resume), state)

@@ -26,5 +26,5 @@ class Counting:
 
 
 def build(config: Digits, run: Run) -> Counting:
-    """What the dataset's ``build`` names."""
+    """The target of the dataset's ``build``."""
     return Counting(config, run.train.seed)

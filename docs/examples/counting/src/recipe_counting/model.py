@@ -37,5 +37,5 @@ def loss(scores: Tensor, batch: Batch) -> Mapping[str, Tensor]:
 
 
 def build(config: Reader) -> tuple[nn.Module, Loss]:
-    """What the model's ``build`` names."""
+    """The target of the model's ``build``."""
     return Network(config), loss

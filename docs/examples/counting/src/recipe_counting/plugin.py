@@ -1,4 +1,4 @@
-"""What this plugin adds. No torch here: every command reads this file."""
+"""This plugin's contributions. No torch here: every command reads this file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def register_models() -> Iterable[Model]:
 
 @hookimpl
 def register_datasets() -> Iterable[Dataset]:
-    """What it reads."""
+    """The dataset."""
     yield Dataset(
         name="digits",
         build="recipe_counting.data:build",

@@ -1,4 +1,4 @@
-"""What this plugin adds. No torch here: every command reads this file."""
+"""This plugin's contributions. No torch here: every command reads this file."""
 
 from __future__ import annotations
 

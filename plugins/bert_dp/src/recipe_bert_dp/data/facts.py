@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from recipe_bert_dp.data import shards
+from recipe_bert_dp.data import heads, shards
 from recipe_bert_dp.data.shards import Shape
 from recipe_bert_dp.settings import BertHdf5
 from recipe_core import DataError, DataFacts
@@ -22,7 +23,7 @@ def facts(config: BertHdf5) -> DataFacts:
         found = check(config, "training")
         samples, vocabulary = sum(shape.rows for shape in found.values()), _vocabulary(found)
     except DataError as error:
-        problems += str(error).splitlines()
+        problems += re.split(r"\n(?! )", str(error))  # lines that are indented belong to the one before
     return DataFacts(
         sequence=config.sequence, vocabulary=vocabulary, train_samples=samples, problems=tuple(problems)
     )  # fmt: skip
@@ -36,14 +37,10 @@ def check(config: BertHdf5, kind: str) -> dict[Path, Shape]:
     """
     shapes: dict[Path, Shape] = {}
     problems = []
-    for path in shards.find(config.files):
-        if shards.kind_of(path) != kind:
-            continue
-        try:
-            with shards.opened(path) as file:
-                shape = shards.shape_of(file, path)
-        except DataError as error:
-            problems.append(str(error))
+    paths = (path for path in shards.find(config.files) if shards.kind_of(path) == kind)
+    for path, shape in heads.shapes(paths).items():
+        if isinstance(shape, DataError):
+            problems.append(str(shape))
             continue
         first = next(iter(shapes.values()), shape)
         if problem := _misfit(config, shape, first):

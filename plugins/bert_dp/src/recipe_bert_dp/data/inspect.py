@@ -15,7 +15,7 @@ from recipe_bert_dp.data.decode import Pieces
 from recipe_bert_dp.data.shards import Arrays, Shape
 from recipe_bert_dp.data.verify import problems_of
 from recipe_core import DataError
-from recipe_core.data.prepare import Inspection, file_problems, read_manifest
+from recipe_core.data.prepare import Inspection, file_problems, read_manifest, without_hashes
 
 MOST_ROWS = 200_000
 """Rows that ``inspect`` reads, evenly from all shards: enough for a histogram of any data set."""
@@ -29,13 +29,20 @@ class BertFiles:
     """HDF5 shards, plain or packed; as :class:`recipe_core.data.prepare.DataFiles` describes."""
 
     def detect(self, path: Path) -> bool:
-        """True if ``path`` is a shard, or a folder with one."""
+        """True if ``path`` is a shard, or a folder with one; also if none can be read, so that the reason is said."""
         try:
-            first = shards.find([path])[0]
-            with shards.opened(first) as file:
-                return "masked_lm_positions" in file
+            paths = shards.find([path])
         except DataError:
             return False
+        unreadable = 0
+        for shard in paths:
+            try:
+                with shards.opened(shard) as file:
+                    if "masked_lm_positions" in file:
+                        return True
+            except DataError:
+                unreadable += shard.suffix in shards.ENDINGS
+        return unreadable == len(paths)
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
         """Samples, tokens, padding, predictions, a histogram of the lengths, and a sample as text."""
@@ -85,6 +92,10 @@ class BertFiles:
             listed = "; ".join(f"{s} tokens, {p} predictions, {n or 1} samples a row" for s, p, n in sorted(kinds))
             found.append(f"{path}: the shards do not have one shape: {listed}")
         return found
+
+    def unchecked(self, path: Path) -> str:
+        """Say that there are no hashes, where there are none."""
+        return without_hashes(path if path.is_dir() else path.parent)
 
 
 def _shapes(paths: list[Path]) -> dict[Path, Shape]:

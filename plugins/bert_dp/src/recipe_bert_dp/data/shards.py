@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ PACKING: Mapping[str, Any] = {"compression": "gzip", "compression_opts": 1, "shu
 files a tenth smaller than its usual one without, in half the time."""
 ENDINGS = (".hdf5", ".h5")
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError)
-"""What h5py raises about files that contradict themselves."""
+"""Errors that h5py raises about files that contradict themselves."""
 
 
 def write(path: Path, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, str], *, gzip: bool) -> None:
@@ -138,7 +139,20 @@ def _reason(path: Path, error: Exception) -> str:
         return "there is no such file"
     if "truncated" in str(error):
         return "is truncated; copy or prepare it again"
+    if path.suffix not in ENDINGS:
+        return f"is no HDF5 file; with BERT's vocab.txt, a text becomes shards by\n{_own_text(path)}"
     return f"is no HDF5 file, or damaged ({error})"
+
+
+def _own_text(path: Path) -> str:
+    """The lines that lead from the text ``path`` and the published vocabulary to a model that fills masks."""
+    folder = path.with_name(f"{path.stem}-shards")
+    lines = [
+        ["recipe", "prepare", "bert_hdf5", f"inputs={path}", "vocabulary=vocab.txt", f"output={folder}"],
+        ["recipe", "run", "bert_dp", f"data.files={folder}", "model.vocabulary=30522", "--out", f"runs/{path.stem}"],
+        ["recipe", "generate", f"runs/{path.stem}"],
+    ]
+    return "\n".join(f"  {shlex.join(line)}" for line in lines)
 
 
 def shape_of(file: h5py.File, path: Path) -> Shape:

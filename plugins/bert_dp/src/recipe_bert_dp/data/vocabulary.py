@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_core import DataError
+from recipe_core.files.documents import DocumentError, read_text
 from recipe_index import bert
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -32,10 +33,10 @@ class Vocabulary:
             DataError: the file cannot be read, is no vocabulary, or lacks a token that samples are made of.
         """
         try:
-            pieces = path.read_text(encoding="utf-8").splitlines()
+            pieces = read_text(path).splitlines()
         except OSError as error:
             raise DataError(f"vocabulary: {path} cannot be read ({error.strerror}); name BERT's vocab.txt") from error
-        except UnicodeDecodeError as error:
+        except DocumentError as error:
             raise DataError(f"vocabulary: {path} is no text in UTF-8 ({error}); name BERT's vocab.txt") from error
         if path.suffix == ".json":
             raise DataError(f"vocabulary: {path} is no vocab.txt; name the file with one piece per line")

@@ -25,6 +25,8 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
     readers = {".csv": _csv, ".jsonl": _json_lines, ".json": _json, ".parquet": _parquet}
     if path.suffix.lower() not in ENDINGS:
         raise DataError(f"{path}: expected a name that ends in {', '.join(ENDINGS)}")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: expected a regular file")
     try:
         yield from readers.get(path.suffix.lower(), _tsv)(path)
     except FileNotFoundError:
@@ -87,6 +89,8 @@ def _json(path: Path) -> Iterator[tuple[int, Row]]:
 def _parsed(path: Path, text: str, number: int) -> Any:
     try:
         return json.loads(text)
+    except RecursionError as error:
+        raise DataError(f"{path}, line {number}: is nested too deeply") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {number + error.lineno - 1}: is not JSON ({error.msg})") from error
 

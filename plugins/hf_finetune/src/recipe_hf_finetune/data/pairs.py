@@ -20,7 +20,7 @@ from recipe_core.files import home
 from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.rewrite import rewritten
 
-VERSION = 1
+VERSION = 2
 """Raise it when a change here changes the pairs: old caches are then left alone."""
 _WORDS = range(6, 19)
 """Words of a sentence: two of them fit into 64 tokens."""
@@ -54,12 +54,20 @@ def _fingerprint(count: int) -> str:
 
 def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
     splits: dict[str, list[tuple[str, str, int]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    *lines, said = path.read_text(encoding="utf-8").splitlines() or [""]
+    if said != _digest(lines):
+        raise DataError(f"{path}: is damaged; remove it to have it made again")
+    for line in lines:
         split, first, second, label = json.loads(line)
         splits.setdefault(split, []).append((first, second, label))
     if set(splits) != {"train", "validation"}:
         raise DataError(f"{path}: is not whole; remove it to have it made again")
     return splits
+
+
+def _digest(lines: Sequence[str]) -> str:
+    """The last line of the file, which tells whether the others are as they were written."""
+    return json.dumps({"blake2b": blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()})
 
 
 def _write(path: Path, count: int) -> None:
@@ -69,15 +77,16 @@ def _write(path: Path, count: int) -> None:
     known = {sentence for document in validation for sentence in document}
     rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(validation) :]]
     parts = {"validation": validation, "train": rest}
-    with path.open("w", encoding="utf-8") as file:
-        for split, wanted in counts.items():
-            chosen = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
-            if len(chosen) < wanted:
-                raise DataError(
-                    f"data.pairs: this Python's text gives {len(chosen):,} pairs for {split}, and {wanted:,} are "
-                    f"wanted; take a smaller data.pairs, or files of your own"
-                )
-            file.writelines(json.dumps([split, *pair]) + "\n" for pair in chosen)
+    lines = []
+    for split, wanted in counts.items():
+        chosen = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
+        if len(chosen) < wanted:
+            raise DataError(
+                f"data.pairs: this Python's text gives {len(chosen):,} pairs for {split}, and {wanted:,} are "
+                f"wanted; take a smaller data.pairs, or files of your own"
+            )
+        lines += [json.dumps([split, *pair]) for pair in chosen]
+    path.write_text("\n".join([*lines, _digest(lines), ""]), encoding="utf-8")
 
 
 def _plain(text: str) -> list[str]:

@@ -33,8 +33,8 @@ def close(
     results: dict[str, Any] = {
         "recipe": job.name, "step": step, "steps": job.train.steps, "stopped": signal,
         "exit_code": int(ExitCode.STOPPED if signal else ExitCode.FINISHED),
-        "consumed_samples": step * job.train.global_batch, **measured(rows), "world_size": bench.engine.world_size,
-        "device": bench.engine.device.type, "torch": torch.__version__,
+        "consumed_samples": rows[-1].get("consumed_samples", 0) if rows else 0, **measured(rows),
+        "world_size": bench.engine.world_size, "device": bench.engine.device.type, "torch": torch.__version__,
     }  # fmt: skip
     if outcomes:
         results |= {name: value for name, value in outcomes[0]["metrics"].items() if name != "loss"}

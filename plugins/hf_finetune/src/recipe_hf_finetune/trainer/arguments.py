@@ -29,7 +29,7 @@ def prepare_environment() -> None:
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Whoever imports ``module`` meanwhile finds it not installed."""
+    """Let ``module`` look not installed to those who import it meanwhile."""
     known = module in sys.modules
     imported = sys.modules.get(module)
     sys.modules[module] = None  # type: ignore[assignment]  # as importlib's documentation says

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from recipe_core import CheckpointError, DivergedError, Engine, Parallel, RecipeError
@@ -22,11 +24,13 @@ from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
 from recipe_core.layouts.parallel import StepGivenUp
+from recipe_core.layouts.replicated import settle_buckets
 from recipe_core.train import replicas
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE
 from recipe_hf_finetune.settings import FineTune
+from recipe_hf_finetune.trainer.passing import PASSED, Passing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,8 @@ class Ties:
     """Columns about the ranks' speed, for each row of metrics."""
     owes_evaluation: bool
     """The run goes on from a checkpoint that was saved, on a signal, before the evaluation that was due."""
+    passing: Passing
+    """Passes over steps that diverge."""
 
 
 class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
@@ -65,8 +71,9 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         super().__init__(model=model, compute_metrics=self._measured, **kwargs)
         self.remove_callback(PrinterCallback)
         self.stopping = Stopping(ties.engine, ties.stop, self.model, 0)
-        self.add_callback(Policy(ties, self.begin, self.end_step, self.stopping.now))
+        self.add_callback(Policy(ties, self.begin, self.judge, self.end_step, self.stopping.now))
         self.ties = ties
+        ties.passing.watch(self.accelerator)
         self.logits: Any = None
         """Of the last evaluation, ``[samples, labels]``."""
         self._row: Row = {}
@@ -78,15 +85,21 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         """Number of the next one of the step."""
         self._random: tuple[Any, ...] | None = None
         """The generators as the step found them, where it may be given up."""
+        self._begun_at: int | None = None
+        """The step of the checkpoint to continue from."""
         self._saved: int | None = None
         """The step of the last checkpoint."""
 
     def begin(self) -> None:
         """Before the first step, with everything loaded: evaluate what a signal left out."""
+        if isinstance(self.model_wrapped, DistributedDataParallel):
+            settle_buckets(self.model_wrapped)
+        if self._begun_at is not None:
+            self.state.global_step = self._globalstep_last_logged = self._begun_at
         if not self.ties.owes_evaluation or self.ties.engine.any(self.ties.stop.signal is not None):
             return
         step = self.state.global_step
-        self._row = {"step": step, "consumed_samples": step * self.ties.train.global_batch}
+        self._row = {"step": step, "consumed_samples": self._consumed_samples()}
         self.evaluate()
         self._flush()
         assert self._val_loss is not None
@@ -100,7 +113,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         """
         if not self._micro_batch:
             self.stopping.begin_step(self.args.gradient_accumulation_steps)
-            self._random = _generators() if self.stopping.asks else None
+            self._random = _generators() if self.stopping.asks or self.ties.passing.guard else None
         if self.stopping.given_up(self._micro_batch):
             raise StepGivenUp
         self._watch.start()
@@ -118,13 +131,24 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         beat.enter(BACKWARD, self._micro_batch)
         return loss
 
+    def judge(self) -> None:
+        """Look at a step before the optimizer takes it."""
+        assert self._step_loss is not None
+        self.ties.passing.judge(self, self._step_loss, self.ties.train.global_batch)
+
     def end_step(self) -> None:
-        """A step has ended: its loss is known."""
+        """A step has ended: its loss is known. After one that was skipped, all is as it was before."""
         self.stopping.end_step(self._watch.stop())
         self._micro_batch = 0
         beat.end_step()
         assert self._step_loss is not None
-        self._last_loss, self._step_loss = self._step_loss, None
+        loss, self._step_loss = self._step_loss, None
+        if self.ties.passing.skipped:
+            assert self._random is not None
+            _restore_generators(self._random)
+            self.ties.passing.undo(self)
+            return
+        self._last_loss = loss
         if due(self.state.global_step, self.ties.train.check_replicas_every):
             self._check_replicas(self._state())
 
@@ -149,21 +173,26 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         loss = float(self.ties.engine.mean(self._last_loss))
         steps, seconds = self._watch.read()
         self._row = {
-            "step": step, "consumed_samples": step * batch, "epoch": self.state.epoch, "loss": loss,
+            "step": step, "consumed_samples": self._consumed_samples(), "epoch": self.state.epoch, "loss": loss,
             "lr": logs["learning_rate"], "grad_norm": logs.get("grad_norm", math.nan), "seconds": seconds / steps,
             "samples_per_second": steps * batch / seconds, "sequences_per_second": steps * batch / seconds,
         }  # fmt: skip
         if memory := self.ties.engine.peak_memory():
             self._row["peak_memory"] = memory
         self._row |= self.ties.engine.counters() | self.ties.pace()
+        if (guard := self.ties.passing.guard) is not None:
+            self._row |= guard.columns()
+            guard.follow([self._row])
         norm = self._row["grad_norm"]
         if not (math.isfinite(loss) and (math.isfinite(norm) or not self.ties.train.clip)):
             self._flush()
             raise DivergedError(
                 f"step {step}: the loss is {loss} and the gradient norm {norm}, which is not finite. Nothing was saved "
-                "since the last good step; lower train.lr, lengthen train.warmup_steps or set train.clip and continue "
-                "from the last checkpoint with the same --out"
+                f"since; {self.ties.checkpoints.way_out(step)}"
             )
+
+    def _consumed_samples(self) -> int:
+        return int((self.state.global_step + self.ties.passing.steps) * self.ties.train.global_batch)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Measure on the validation split. Training goes on with the random numbers that it would have had without."""
@@ -196,6 +225,19 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         if not self.control.should_training_stop:
             beat.begin_step(self.state.global_step + 1)
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
+
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See the Trainer, which takes so many epochs as the steps need; those passed over need more."""
+        epochs, *others = super().set_initial_training_values(*args, **kwargs)
+        return (sys.maxsize if self.ties.passing.extends_epochs else epochs, *others)
+
+    def _load_callback_state(self) -> None:
+        """Called with the state just loaded, whose step the Trainer then takes for the position in the samples;
+        :meth:`begin` puts it back."""
+        super()._load_callback_state()
+        self.state.stateful_callbacks.pop(PASSED, None)
+        self._begun_at = self.state.global_step
+        self.state.global_step += self.ties.passing.steps
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with loading(resume_from_checkpoint, "the model"):
@@ -246,6 +288,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self.save_model(place, _internal_call=True)
         self._save_optimizer_and_scheduler(place)
         self._save_rng_state(place)
+        if steps := self.ties.passing.steps:
+            self.state.stateful_callbacks[PASSED] = {"args": {}, "attributes": {"steps": steps}}
         if self.args.should_save:
             self.state.save_to_json(str(folder / STATE))
 
@@ -269,9 +313,11 @@ class Policy(TrainerCallback):  # type: ignore[misc]
     """Decides when to log, evaluate, save and stop, like the core's loop."""
 
     def __init__(
-        self, ties: Ties, begin: Callable[[], None], end_step: Callable[[], None], asked_to_stop: Callable[[], bool]
-    ) -> None:
-        self._ties, self._begin, self._end_step, self._asked_to_stop = ties, begin, end_step, asked_to_stop
+        self, ties: Ties, begin: Callable[[], None], judge: Callable[[], None], end_step: Callable[[], None],
+        asked_to_stop: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._ties, self._begin, self._judge = ties, begin, judge
+        self._end_step, self._asked_to_stop = end_step, asked_to_stop
         self._began, self._saved_at = 0, time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -279,9 +325,14 @@ class Policy(TrainerCallback):  # type: ignore[misc]
         self._begin()
         beat.begin_step(state.global_step + 1)
 
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._judge()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         train, ties, step = self._ties.train, self._ties, state.global_step
         self._end_step()
+        if ties.passing.skipped:
+            return
         ties.stop.defer()  # from now on there is something to save
         stopped = self._asked_to_stop()
         end = train.steps if train.stop_after is None else min(train.steps, self._began + train.stop_after)
@@ -291,7 +342,8 @@ class Policy(TrainerCallback):  # type: ignore[misc]
             save = ties.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
         evaluate = step == train.steps or (not stopped and evaluation_due(train, step, ties.epoch_steps))
         control.should_evaluate, control.should_save = evaluate, save
-        control.should_log = save or evaluate or due(step, train.log_every)
+        skipped = ties.passing.guard is not None and bool(ties.passing.guard.skipped)  # whose samples the row names
+        control.should_log = save or evaluate or skipped or due(step, train.log_every)
         control.should_training_stop = final
         if save:
             self._saved_at = time.monotonic()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,10 @@ from recipe_core.files.documents import read_json
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.parallel import StepGivenUp
+from recipe_core.train.divergence import Guard, Returns, RollbackError
 from recipe_core.train.metrics.curves import Row
-from recipe_core.train.metrics.report import Report, log_line, warn
+from recipe_core.train.metrics.line import log_line
+from recipe_core.train.metrics.report import Report, warn
 from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
 from recipe_hf_finetune.checkpoint import STATE, TrainerFormat
@@ -36,6 +38,7 @@ from recipe_hf_finetune.results import metrics, predictions
 from recipe_hf_finetune.settings import settings, steps_per_epoch
 from recipe_hf_finetune.trainer.arguments import training_arguments
 from recipe_hf_finetune.trainer.fine_tuner import FineTuner, Ties, evaluation_due, loading
+from recipe_hf_finetune.trainer.passing import Passing, passed_steps
 
 FINISHED = "finished.json"
 MODEL = "model"
@@ -76,6 +79,8 @@ class Bench:
     """Makes the model's configuration anew: each model may change its own."""
     pace: Callable[[], Row] = dict
     """Columns about the ranks' speed, for each row of metrics."""
+    claim: Callable[[], None] = lambda: None
+    """See :class:`recipe_core.checkpoint.store.Checkpoints`."""
     group: Any = None
     """On a traced engine, the ranks that average their gradients; None where there is one."""
 
@@ -87,19 +92,43 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
         The content of ``finished.json`` of the leg; None if it has not come to its end. All ranks return the same.
     """
     job, engine = bench.job, bench.engine
+    to = job.train.resume_step if leg.first else None
+    if to is not None and _checkpoints(bench, leg, Trend()).return_to(to) and engine.rank == 0:
+        remove(leg.folder / FINISHED)  # the result of steps that are to be made again
     if (known := engine.broadcast(_finished(leg.folder, job.train.steps))) is not None:
         return known
+    returns = Returns()
+    while True:
+        try:
+            return _train(bench, leg, returns)
+        except RollbackError as error:
+            returns.note(error)
+        gc.collect()  # what the trainer held, before a new one begins
+
+
+def _train(bench: Bench, leg: Leg, returns: Returns) -> dict[str, Any] | None:
+    """See :func:`fine_tune`.
+
+    Raises:
+        RollbackError: a step diverged, and the run is to continue from an earlier checkpoint.
+    """
+    job, engine = bench.job, bench.engine
     trend = Trend()
     checkpoints = _checkpoints(bench, leg, trend)
+    returns.go_back(checkpoints, leg.folder)
     begin = _begin(job, leg, checkpoints)
-    step = 0 if begin is None else checkpoints.on_rank_0(lambda: Manifest.read(begin).step)
+    step, passed = (0, 0) if begin is None else checkpoints.on_rank_0(lambda: _position(begin))
+    passed = max(passed, returns.consumed_samples // job.train.global_batch - step)
     with ExitStack() as stack:
-        report = stack.enter_context(Report(engine.rank == 0, job.train.steps, log_line(job)))
+        report = stack.enter_context(Report(engine.rank == 0, job.train.steps, log_line(job, step)))
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
             trackers = Trackers(job.trackers, job.name, job.as_dict())
             record = stack.enter_context(Metrics(leg.folder, step, report.row, warn, trend, trackers)).write
-        trainer = _trainer(bench, leg, checkpoints, record, report, step)
+        guards = job.train.on_divergence != "stop"
+        guard = Guard.of(job.train, engine, leg.folder, step, checkpoints.way_out) if guards else None
+        passing = Passing(guard, passed, report.say)
+        trainer = stack.enter_context(_held(_trainer(bench, leg, checkpoints, record, report, step, passing)))
         if begin is not None:
             checkpoints.on_rank_0(lambda: classifier.require_same(begin, trainer.model.config))
         report.say(_opening(bench, leg, trainer.model))
@@ -114,14 +143,19 @@ def fine_tune(bench: Bench, leg: Leg) -> dict[str, Any] | None:
             step = trainer.state.global_step
         else:
             trainer._load_from_checkpoint(str(begin))
-        outcome = _finish(bench, leg, trainer) if step >= job.train.steps else None
-    _let_go(trainer)
-    return outcome
+        return _finish(bench, leg, trainer) if step >= job.train.steps else None
+
+
+def _position(checkpoint: Path) -> tuple[int, int]:
+    """Steps applied, and steps passed over."""
+    with loading(str(checkpoint), "the Trainer's state"):
+        return Manifest.read(checkpoint).step, passed_steps(checkpoint)
 
 
 def _trainer(
-    bench: Bench, leg: Leg, checkpoints: Checkpoints, record: Callable[[Row], None], report: Report, begun: int
-) -> FineTuner:
+    bench: Bench, leg: Leg, checkpoints: Checkpoints, record: Callable[[Row], None], report: Report, begun: int,
+    passing: Passing,
+) -> FineTuner:  # fmt: skip
     from transformers import DataCollatorWithPadding, default_data_collator
 
     job, train, encoded = bench.job, settings(bench.job.train), bench.encoded
@@ -135,7 +169,7 @@ def _trainer(
     due = 0 < begun < train.steps and evaluation_due(train, begun, epoch)
     ties = Ties(
         engine=bench.engine, train=train, checkpoints=checkpoints, stop=bench.stop, record=record,
-        advance=report.advance, pace=bench.pace, epoch_steps=epoch,
+        advance=report.advance, pace=bench.pace, epoch_steps=epoch, passing=passing,
         owes_evaluation=due and checkpoints.unevaluated(begun),
         measure=lambda logits, labels: metrics.measure(bench.corpus.task, logits, labels),
     )  # fmt: skip
@@ -148,7 +182,7 @@ def _trainer(
         ties=ties, model=cast(module, train.precision),
         args=training_arguments(job, bench.engine, leg.seed, leg.folder),
         train_dataset=encoded["train"], eval_dataset=encoded["validation"], processing_class=bench.tokenizer,
-        data_collator=default_data_collator if job.data.config.pad_to_max_length
+        data_collator=default_data_collator if job.data.config.pads(bench.engine.traced)
         else DataCollatorWithPadding(bench.tokenizer),
     )  # fmt: skip
 
@@ -158,14 +192,12 @@ def _checkpoints(bench: Bench, leg: Leg, trend: Trend) -> Checkpoints:
     form = job.checkpoint.build(job.checkpoint.config)
     return Checkpoints(
         leg.folder / "checkpoints", form, bench.side, job.train.keep, warn, keep_best=job.train.keep_best,
-        notes={"job.yaml": job.as_yaml()}, trend=trend,
+        notes={"job.yaml": job.as_yaml()}, trend=trend, claim=bench.claim,
     )  # fmt: skip
 
 
 def _begin(job: Job, leg: Leg, checkpoints: Checkpoints) -> Path | None:
     """The checkpoint to continue from: the newest of the folder, or the one that ``train.resume`` names."""
-    if (step := job.train.resume_step) is not None and leg.first:
-        checkpoints.return_to(step)
     newest, resume = checkpoints.newest(), job.train.resume
     if resume == "none" and newest is not None:
         raise CheckpointError(
@@ -240,12 +272,16 @@ def _opening(bench: Bench, leg: Leg, module: Any) -> str:
     )
 
 
-def _let_go(trainer: FineTuner) -> None:
-    """Drop what holds on to the model and to the process group, before either is needed again."""
+@contextmanager
+def _held(trainer: FineTuner) -> Iterator[FineTuner]:
+    """Drop what holds on to the model and to the process group at the end, before either is needed again."""
     from accelerate.state import AcceleratorState
 
-    trainer.accelerator.free_memory()
-    trainer.model = trainer.model_wrapped = trainer.optimizer = trainer.lr_scheduler = None
-    trainer.callback_handler.callbacks.clear()
-    AcceleratorState._reset_state(True)
-    gc.collect()
+    try:
+        yield trainer
+    finally:
+        trainer.accelerator.free_memory()
+        trainer.model = trainer.model_wrapped = trainer.optimizer = trainer.lr_scheduler = None
+        trainer.callback_handler.callbacks.clear()
+        AcceleratorState._reset_state(True)
+        gc.collect()

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from glob import escape
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recipe_core import load_or_build
-from recipe_core.files import require_space
+from recipe_core import DataError, load_or_build
+from recipe_core.files import remove, require_space
+from recipe_megatron_gpt.data.lengths import SMALL
+from recipe_megatron_gpt.data.mapped import Access, mapped
 
 VERSION = 1
 """Raise it when a change here or in recipe_index changes the order of samples: old files are then left alone."""
-SMALL = 100_000
-"""Entries below which an array is built faster than its file would be opened."""
+_DIGEST = 12
+"""Bytes of the hash in a file's name."""
 
 
 def cached_array(
-    cache: Path, name: str, made_from: list[Any], entries: int, build: Callable[[], NDArray[Any]]
-) -> NDArray[Any]:
+    cache: Path, name: str, made_from: list[Any], entries: int, build: Callable[[], NDArray[Any]],
+    access: Access = "random",
+) -> NDArray[Any]:  # fmt: skip
     """The array of ``build()``, memory mapped from ``cache`` unless it is small.
 
     Args:
@@ -31,24 +37,56 @@ def cached_array(
         made_from: everything that the array depends on, as plain data; a hash of it ends the file's name, so that
             other data or settings never meet an old file.
         entries: how many entries the array has, roughly.
+        access: the way in which it will be read.
 
     Raises:
+        DataError: there is too little main memory to build it.
         DiskError: the cache cannot be written.
     """
     if entries < SMALL:
         return build()
-    digest = blake2b(json.dumps([VERSION, name, made_from]).encode(), digest_size=12).hexdigest()
-    path = cache / f"{name}-{digest}.npy"
+    path = _path(cache, name, made_from)
 
     def save(part: Path) -> None:
-        array = build()
+        try:
+            array = build()
+        except MemoryError as error:
+            raise DataError(
+                f"{path}: the main memory is too small to build this index of {entries:,} entries ({error}); set "
+                "data.order=fast, whose indices are those of one epoch, or build it on a larger machine"
+            ) from error
         require_space(cache, array.nbytes, f"the index {path.name}")
         with part.open("wb") as out:
             np.save(out, array, allow_pickle=False)
 
-    return load_or_build(path, _map, save)
+    return load_or_build(path, partial(_map, access=access), save)
 
 
-def _map(path: Path) -> NDArray[Any]:
-    # A plain view: indexing the memmap class itself costs more than the reading.
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+def forget(cache: Path, name: str, made_from: list[Any]) -> None:
+    """Remove the array from ``cache``. Processes that have it mapped keep it; one that asks again builds it again."""
+    remove(_path(cache, name, made_from))
+
+
+def forget_others(cache: Path, name: str, made_from: list[Any]) -> None:
+    """Remove the arrays called ``name`` that were made from something else."""
+    kept = _path(cache, name, made_from)
+    for path in cache.glob(f"{escape(name)}-{'?' * 2 * _DIGEST}.npy"):
+        if path != kept:
+            remove(path)
+
+
+def _path(cache: Path, name: str, made_from: list[Any]) -> Path:
+    digest = blake2b(json.dumps([VERSION, name, made_from]).encode(), digest_size=_DIGEST).hexdigest()
+    return cache / f"{name}-{digest}.npy"
+
+
+def _map(path: Path, access: Access) -> NDArray[Any]:
+    with path.open("rb") as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError(f"{path}: of another version of NumPy's files")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        offset = file.tell()
+    flat = mapped(path, dtype, offset=offset, access=access)
+    if flat.size != prod(shape):
+        raise ValueError(f"{path}: {flat.size} entries, expected {prod(shape)}")
+    return flat.reshape(shape)

@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 import recipe_index
 from recipe_core import DataError
 from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.lengths import PERIOD, SURPLUS
 from recipe_megatron_gpt.data.order import Indices, Order, Part, fast, megatron
-
-PERIOD = 1 << 20
-"""After so many samples the order ``fast`` repeats its choice of files (never its samples)."""
-_SURPLUS = 0.005
-"""Samples that megatron-core builds of each file beyond those that it expects to draw (mid_level_dataset_surplus)."""
 
 
 class Blend:
@@ -33,7 +29,7 @@ class Blend:
             choices["source"], choices["sample"] = recipe_index.blending_index(shares, size)
             return choices
 
-        self._choices = cached_array(cache, "blend", [shares.tolist(), size], size, build)
+        self._choices = cached_array(cache, "blend", [shares.tolist(), size], size, build, access="any")
 
     @cached_property
     def counts(self) -> Indices:
@@ -84,7 +80,7 @@ def _megatron_blend(parts: Sequence[Part], weights: Sequence[float], requested: 
         return Blend([megatron(part, None) for part in parts], lengths, min(requested, sum(lengths)), cache)
     shares = normalised(weights)
     drawn = [ceil(requested * share) for share in shares]
-    orders = [megatron(part, ceil(count * (1 + _SURPLUS))) for part, count in zip(parts, drawn, strict=True)]
+    orders = [megatron(part, ceil(count * (1 + SURPLUS))) for part, count in zip(parts, drawn, strict=True)]
     return Blend(orders, shares, sum(drawn), cache)
 
 

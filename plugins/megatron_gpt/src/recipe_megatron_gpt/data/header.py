@@ -7,6 +7,7 @@ sequence numbers, the first 0), all little-endian. The .bin file holds nothing b
 
 from __future__ import annotations
 
+import shlex
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ LAYOUT = struct.Struct("<9sQBQQ")
 DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 WIDTHS = {"int32": 4, "uint16": 2}
 """The token types that training reads, and their bytes."""
+_OWN = {"own-1mb": 3e6, "own-10mb": 3e7, "own-100mb": float("inf")}
+"""The variants for a text of one's own, and the most bytes of it that each is recommended for."""
 _AGAIN = "copy or prepare the files again"
 
 
@@ -103,9 +106,27 @@ def _length(path: Path, other: Path) -> int:
         return path.stat().st_size
     if other.is_file():
         raise DataError(f"{path}: not found, though {other.name} is there; the two files belong together, {_AGAIN}")
-    if (folder := path.with_suffix("")).is_dir():
-        raise DataError(f"{folder}: there are no token files (.bin and .idx) in this folder; name another")
+    prefix = path.with_suffix("")
+    if prefix.is_file():
+        raise DataError(
+            f"{prefix}: is no pair of token files (.bin and .idx); a text becomes one by\n{own_text(prefix)}"
+        )
+    if prefix.is_dir():
+        raise DataError(f"{prefix}: there are no token files (.bin and .idx) in this folder; name another")
     raise DataError(
         f"{path}: not found, and {other.name} neither; data.files takes paths without their ending, "
         "relative ones from the current folder"
     )
+
+
+def own_text(path: Path) -> str:
+    """The lines that lead from the text ``path`` to a model that continues texts."""
+    variant = next(name for name, most in _OWN.items() if path.stat().st_size <= most)
+    folder = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}-tokens")
+    run = f"runs/{folder.name}"
+    lines = [
+        ["recipe", "prepare", "gpt_indexed", f"inputs={path}", f"output={folder}", "documents=blank_line"],
+        ["recipe", "run", f"megatron_gpt:{variant}", f"data.files={folder}", "--out", run],
+        ["recipe", "generate", run],
+    ]
+    return "\n".join(f"  {shlex.join(line)}" for line in lines)

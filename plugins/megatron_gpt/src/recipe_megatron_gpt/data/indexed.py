@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +18,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import recipe_index
 from recipe_core import DataError, atomic_file
-from recipe_megatron_gpt.data.header import DTYPES, LAYOUT, MAGIC, VERSION, bin_path, idx_path, read_header
+from recipe_megatron_gpt.data.arrays import cached_array, forget_others
+from recipe_megatron_gpt.data.header import DTYPES, LAYOUT, MAGIC, VERSION, Header, bin_path, idx_path, read_header
+from recipe_megatron_gpt.data.mapped import Access, mapped
+
+_DIGEST = 16
+"""Bytes of the digest of the sizes."""
 
 
 @dataclass(frozen=True)
@@ -30,42 +36,51 @@ class IndexedFile:
     sizes: NDArray[np.int32]
     """Tokens of each sequence: ``[sequences]``."""
     starts: NDArray[np.int64]
-    """Start of each sequence in ``tokens``: ``[sequences]``."""
-    documents: NDArray[np.int64]
-    """First sequence of each document, and the number of sequences: ``[documents + 1]``."""
+    """Start of each sequence in ``tokens``: ``[sequences]``. They follow each other without a gap."""
+    digest: str
+    """Hash of the sizes, on which alone every index over these files depends."""
 
     @classmethod
-    def open(cls, prefix: Path) -> IndexedFile:
+    def open(cls, prefix: Path, cache: Path | None = None, access: Access = "any") -> IndexedFile:
         """Map the two files and check them against each other.
+
+        Args:
+            prefix: their path without its ending.
+            cache: folder of this machine where sizes and starts of a large file are kept once they are checked. All
+                processes share them, and opening takes a time that does not depend on the number of sequences. A
+                changed .idx file is checked anew.
+            access: the way in which the tokens will be read.
 
         Raises:
             DataError: a file is missing, damaged, cut off, or of a token type that training does not read.
+            DiskError: the cache cannot be written.
         """
         header = read_header(prefix)
         idx, data = idx_path(prefix), bin_path(prefix)
         if not header.bin_bytes:
             raise DataError(f"{data}: is empty; prepare the files again from a text that is not")
-        try:
-            parsed = recipe_index.parse_idx(np.memmap(idx, dtype=np.uint8, mode="r"))
-        except ValueError as error:
-            raise DataError(f"{idx}: is damaged: {error}; copy or prepare the files again") from error
-        # The header's 34 bytes leave the arrays behind it unaligned. Compiled code wants aligned copies of two of them;
-        # the documents, which only messages need, stay in the file.
-        sizes = np.array(parsed.sizes)
-        starts = np.floor_divide(parsed.pointers, np.int64(header.width))
-        needed = header.width * int(sizes.sum(dtype=np.int64))
+        table = _table(header) if cache is None else _shared_table(header, cache)
+        digest, places = table[:_DIGEST], table[_DIGEST:]
+        starts, sizes = places[: 8 * header.sequences].view(np.int64), places[8 * header.sequences :].view(np.int32)
+        tokens = mapped(data, header.dtype, access=access)
+        file = cls(prefix, tokens, sizes, starts, digest.tobytes().hex())
+        needed = header.width * file.count(range(header.sequences))
         if needed > header.bin_bytes:
             raise DataError(
                 f"{data}: cut off after {header.bin_bytes:,} bytes; {idx.name} says that it holds {needed:,}; "
                 "copy or prepare the files again"
             )
-        tokens = np.memmap(data, dtype=header.dtype, mode="r", shape=(header.bin_bytes // header.width,))
-        return cls(prefix, np.asarray(tokens), sizes, starts, parsed.documents)
+        return file
 
     @cached_property
-    def digest(self) -> str:
-        """Hash of the sizes, on which alone every index over these files depends."""
-        return blake2b(self.sizes.data, digest_size=16).hexdigest()
+    def documents(self) -> NDArray[np.int64]:
+        """First sequence of each document, and the number of sequences: ``[documents + 1]``; read when it is needed."""
+        return _parsed(self.prefix).documents
+
+    def count(self, part: range) -> int:
+        """Tokens in the sequences of ``part``."""
+        last = part.stop - 1
+        return int(self.starts[last]) + int(self.sizes[last]) - int(self.starts[part.start]) if part else 0
 
     def sequence(self, number: int) -> NDArray[np.uint16] | NDArray[np.int32]:
         """Token ids of sequence ``number``: ``[size]``."""
@@ -74,6 +89,43 @@ class IndexedFile:
     def document_of(self, sequence: int) -> int:
         """Number of the document that ``sequence`` belongs to."""
         return int(np.searchsorted(self.documents, sequence, side="right")) - 1
+
+
+def _shared_table(header: Header, cache: Path) -> NDArray[np.uint8]:
+    """The table of :func:`_table`, built once per machine and state of the .idx file; an older state's is removed."""
+    idx = idx_path(header.prefix)
+    state = idx.stat()
+    made_from: list[Any] = [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+    made_from += [header.dtype, header.sequences, header.documents]
+    place = blake2b(os.fsencode(idx.absolute()), digest_size=6).hexdigest()
+    name = f"{header.prefix.name}-{place}-sequences"
+
+    def build() -> NDArray[np.uint8]:
+        forget_others(cache, name, made_from)
+        return _table(header)
+
+    return cached_array(cache, name, made_from, header.sequences, build)
+
+
+def _table(header: Header) -> NDArray[np.uint8]:
+    """Check the .idx file. The digest of its sizes, the starts and the sizes, one behind the other as bytes.
+
+    The header's 34 bytes leave the arrays of the file unaligned, and compiled code wants them aligned.
+    """
+    parsed = _parsed(header.prefix)
+    table = np.empty(_DIGEST + 12 * header.sequences, np.uint8)
+    starts, sizes = np.split(table[_DIGEST:], [8 * header.sequences])
+    np.floor_divide(parsed.pointers, np.int64(header.width), out=starts.view(np.int64))
+    sizes.view(np.int32)[:] = parsed.sizes
+    table[:_DIGEST] = np.frombuffer(blake2b(sizes.data, digest_size=_DIGEST).digest(), np.uint8)
+    return table
+
+
+def _parsed(prefix: Path) -> recipe_index.Idx:
+    try:
+        return recipe_index.parse_idx(mapped(idx_path(prefix), np.uint8, access="sequential"))
+    except ValueError as error:
+        raise DataError(f"{idx_path(prefix)}: is damaged: {error}; copy or prepare the files again") from error
 
 
 def best_dtype(vocabulary: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_core import DataError
-from recipe_core.data.prepare import Inspection, file_problems, read_manifest
+from recipe_core.data.prepare import Inspection, file_problems, read_manifest, without_hashes
 from recipe_megatron_gpt.data.corpus import TOKENIZER
 from recipe_megatron_gpt.data.header import bin_path, idx_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
@@ -40,7 +40,7 @@ class TokenData:
         Raises:
             DataError: the files are damaged, or there is no such tokenizer.
         """
-        file = IndexedFile.open(_prefix(path))
+        file = IndexedFile.open(_prefix(path), access="sequential")
         per_document = np.diff(_token_ends(file))
         facts = [
             ("documents", f"{per_document.size:,}"),
@@ -64,7 +64,7 @@ class TokenData:
     def verify(self, path: Path) -> list[str]:
         """Everything wrong with the files; they are read as a whole."""
         try:
-            file = IndexedFile.open(_prefix(path))
+            file = IndexedFile.open(_prefix(path), access="sequential")
         except DataError as error:
             return [str(error)]
         problems = list(_length_problems(file))
@@ -76,6 +76,10 @@ class TokenData:
         problems += file_problems(file.prefix.parent, manifest)
         problems += _id_problems(file, limit)
         return [*problems, *_count_problems(file, manifest)]
+
+    def unchecked(self, path: Path) -> str:
+        """Say that there are no hashes, where there are none."""
+        return without_hashes(_prefix(path).parent)
 
 
 def _prefix(path: Path) -> Path:

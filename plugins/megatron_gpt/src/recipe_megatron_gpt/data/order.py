@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 import recipe_index
 from recipe_core import ConfigError, DataError
-from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.arrays import cached_array, forget
 from recipe_megatron_gpt.data.header import bin_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
+from recipe_megatron_gpt.data.lengths import WindowSize, epochs_for, samples_of
+from recipe_megatron_gpt.data.mapped import prefetch
 
 Indices = NDArray[np.int64]
 
@@ -54,11 +56,11 @@ class Part:
     @cached_property
     def tokens(self) -> int:
         """Tokens in one epoch."""
-        return int(self.file.sizes[self.range.start : self.range.stop].sum(dtype=np.int64))
+        return self.file.count(self.range)
 
     def samples(self, epochs: int = 1) -> int:
         """Number of samples in ``epochs``; the last token is a label only."""
-        return max(0, (epochs * self.tokens - 1) // self.sequence)
+        return samples_of(self.tokens, self.sequence, epochs)
 
     def epochs(self, samples: int) -> int:
         """Fewest epochs that hold ``samples``.
@@ -69,9 +71,10 @@ class Part:
         if not self.tokens:
             raise DataError(
                 f"{bin_path(self.file.prefix)}: the split {self.split!r} gets {len(self.range)} of its "
-                f"{self.file.sizes.size} sequences and no token; give it a larger share in data.split, or more data"
+                f"{self.file.sizes.size} sequences and no token; give it a larger share in data.split, prepare a text "
+                "with documents=blank_line (a file without blank lines is one document), or give more data"
             )
-        return -(-(samples * self.sequence + 1) // self.tokens)
+        return epochs_for(samples, self.tokens, self.sequence)
 
 
 @dataclass(frozen=True)
@@ -131,13 +134,26 @@ class Windows:
 
 
 def fast(part: Part) -> Windows:
-    """Epoch after epoch, each in a new order; of a part that is shorter than a sample, as many at once as fill one."""
+    """Epoch after epoch, each in a new order; of a part that is shorter than a sample, as many at once as fill one.
+
+    Windows of training that lie behind are removed from the cache, but for the first, which every start opens.
+    """
     epochs = part.epochs(1)
     samples = part.samples(epochs)
+    kept_from = 1
+
+    def keys(number: int) -> Keys:
+        mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
+        return Keys(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
 
     def window(number: int) -> Window:
-        mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
-        return _window(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
+        nonlocal kept_from
+        # Evaluations begin again at the first window, and so come back to all of theirs.
+        while part.split == "train" and kept_from < number - 1:
+            for name in keys(kept_from).made_from:
+                forget(part.cache, *keys(kept_from).key(name))
+            kept_from += 1
+        return _window(keys(number))
 
     return Windows(samples, window)
 
@@ -164,35 +180,61 @@ def megatron(part: Part, requested: int | None) -> Windows:
         before = part.samples(epochs - 1)
         if requested - before < int(0.80 * part.samples()):
             separate = before
-    whole = _window(part, epochs, samples, separate, part.seed, megatron=True)
+    whole = _window(Keys(part, epochs, samples, separate, part.seed, megatron=True))
     return Windows(samples, lambda number: whole)
 
 
-def _window(part: Part, epochs: int, samples: int, separate: int, seed: int, *, megatron: bool) -> Window:
-    """Build or map the three arrays; the first ``separate`` samples are shuffled apart from the rest."""
-    made_from = [part.file.digest, part.range.start, part.range.stop, epochs, separate < samples, seed, megatron]
+@dataclass(frozen=True)
+class Keys:
+    """The parts of a window; the first ``separate`` samples are shuffled apart from the rest."""
 
-    def array(name: str, entries: int, build: Callable[[], NDArray[Any]], *more: int) -> NDArray[Any]:
-        label = f"{part.file.prefix.name}-{part.split}-{name}"
-        return cached_array(part.cache, label, [*made_from, *more], entries, build)
+    part: Part
+    epochs: int
+    samples: int
+    separate: int
+    seed: int
+    megatron: bool
+
+    @property
+    def made_from(self) -> dict[str, list[Any]]:
+        """The sources of each array of the window, by its name."""
+        part = self.part
+        all_of = [part.file.digest, part.range.start, part.range.stop, self.epochs, self.separate < self.samples]
+        all_of += [self.seed, self.megatron]
+        return {
+            "order": all_of,
+            "cuts": [*all_of, part.sequence, self.samples],
+            "shuffle": [*all_of, self.separate, self.samples],
+        }
+
+    def key(self, name: str) -> tuple[str, list[Any]]:
+        """Name and origin of an array, as the cache takes them."""
+        return f"{self.part.file.prefix.name}-{self.part.split}-{name}", self.made_from[name]
+
+
+def _window(keys: Keys) -> Window:
+    """Build or map the three arrays."""
+    part, epochs, separate, samples = keys.part, keys.epochs, keys.separate, keys.samples
 
     def documents() -> NDArray[np.int32]:
         exposed = np.arange(part.range.start, part.range.stop, dtype=np.int32)
-        return recipe_index.document_order(exposed, epochs, seed, separate < samples, megatron)
+        return recipe_index.document_order(exposed, epochs, keys.seed, separate < samples, keys.megatron)
 
     def cuts() -> NDArray[Any]:
+        prefetch(part.file.sizes)
         return recipe_index.sample_index(part.file.sizes, order, part.sequence, samples)
 
     def shuffle() -> NDArray[Any]:
         # Megatron's one generator has shuffled the sequences before it shuffles the samples.
         count = len(part.range)
         drawn = [(epochs - 1) * count, count] if separate < samples else [epochs * count]
-        return recipe_index.shuffle_index(separate, samples, seed, megatron, drawn)
+        return recipe_index.shuffle_index(separate, samples, keys.seed, keys.megatron, drawn)
 
-    order = array("order", epochs * len(part.range), documents)
+    entries = {name: count for name, (count, _) in WindowSize(len(part.range), epochs, samples).arrays.items()}
+    order = cached_array(part.cache, *keys.key("order"), entries["order"], documents)
     return Window(
         part,
         order,
-        array("cuts", 2 * samples, cuts, part.sequence, samples),
-        array("shuffle", samples, shuffle, separate, samples),
+        cached_array(part.cache, *keys.key("cuts"), entries["cuts"], cuts),
+        cached_array(part.cache, *keys.key("shuffle"), entries["shuffle"], shuffle, access="any"),
     )

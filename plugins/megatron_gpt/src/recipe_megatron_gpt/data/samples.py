@@ -31,7 +31,8 @@ class GptSamples:
         self._config = config
         self._run = run
         self._sources = parse(config.files) or [TokenFiles(corpus.prepare(run.cache, config.vocabulary), None)]
-        self._files = [IndexedFile.open(source.prefix) for source in self._sources]
+        self._cache = run.cache / "gpt_indexed"
+        self._files = [IndexedFile.open(source.prefix, self._cache, access="random") for source in self._sources]
         self._orders: dict[str, Order] = {}
         # What is wrong with a split should show before the first step, not at the first evaluation.
         for split in ("train", "valid") if run.train.eval_every else ("train",):
@@ -56,7 +57,7 @@ class GptSamples:
 
     def _build_order(self, split: str) -> Order:
         config, run = self._config, self._run
-        cache, seed = run.cache / "gpt_indexed", run.train.seed
+        cache, seed = self._cache, run.train.seed
         limit = np.iinfo(np.int32).max if run.vocabulary is None else run.vocabulary
         parts = []
         for source, file in zip(self._sources, self._files, strict=True):

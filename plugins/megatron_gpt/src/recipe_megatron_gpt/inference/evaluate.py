@@ -38,8 +38,8 @@ class Stream:
 
 
 def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
-    """``tokens`` (predicted ones), ``loss`` (nats a token), ``perplexity`` and, with a tokenizer, ``bits_per_byte``;
-    see :attr:`recipe_core.Model.evaluate`.
+    """``tokens`` (predicted ones), ``loss`` (nats a token), ``perplexity`` and, with a tokenizer, ``bits_per_byte`` and
+    the ``bytes`` of the predicted tokens; see :attr:`recipe_core.Model.evaluate`.
 
     Raises:
         ConfigError: the data or a tokenizer is not known, or a setting does not fit the model.
@@ -63,7 +63,9 @@ def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
     total, count = summed_loss(trained.module, torch.from_numpy(stream.ids), window, stride, options.batch or BATCH)
     loss = total / count
     values = {"data": stream.name, "tokens": count, "loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-    return {**values, "bits_per_byte": total / math.log(2) / stream.size} if stream.size else values
+    return (
+        {**values, "bits_per_byte": total / math.log(2) / stream.size, "bytes": stream.size} if stream.size else values
+    )
 
 
 @torch.inference_mode()

@@ -48,8 +48,8 @@ class GptModel(nn.Module):
     def __init__(self, config: Gpt) -> None:
         super().__init__()
         self.config = config
-        self.tokens = nn.Embedding(config.vocabulary, config.hidden)
-        self.positions = nn.Embedding(config.positions, config.hidden)
+        self.tokens = _embedding(config.vocabulary, config.hidden)
+        self.positions = _embedding(config.positions, config.hidden)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
 
@@ -95,6 +95,13 @@ class GptModel(nn.Module):
             return torch.zeros(shape, device="cpu") if name.endswith("bias") else torch.ones(shape, device="cpu")
         adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
         return normal_of(name, shape, self.config.init_std / (math.sqrt(2 * self.config.layers) if adds else 1.0))
+
+
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    """An embedding without values: to draw them on the meta device, PyTorch imports torch.compile, for a second."""
+    values = torch.empty(rows, width)
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(values, freeze=False)
+    return embedding
 
 
 class Block(nn.Module):

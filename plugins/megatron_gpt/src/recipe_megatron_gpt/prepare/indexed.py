@@ -90,10 +90,9 @@ def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: 
     path = output.folder / TOKENIZER
     if any("trained" in entry for entry in output.done):
         return path.read_text(encoding="utf-8")
-    assert settings.vocab_size is not None  # the settings class sees to it
     total = sum(source.size for source in sources)
     with Progress("tokenizer", total) as progress:
-        tokenizer = train_tokenizer(_spread(settings, sources, total, progress), settings.vocab_size)
+        tokenizer = train_tokenizer(_spread(settings, sources, total, progress), settings.trained_size)
     if settings.append_eod:
         end_of_document(tokenizer, settings.eod)
     content: str = tokenizer.to_str(pretty=True)

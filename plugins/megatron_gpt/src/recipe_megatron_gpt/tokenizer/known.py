@@ -36,14 +36,16 @@ class KnownTokenizer:
         return best_dtype(self.entries if self.size <= _NARROW else self.size)
 
 
-def known(content: str, eod: str | None) -> KnownTokenizer:
+def known(content: str, eod: str | None, source: str = "the vocabulary") -> KnownTokenizer:
     """The tokenizer of a tokenizer.json with this content, documents ending with the token ``eod``.
+
+    ``source`` says in a message where it is from.
 
     Raises:
         ConfigError: it has no such token.
     """
     tokenizer = load_tokenizer(content)
-    end = None if eod is None else end_of_document(tokenizer, eod)
+    end = None if eod is None else end_of_document(tokenizer, eod, source)
     return KnownTokenizer(content, size(tokenizer), tokenizer.get_vocab_size(), end)
 
 
@@ -61,6 +63,6 @@ def given(path: Path, eod: str | None) -> KnownTokenizer:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
     if entry := recall(key):
         return KnownTokenizer(entry.data.decode(), **entry.facts)
-    facts = known(content_of(read_vocabulary(path)), eod)
+    facts = known(content_of(read_vocabulary(path)), eod, str(path))
     remember(key, {"size": facts.size, "entries": facts.entries, "end": facts.end}, facts.content.encode())
     return facts

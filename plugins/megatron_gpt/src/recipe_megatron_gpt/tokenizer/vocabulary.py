@@ -29,13 +29,14 @@ def read_vocabulary(path: Path) -> Tokenizer:
     Raises:
         DataError: a file is missing, damaged, or no tokenizer.
     """
-    path = files_of(path)[0]
+    path, *others = files_of(path)
     try:
         tokenizer = _read(path)
     except DataError:
         raise
     except Exception as error:  # the library raises Exception itself
-        raise DataError(f"{path}: is no tokenizer that the library tokenizers reads ({error})") from error
+        named = " and ".join([str(path), *(other.name for other in others)])
+        raise DataError(f"{named}: is no tokenizer that the library tokenizers reads ({error})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -126,8 +127,8 @@ def size(tokenizer: Tokenizer) -> int:
     return max(tokens, *(number + 1 for number in tokenizer.get_vocab().values()))
 
 
-def end_of_document(tokenizer: Tokenizer, token: str) -> int:
-    """The id of ``token``.
+def end_of_document(tokenizer: Tokenizer, token: str, source: str = "the vocabulary") -> int:
+    """The id of ``token`` in the vocabulary of ``source``.
 
     Raises:
         ConfigError: the vocabulary has no such token.
@@ -137,7 +138,7 @@ def end_of_document(tokenizer: Tokenizer, token: str) -> int:
         has = list(_known_ends(tokenizer))
         instead = f"set eod={has[0]}, which it has" if has else "set eod=... to one that it has"
         raise ConfigError(
-            f"eod: the vocabulary has no token {token!r}, which is to end each document; {instead}, or append_eod=false"
+            f"eod: {source} has no token {token!r}, which is to end each document; {instead}, or append_eod=false"
         )
     return number
 

@@ -1,0 +1,155 @@
+"""The default runs over seeds and precisions: does what a recipe shows hang on luck?
+
+For every recipe, precision and seed the default run is made; of hf_finetune, which begins with bert_dp's model, the run
+of the same precision and seed is fine-tuned, from it and from random weights. The table says mean and spread (the
+smallest and the largest) of what is measured, and for hf_finetune of the lead: accuracy from the trained model minus
+that from random weights.
+
+Precisions: ``fp32``; ``bf16_mixed``, as this processor does it; and ``emulated``, bf16_mixed with products rounded as a
+processor with bf16 instructions rounds them, for machines without (:mod:`emulated/bf16_products.py`). Without such
+instructions bf16_mixed multiplies in fp32: the same arithmetic as fp32.
+
+A case takes minutes. Finished ones are kept in results/defaults.json and their runs in --out: the same line goes on
+with what is missing. ``--name`` and ``--set`` measure other settings of hf_finetune beside the default's, on the same
+trained models.
+
+    python benchmarks/defaults --out runs/defaults --seeds 1 2 3 4 5
+    python benchmarks/defaults --out runs/defaults --recipes hf_finetune --name before --set train.epochs=2
+    python benchmarks/defaults --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import common  # noqa: E402  # which lies beside this folder
+
+RECIPES = ("bert_dp", "hf_finetune", "megatron_gpt", "bert_tp")
+PRECISIONS = ("fp32", "bf16_mixed", "emulated")
+SHOWN = {
+    "bert_dp": {"val_mlm_loss": 1.0, "val_nsp_accuracy": 100.0},
+    "bert_tp": {"val_mlm_loss": 1.0, "val_nsp_accuracy": 100.0},
+    "megatron_gpt": {"val_loss": 1.0},
+    "hf_finetune": {"trained": 100.0, "random": 100.0, "lead": 100.0},
+}
+"""What is shown of each recipe, and by how much it is multiplied."""
+
+
+def main() -> None:
+    """Run what is missing, one case after the other, and print the table."""
+    asked = _arguments()
+    if asked.table:
+        print(table(common.read("defaults")["cases"]))
+        return
+    for recipe, precision, seed in _cases(asked):
+        key = "/".join([recipe if recipe != "hf_finetune" else f"hf_finetune ({asked.name})", precision, str(seed)])
+        if key in common.read("defaults").get("cases", {}):
+            continue
+        found = (
+            _hf_finetune(asked, precision, seed) if recipe == "hf_finetune" else _run(asked, recipe, precision, seed)
+        )
+        _store(key, found)
+        print(key, json.dumps(found), flush=True)
+    print(table(common.read("defaults")["cases"]))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/defaults"), help="folder of the runs")
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS[:2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--name", default="default", help="name of these settings of hf_finetune")
+    parser.add_argument("--set", nargs="+", default=[], metavar="WORD", help="settings of hf_finetune: train.epochs=2")
+    parser.add_argument("--table", action="store_true", help="print what is known, and run nothing")
+    return parser.parse_args()
+
+
+def _cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    for seed in asked.seeds:
+        for precision in asked.precisions:
+            for recipe in asked.recipes:
+                yield recipe, precision, seed
+
+
+def _run(asked: argparse.Namespace, recipe: str, precision: str, seed: int) -> dict[str, float]:
+    """The final losses of a pre-training."""
+    results = _recipe(asked.out / f"{recipe}-{precision}-{seed}", precision, recipe, f"train.seed={seed}")
+    return {name: results[name] for name in SHOWN[recipe]}
+
+
+def _hf_finetune(asked: argparse.Namespace, precision: str, seed: int) -> dict[str, float]:
+    """Accuracies from the trained model of this precision and seed, and from random weights."""
+    _run(asked, "bert_dp", precision, seed)
+    source = asked.out / f"bert_dp-{precision}-{seed}"
+    out = asked.out / f"hf_finetune-{asked.name}-{precision}-{seed}"
+    words = (f"model.source={source}", f"train.seed={seed}", *asked.set)
+    results = _recipe(out, precision, "hf_finetune", *words)
+    trained, random = (results[part]["accuracy"]["mean"] for part in ("over_seeds", "random_start"))
+    return {"trained": trained, "random": random, "lead": trained - random}
+
+
+def _recipe(out: Path, precision: str, recipe: str, *words: str) -> dict[str, Any]:
+    """results.json of the run in ``out``, which is made, or continued, unless it is finished."""
+    path = out / "results.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not found or found["step"] < found["steps"] or (recipe == "hf_finetune" and "random_start" not in found):
+        kind = "fp32" if precision == "fp32" else "bf16_mixed"
+        line = [sys.executable, "-m", "recipe_core.cli", "run", recipe, *words, f"train.precision={kind}", "--out"]
+        env = dict(os.environ)
+        if precision == "emulated":
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE / "emulated"), env.get("PYTHONPATH")]))
+        done = subprocess.run([*line, str(out)], env=env, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join([*line, str(out)])}: exit code {done.returncode}")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    result: dict[str, Any] = found
+    return result
+
+
+def _store(key: str, found: dict[str, float]) -> None:
+    from recipe_core.engine.precision import multiplies_bf16
+
+    written = {
+        "what": "what the default runs come to, by recipe, precision and seed",
+        "processor": f"{common.processor()}, {'with' if multiplies_bf16('cpu') else 'without'} bf16 instructions",
+        "versions": common.versions("torch", "transformers"),
+        "cases": {key: {name: round(value, 4) for name, value in found.items()}},
+    }
+    common.write("defaults", common.with_earlier("defaults", written, ["cases"]))
+
+
+def table(cases: dict[str, dict[str, float]]) -> str:
+    """Mean and spread over the seeds, a line for each recipe and precision."""
+    groups: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for key, values in cases.items():
+        recipe, precision, _ = key.split("/")
+        groups.setdefault((recipe, precision), []).append(values)
+    lines = ["| recipe | precision | seeds | |", "|---|---|---|---|"]
+    for (recipe, precision), found in sorted(groups.items()):
+        shown = SHOWN[recipe.split(" ")[0]]
+        texts = (f"{name} {_spread((one[name] for one in found), scale)}" for name, scale in shown.items())
+        lines.append(f"| {recipe} | {precision} | {len(found)} | {', '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def _spread(values: Iterable[float], scale: float) -> str:
+    numbers = [scale * value for value in values]
+    digits = 1 if scale > 1 else 3
+    mean, least, most = (f"{number:.{digits}f}" for number in (statistics.fmean(numbers), min(numbers), max(numbers)))
+    return f"{mean} ({least} to {most})"
+
+
+if __name__ == "__main__":
+    main()

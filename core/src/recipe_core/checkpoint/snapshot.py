@@ -1,0 +1,88 @@
+"""A state that is saved while training goes on, without a copy of all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Condition
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from recipe_core.checkpoint.lazy import Lazy, mapped
+from recipe_core.engine.memory import available_memory
+from recipe_core.errors import CheckpointError
+
+
+class Snapshot:
+    """The trained tensors of a state, read where they are until the optimizer is about to change them.
+
+    Forward and backward change no weight and no state of the optimizer. So a thread that writes them copies one at a
+    time, while the next step computes; :meth:`settle` ends that before the update. Other tensors (buffers, which
+    forward may change) are no part of it.
+
+    Args:
+        state: nested; see :mod:`recipe_core.checkpoint.lazy`.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        tensors = _trained(state)
+        times = Counter(map(id, tensors))
+        self._live = {number: tensor for number, tensor in enumerate(tensors) if times[id(tensor)] == 1}
+        self._versions = {number: tensor._version for number, tensor in self._live.items()}
+        self._numbers = {id(tensor): number for number, tensor in self._live.items()}
+        self._copies: dict[int, Tensor] = {}
+        self._changed = Condition()
+
+    def lazy(self, state: Any) -> Any:
+        """``state`` with a :class:`Lazy` in the place of each tensor that is read later; each can be read once."""
+
+        def leaf(value: Any) -> Any:
+            number = self._numbers.get(id(value))
+            return value if number is None else Lazy(value.shape, value.dtype, partial(self._read, number))
+
+        return mapped(state, leaf)
+
+    def _read(self, number: int) -> Tensor:
+        with self._changed:
+            live = self._live.pop(number, None)
+            value = self._copies.pop(number) if live is None else self._copy(number, live)
+            self._changed.notify_all()
+        return value
+
+    def _copy(self, number: int, live: Tensor) -> Tensor:
+        if live._version != self._versions[number]:
+            raise CheckpointError(
+                f"a trained tensor of shape {list(live.shape)} was changed while it was being saved, and not by the "
+                "optimizer's step; save at once (checkpoint=single), or have the optimizer change it"
+            )
+        return live.detach().clone()
+
+    def settle(self, over: Callable[[], bool], memory: Callable[[], int | None] = available_memory) -> None:
+        """Copy what was not read yet, or wait until it is, where the copies would not fit into memory.
+
+        Args:
+            over: True when nobody reads any more.
+            memory: bytes that can be had; None where nobody knows.
+
+        Raises:
+            CheckpointError: something changed a tensor before.
+        """
+        with self._changed:
+            needed, free = sum(tensor.nbytes for tensor in self._live.values()), memory() if self._live else None
+            while self._live and free is not None and needed > free / 2 and not over():
+                self._changed.wait(0.1)
+            live, self._live = self._live, {}
+            self._copies |= {number: self._copy(number, tensor) for number, tensor in live.items() if not over()}
+
+
+def _trained(state: Mapping[str, Any]) -> list[Tensor]:
+    """The weights that have states of the optimizer, and these, of those that are whole in this process's memory."""
+    moments = state.get("optimizer", {}).get("state", {})
+    weights = [tensor for name, tensor in state.get("model", {}).items() if name in moments]
+    tensors: list[Tensor] = []
+    mapped([weights, moments], lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
+    return [tensor for tensor in tensors if tensor.device == torch.device("cpu") and not isinstance(tensor, DTensor)]

@@ -1,0 +1,50 @@
+"""The command ``recipe report``. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipe_core.cli.paths import LocalPath
+
+if TYPE_CHECKING:
+    from recipe_core.hooks.registry import Registry
+
+PAGE = Path("report.html")
+
+
+def add_report_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
+    """Add the command to ``group``; ``debug`` decorates it, ``registry`` loads the plugins."""
+
+    @group.command()
+    @click.argument("runs", nargs=-1, required=True, type=LocalPath(path_type=Path), metavar="RUN...")
+    @click.option("--html", is_flag=True, help="A page for a browser; the same without this word.")
+    @click.option(
+        "--out",
+        type=LocalPath(path_type=Path, dir_okay=False),
+        default=PAGE,
+        metavar="FILE",
+        help=f"The page (default: {PAGE}).",
+    )
+    @debug
+    def report(runs: tuple[Path, ...], html: bool, out: Path) -> None:
+        """Write runs as a page for a browser.
+
+        It has the curves of all runs over each other, how each ended, speed, settings and what the model wrote, in one
+        file that needs no network. RUN is a run folder, or that of several runs of `recipe submit --array`. On the
+        terminal, `recipe compare` and `recipe status` show the same.
+        """
+        from recipe_core.cli.cluster.status import runs_in
+        from recipe_core.cli.compare.report import page
+        from recipe_core.cli.compare.report.runs import read_runs
+
+        found = read_runs(registry(), [folder for run in runs for folder in runs_in(run)])
+        for run in found:
+            for note in run.notes:
+                click.echo(f"recipe report: {note}", err=True)
+        page.write(found, out)
+        count = f"{len(found)} run{'s' * (len(found) > 1)}"
+        click.echo(f"{out}: {count}, {out.stat().st_size / 1e6:.1f} MB; open it in a browser")

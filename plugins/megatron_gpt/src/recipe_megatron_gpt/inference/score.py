@@ -1,0 +1,34 @@
+"""``recipe eval --tasks``: a GPT as a function of token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from recipe_core import ConfigError, Evaluation, Scorer, TrainedModel
+from recipe_megatron_gpt.inference.tokens import require_text, window_of
+
+
+def score(trained: TrainedModel, options: Evaluation) -> Scorer:
+    """See :attr:`recipe_core.Model.score`.
+
+    Raises:
+        ConfigError: an option has no meaning for tasks, no tokenizer is known, or the window is too long.
+        CheckpointError: the weights cannot be read.
+    """
+    options.require_only(trained.model.spec.name, "window", "limit", "batch", "tokenizer")
+    text, window = require_text(trained, options.tokenizer), window_of(trained, options.window)
+    vocabulary, end = int(trained.model.config.vocabulary), text.end
+    if end is None or end >= vocabulary:
+        raise ConfigError(
+            f"{text.where}: no token that ends a document is known, which stands before the first one of a text; name "
+            "another tokenizer: --tokenizer PATH"
+        )
+    module: Any = trained.module
+
+    def logits(ids: Tensor) -> Tensor:
+        output: Tensor = module({"tokens": ids})
+        return output
+
+    return Scorer(encode=lambda one: text.encode(one, vocabulary), first=end, window=window, logits=logits)

@@ -1,0 +1,49 @@
+"""GPT's blocks under ``train.compile`` on a device that is no CPU: one graph for all layers, without a break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from recipe_core.cli.check import checked_job
+from recipe_core.hooks.registry import load
+from recipe_core.testing.compiling import Traced, traced
+from recipe_core.train.compiling import compile_blocks
+from recipe_megatron_gpt.model.gpt import build
+from recipe_megatron_gpt.settings import Gpt
+
+WORDS = (
+    "train.compile=true", "train.precision=fp32", "train.steps=3", "train.eval_every=2", "train.eval_samples=4",
+    "model.layers=4",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [
+    ("model.dropout=0.1", "model.attention_dropout=0.1"),
+    ("train.activation_checkpointing=true",),  # without dropout, whose states have no kernel on meta
+])  # fmt: skip
+def test_all_layers_are_one_graph_without_breaks(words: tuple[str, ...], tmp_path: Path) -> None:
+    job = checked_job(load(), "megatron_gpt:tiny", (*WORDS, *words), 1, tmp_path)
+    assert traced(job, tmp_path / "run") == Traced(graphs=2)  # of training and of evaluation
+
+
+def test_compiled_blocks_compute_the_same_and_keep_their_names() -> None:
+    config = Gpt(layers=3, hidden=32, heads=2, positions=16, vocabulary=64, dropout=0.0, attention_dropout=0.0)
+    ids = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
+    batch = {"tokens": ids, "labels": ids.roll(-1, 1)}
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(1)
+        module, loss = build(config)
+        names = [list(module.state_dict()), str(module)]
+        if compiled:
+            compile_blocks(module, "blocks.*", {"backend": "aot_eager"})
+        assert [list(module.state_dict()), str(module)] == names
+        value = loss(module(batch), batch)["loss"]
+        value.backward()  # type: ignore[no-untyped-call]
+        found.append([value.detach(), *(p.grad for p in module.parameters())])
+    torch._dynamo.reset()
+    for eager, one in zip(*found, strict=True):  # attention is another kernel in a graph
+        torch.testing.assert_close(one, eager, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,213 @@
+"""The commands of the documentation, run page by page in a folder that holds what the page supposes, made small.
+
+Runs take the variant ``tiny`` and few steps in the place of those on the page; what only looks (ls, show, check,
+doctor) runs as it stands. Commands for several machines, a hub, or a package that is not installed are left to
+docs/check.py, which parses every command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("README.md", "core/*.md", "csrc/*.md", "plugins/*/*.md", "docs/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+LOOKS = {"ls", "show", "check", "doctor"}
+ANSWERS = {"check": {0, 2}, "doctor": {0, 1}}
+"""Exit codes of commands that say whether something fits or works here."""
+SMALL = {
+    r"((?:model\.recipe=)?)(megatron_gpt|bert_dp|bert_tp|hf_finetune)(:(small|base|large\S*|6\.7b\S*))?": r"\1\2:tiny",
+    r"hf_finetune:mrpc": "hf_finetune:tiny data.task=mrpc",
+    r"train\.steps=2400": "train.steps=16",
+    r"train\.stop_after=100": "train.stop_after=4",
+    r"train\.save_every=50": "train.save_every=2",
+    r"train\.global_batch=24576": "train.global_batch=16",
+    r"train\.seeds=5": "train.seeds=2",
+    r"(.*)step-1300": r"\1step-8",
+    r"sequence=512": "sequence=64",
+    r"max_predictions=80": "max_predictions=10",
+    r"8": "2",
+}
+"""Words of a command that take long, as patterns, and what runs in their place."""
+SHARDS = "sequence=64 max_predictions=10"
+"""As long as the model of ``bert_dp:tiny`` takes them."""
+PARSED = {
+    "precompile": "a device that compiles",
+    "torchrun": "several machines",
+    "srun": "several machines",
+    "sst2": "a hub",
+}
+"""Words of lines that cannot run here, and what they need."""
+
+
+def lines(page: Path) -> list[str]:
+    """The lines of the page's shell commands that call ``recipe``."""
+    blocks = re.findall(r"^```(?:bash|console|sh|shell)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    text = "\n".join(blocks).replace("\\\n", " ")
+    return [line.removeprefix("$ ") for line in text.splitlines() if "recipe" in shlex.split(line, comments=True)]
+
+
+def needs(line: str) -> str:
+    """The need of a line that is not here; empty where it can run."""
+    for word, need in PARSED.items():
+        if word in line:
+            return need
+    if "engine=xla" in line and find_spec("torch_xla") is None:
+        return "torch-xla"
+    installed = {entry.name for entry in entry_points(group="recipe.plugins")}
+    return "the example of a plugin" if "run counting" in line and "counting" not in installed else ""
+
+
+def small(line: str) -> str:
+    """The call of ``recipe`` in a line, as it runs here."""
+    words = shlex.split(line, comments=True)
+    words = words[words.index("recipe") + 1 :]
+    if words[0] in LOOKS and ">" not in words:
+        return shlex.join(words)
+    for pattern, change in SMALL.items():
+        words = [new for word in words for new in re.sub(rf"^{pattern}$", change, word).split(" ") if new or word == ""]
+    if words[0] == "prepare" and "bert_hdf5" in words and "sequence=64" not in words:
+        words += SHARDS.split()
+    if words[0] == "run" and "bert_tp:tiny" in words and "--processes" not in words:
+        words += ["--processes", "2"]
+    return shlex.join(words).replace(" '>' ", " > ")
+
+
+def recipe(folder: Path, command: str) -> None:
+    """Run ``recipe COMMAND`` in ``folder``."""
+    words, _, target = command.partition(" > ")
+    done = subprocess.run(
+        [sys.executable, "-m", "recipe_core.cli", *shlex.split(words)], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    answered = done.returncode in ANSWERS.get(words.split(" ")[0], {0}) and "Traceback" not in done.stderr
+    assert answered, f"recipe {command}\n{done.stdout}{done.stderr}"
+    if target:
+        (folder / target).write_text(done.stdout, encoding="utf-8")
+
+
+def write_text_files(folder: Path) -> None:
+    """A dump, JSON lines, tokenizers, and pairs of sentences, as the pages name them."""
+    import pydoc_data.topics
+
+    articles = [" ".join(text.split()) for text in pydoc_data.topics.topics.values()][:40]
+    pages = "".join(
+        f"<page><title>Topic {i}</title><ns>0</ns><id>{i}</id>"
+        f"<revision><id>{i}</id><text>{text}</text></revision></page>"
+        for i, text in enumerate(re.sub("[<&>{}|=*#:;'\\[\\]]", " ", article) for article in articles)
+    )
+    import bz2
+
+    dump = bz2.compress(f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">{pages}</mediawiki>'.encode())
+    (folder / "dump").mkdir()
+    for path in (folder / "dump" / "enwiki.xml.bz2", folder / "enwiki.xml.bz2"):
+        path.write_bytes(dump)
+    (folder / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in articles))
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *'.,()-_`"/!?', *letters, *(f"##{c}" for c in letters)]
+    pieces += [f"[unused{i}]" for i in range(1000 - len(pieces))]
+    (folder / "bert").mkdir()
+    for path in (folder / "vocab.txt", folder / "bert" / "vocab.txt"):
+        path.write_text("\n".join(pieces) + "\n")
+    (folder / "bert" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    write_byte_tokenizer(folder / "gpt2")
+    pairs = [("The cat sat on the mat.", "A cat was sitting on the mat.", 1), ("It rains.", "He sold two cars.", 0)]
+    rows = [f"{label}\t{i}\t{i + 1}\t{a}\t{b}\n" for i in range(16) for a, b, label in pairs]
+    (folder / "mrpc").mkdir()
+    for part in ("train", "test"):
+        heading = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+        (folder / "mrpc" / f"msr_paraphrase_{part}.txt").write_text(heading + "".join(rows), encoding="utf-8")
+    table = "title,body,text,kind\n" + "".join(f"{a},{b},{a},{['no', 'yes'][c]}\n" for a, b, c in pairs * 16)
+    for name in ("train.csv", "dev.csv", "a.csv", "b.csv"):
+        (folder / name).write_text(table)
+
+
+def write_byte_tokenizer(folder: Path) -> None:
+    """GPT-2's two files without a merge: every byte is a token."""
+    folder.mkdir()
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [256 + i for i in range(256 - len(printable))]
+    tokens = {chr(code): i for i, code in enumerate([*printable, *others])}
+    (folder / "vocab.json").write_text(json.dumps({**tokens, "<|endoftext|>": 256}, ensure_ascii=False), "utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every file, run and checkpoint that a page supposes."""
+    folder = tmp_path_factory.mktemp("world")
+    write_text_files(folder)
+    for command in (
+        "prepare gpt_indexed inputs=notes.jsonl tokenizer=gpt2/ output=data/wiki",
+        "prepare gpt_indexed inputs=notes.jsonl tokenizer=gpt2/ output=data/books",
+        f"prepare bert_hdf5 inputs=enwiki.xml.bz2 vocabulary=vocab.txt output=data/phase1 {SHARDS}",
+        "prepare bert_packed inputs=data/phase1 output=data/phase2-packed",
+        "run megatron_gpt:tiny --out runs/gpt",
+        "run bert_dp:tiny data.files=data/phase1 --out runs/bert",
+        "convert runs/bert scripts --to neuron_bert",
+        "convert runs/gpt shards --to nxd tp=2",
+        "convert runs/bert output --to nxd tp=2 layout=old",
+    ):
+        recipe(folder, command)
+    for copy in ("data/phase2", "shards512"):
+        shutil.copytree(folder / "data" / "phase1", folder / copy)
+    for copy in ("phase1", "phase2"):
+        shutil.copytree(folder / "runs" / "bert", folder / "runs" / copy)
+    for copy in ("first", "second", "third"):
+        shutil.copytree(folder / "runs" / "gpt", folder / "runs" / copy)
+    (script,) = (folder / "scripts").glob("*.pt")
+    script.rename(folder / "ckpt_28125.pt")
+    shutil.rmtree(folder / "scripts")
+    (folder / "output" / "job.yaml").unlink()  # as a script leaves it
+    (folder / "output" / "checkpoint.json").unlink()
+    return folder
+
+
+MADE_HERE = {
+    "docs/how-to/compare-runs.md": ["data"],
+    "docs/how-to/convert-checkpoints.md": ["gpt2", "output"],
+    "docs/how-to/prepare-data.md": ["data"],
+    "docs/how-to/pretrain-bert.md": ["data", "runs"],
+    "docs/how-to/resume.md": ["runs"],
+    "docs/tutorials/first-run.md": ["runs"],
+    "docs/tutorials/bert.md": ["runs"],
+    "docs/explanation.md": ["data"],
+    "plugins/bert_dp/README.md": ["runs"],
+}
+"""Things of the world that the commands of a page make themselves."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", [p for p in PAGES if not all(map(needs, lines(p)))], ids=str)
+def test_every_command_of_a_page_runs(page: Path, world: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    shutil.copytree(world, folder)
+    for name in MADE_HERE.get(page.relative_to(ROOT).as_posix(), []):
+        shutil.rmtree(folder / name)
+    if page.match("migration/bert.md"):  # where these are BERT's
+        shutil.rmtree(folder / "shards")
+        (folder / "shards512").rename(folder / "shards")
+    failures = []
+    for line in lines(page):
+        if needs(line):
+            continue
+        try:
+            recipe(folder, small(line))
+        except AssertionError as failure:
+            failures.append(f"{line}\n{failure}")
+    assert not failures, "\n\n".join(failures)

@@ -1,0 +1,63 @@
+"""The tutorial on a model of your own: whoever copies its code has the example, and its commands work with that."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "tutorials" / "model.md"
+EXAMPLE = DOCS / "examples" / "llama"
+
+
+def files() -> dict[str, str]:
+    """The files that the page shows, by their place in the package."""
+    blocks = re.findall(r"^```\w+ examples/llama/(\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    names = [name for name, _ in blocks]
+    assert len(names) == len(set(names))
+    return dict(blocks)
+
+
+def test_the_page_shows_the_whole_package() -> None:
+    source = {path.relative_to(EXAMPLE).as_posix(): path for path in EXAMPLE.glob("src/*/*.py")}
+    shown = files()
+    assert shown.keys() >= source.keys() - {"src/recipe_llama/__init__.py"}
+    assert {name: (EXAMPLE / name).read_text("utf-8") for name in shown} == shown
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_its_commands_work_with_what_was_copied_from_the_page(tmp_path: Path) -> None:
+    for name, text in files().items():
+        (tmp_path / "llama" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "llama" / name).write_text(text, encoding="utf-8")
+    package = tmp_path / "llama" / "src" / "recipe_llama"
+    (package / "__init__.py").touch()
+    # In the place of pip: an installed package is files on the path, and a table of its entry points.
+    if "llama" not in importlib.metadata.entry_points(group="recipe.plugins").names:
+        table = re.search(
+            r'^\[project.entry-points."(.+)"\]\n(.+?)\n\n', files()["pyproject.toml"], re.MULTILINE | re.DOTALL
+        )
+        assert table is not None
+        info = package.parent / "recipe_llama-0.1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: recipe-llama\nVersion: 0.1.0\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(f"[{table[1]}]\n{table[2].replace(chr(34), '')}\n", encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("recipe ")]
+    assert len(lines) > 10
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(package.parent)}
+    for line in lines:
+        done = subprocess.run(
+            [sys.executable, "-m", "recipe_core.cli", *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True,
+            text=True, env=environment, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert (tmp_path / "llama-hf" / "model.safetensors").is_file()
