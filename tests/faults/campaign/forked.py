@@ -29,6 +29,7 @@ WALL = 400
 """Seconds after which a command counts as hung; it takes some seconds on a machine that has nothing else to do."""
 HUNG = -999
 """In place of the exit code of a command that was ended because of it."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 NAMES = ("step", "loss", "val_loss", "grad_norm", "lr", "consumed_samples")
 Curve = list[dict[str, float]]
 
@@ -66,7 +67,9 @@ def start(words: list[str], log: Path, environment: Mapping[str, str] = {}, patc
     log.touch()  # the fork may be killed before it opens it
     sys.stdout.flush()
     sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # one that comes early waits until the fork is like a command
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return pid
     code = 1
     try:
@@ -74,9 +77,8 @@ def start(words: list[str], log: Path, environment: Mapping[str, str] = {}, patc
         os.chdir(log.parent)  # `recipe compare` writes a picture where it is
         forks.enter({**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary(log)), **environment})
         tempfile.tempdir = None  # which was the parent's
-        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):  # nohup's, and a shell's in the background
-            handler = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
-            signal.signal(getattr(signal, name), handler)
+        for number in SIGNALS:  # nohup's, and a shell's in the background
+            signal.signal(number, signal.SIG_DFL)
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         with log.open("ab") as file:
@@ -89,6 +91,8 @@ def start(words: list[str], log: Path, environment: Mapping[str, str] = {}, patc
         sys.argv = ["recipe", *words]
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
         before = peak()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what waited ends it silently, as during a start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         code = cli.main()
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
         Path(f"{log}.taken").write_text(json.dumps(max(peak(), children) - before))
