@@ -1,48 +1,54 @@
 """Every task of the workspace: `nox -l` lists them, `nox` runs those with a star, `nox -s NAME` runs one.
 
-Each session has an environment of its own, made anew; `nox -r` keeps the environments of the last time. The versions
-come from constraints.txt, the settings of the tools from pyproject.toml.
+`nox` is what CI runs. `nox -s full` is everything else, before a release; `nox -s touched` runs what your change needs.
+Each session has an environment of its own, made anew; `nox -r` keeps the environments of the last time. What sessions
+have in common is in checks/; the versions come from constraints.txt, the settings of the tools from pyproject.toml.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import re
 import shutil
 import sys
-import tempfile
-from collections.abc import Collection
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import nox
 from nox.command import CommandFailed
-from nox.project import load_toml
 
-nox.needs_version = ">=2024.4.15"
-nox.options.sessions = ["lint", "types", "imports", "core", "csrc", "plugin"]
-nox.options.error_on_missing_interpreters = False
+sys.path.insert(0, str(Path(__file__).parent))
 
-# Tests start Python hundreds of times: with this variable, each of them would compile the whole of PyTorch again.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+from checks import attempts, environment, summary, versions
+from checks.attempts import PARALLEL
+from checks.changes import base, changed
+from checks.distributions import install_from_index, make_distributions
+from checks.environment import install
+from checks.workspace import (
+    CONSTRAINTS,
+    CSRC,
+    EXAMPLES,
+    FOLDERS,
+    LOCAL,
+    PLUGINS,
+    PROJECTS,
+    PYTHON,
+    PYTHONS,
+    ROOT,
+    TABLES,
+    foreign,
+    needed,
+    normal,
+    tests_of,
+)
 
-ROOT = Path(__file__).parent
-CSRC = ROOT / "csrc"
-DIST = ROOT / "dist"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
-"""The one that runs nox."""
-PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-FOLDERS = [*sorted(path.parent for path in ROOT.glob("*/pyproject.toml")), *PLUGINS]
-EXAMPLES = sorted(path.parent for path in ROOT.glob("docs/examples/*/pyproject.toml"))
-TABLES: dict[Path, dict[str, Any]] = {folder: load_toml(folder / "pyproject.toml") for folder in FOLDERS}
-PROJECTS: dict[Path, dict[str, Any]] = {folder: table["project"] for folder, table in TABLES.items()}
-SITE = ("furo", "myst-parser", "sphinx")
+CORE = ROOT / "core"
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
-PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
-"""Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
+SITE = ("furo", "myst-parser", "sphinx")
+PEERS = ("jsonschema", "lm-eval", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers")
+"""Packages whose results ours are compared with."""
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
@@ -54,70 +60,78 @@ HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
 
+OTHER_PYTHONS = [version for version in PYTHONS if version != PYTHON]
+CODE = ("core/", "csrc/", "plugins/")
+GATE: dict[str, tuple[str, ...]] = {
+    "lint": ("",),
+    "types": ("checks/", "docs/", "release/", "noxfile.py", *CODE),
+    "imports": CODE,
+    "core": ("core/",),
+    "csrc": ("csrc/",),
+    **{f"plugin({path.name})": tuple(f"{at.relative_to(ROOT)}/" for at in needed(path)) for path in PLUGINS},
+    "everything": ("checks/", "docs/", "benchmarks/", "tests/", *CODE),
+    "docs": ("docs/", "README.md", "CONTRIBUTING.md", "benchmarks/README.md", *CODE),
+}
+"""The sessions of `nox`, in their order, and the beginnings of the paths whose change needs them."""
+FULL: dict[str, tuple[str, ...]] = {
+    "versions": ("",),
+    "isolation": ("checks/",),
+    "csrc_sanitized": ("csrc/",),
+    "build": ("release/", *CODE),
+    "pythons": CODE,
+    "peer": ("docs/examples/", "tests/", *CODE),
+    "slow": ("docs/examples/", "tests/", *CODE),
+    "xla": ("tests/", "core/", "plugins/"),
+    "slurm": ("tests/slurm/", "core/src/recipe_core/cli/cluster/", "core/src/recipe_core/launch/"),
+    "faults": ("tests/faults/", *CODE),
+    "long": ("docs/", "tests/", *CODE),
+}
+"""The sessions of `nox -s full`, likewise."""
+ALL = ("noxfile.py", "constraints.txt", "pyproject.toml", "conftest.py", "checks/", ".ci/")
+"""Files that concern every session of the gate."""
 
-def normal(requirement: str) -> str:
-    """The name in a requirement, as package registries compare it: ``Recipe_Core==0.1`` gives ``recipe-core``."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
+nox.needs_version = ">=2026.1"
+nox.options.sessions = list(dict.fromkeys(name.partition("(")[0] for name in GATE))
+nox.options.default_venv_backend = "uv"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False
+# Tests start Python hundreds of times: with this variable, each of them would compile the whole of PyTorch again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+environment.share_pip_settings()
+_strict = False
+"""Whether a test that fails once fails its session, though it passes alone: so in `nox -s full`."""
 
 
-LOCAL = {normal(project["name"]): folder for folder, project in PROJECTS.items()}
+Function = Callable[..., None]
 
 
-def needed(folder: Path) -> list[Path]:
-    """``folder`` and the other distributions of this workspace that it or its tests declare, directly or through
-    another."""
-    found = [folder]
-    for asking in found:  # grows while it is walked
-        tests = TABLES[asking].get("dependency-groups", {}).get("test", []) if asking == folder else []
-        names = map(normal, [*PROJECTS[asking]["dependencies"], *tests])
-        found += [LOCAL[name] for name in names if name in LOCAL and LOCAL[name] not in found]
-    return found
+def task(**options: Any) -> Callable[[Function], Function]:
+    """Make a function a session (``options``: nox's) whose minutes and failures are part of the block at the end."""
 
+    def make(function: Function) -> Function:
+        @functools.wraps(function)
+        def run(session: nox.Session, *args: Any, **kwargs: Any) -> None:
+            with summary.recorded(session.name):
+                function(session, *args, **kwargs)
 
-def foreign(folders: list[Path], without: Collection[str] = (), *, extras: bool = False) -> list[str]:
-    """Packages that ``folders`` (with ``extras``, their extras too) declare and this workspace does not hold."""
-    declared = {line for folder in folders for line in PROJECTS[folder]["dependencies"]}
-    for folder in folders if extras else ():
-        declared.update(*PROJECTS[folder].get("optional-dependencies", {}).values())
-    return sorted(line for line in declared if normal(line) not in {*LOCAL, *without})
+        session: Function = nox.session(run, **options)
+        return session
 
-
-WHEELS = tempfile.TemporaryDirectory()
-"""The compiled package, by version of Python: compiling it anew for each session would take longer than its tests."""
-
-
-def compiled(session: nox.Session, source: Path = CSRC) -> Path:
-    """The wheel of the C++ package for the Python of ``session``, with warnings as errors."""
-    folder = Path(WHEELS.name) / str(session.python)
-    if not folder.exists():
-        options = ["--no-deps", "--config-settings=cmake.define.RECIPE_INDEX_WERROR=ON", f"--wheel-dir={folder}"]
-        session.run("python", "-m", "pip", "wheel", "--quiet", *options, str(source))
-    return next(folder.iterdir())
-
-
-def install(session: nox.Session, *what: str | Path, options: tuple[str, ...] = ()) -> None:
-    """Install distributions of the workspace (folders) and others (names) in the versions that CI tests."""
-    # Byte code is written as it is needed: compiling all of PyTorch takes longer than most sessions.
-    options = ("--no-compile", "-c", str(ROOT / "constraints.txt"), *options)
-    if CSRC in what:
-        session.install("--no-deps", "--force-reinstall", *options, str(compiled(session)))
-    name = normal(PROJECTS[CSRC]["name"])  # what it declares is installed with the others
-    session.install(*options, *(name if item == CSRC else str(item) for item in what))
+    return make
 
 
 def test(session: nox.Session, *args: str | Path) -> None:
-    """Run pytest with ``args``, then with what follows ``--`` on the line of nox. No test at all is a failure."""
-    session.run("pytest", *PARALLEL, *map(str, args), *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    """Run the tests that ``args`` name, several at once."""
+    attempts.test(session, *PARALLEL, *args, strict=_strict)
 
 
 def install_xla(session: nox.Session, *more: str) -> None:
     """Install the workspace with PyTorch/XLA, and ``more``, whose needs come before the versions that CI tests."""
-    dropped = ("torch", *("python-dateutil", "tokenizers", "huggingface-hub", "transformers") * bool(more))
-    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    kept = [line for line in versions.splitlines() if line.partition("==")[0] not in dropped]
+    dropped = {"torch", *("python-dateutil", "tokenizers", "huggingface-hub", "transformers") * bool(more)}
+    kept = [line for line in CONSTRAINTS.read_text("utf-8").splitlines() if normal(line) not in dropped]
     constraints = Path(session.create_tmp()) / "constraints.txt"
-    constraints.write_text("\n".join([*kept, *XLA]), encoding="utf-8")
-    session.install("--no-compile", "-c", str(constraints), *XLA, *more, *map(str, FOLDERS), *TESTING)
+    constraints.write_text("\n".join([*kept, *XLA, *(f"{normal(name)}>=0" for name in dropped)]), encoding="utf-8")
+    install(session, *XLA, *more, *FOLDERS, *TESTING, versions=constraints)
 
 
 def find_package(name: str) -> list[str]:
@@ -126,12 +140,7 @@ def find_package(name: str) -> list[str]:
     return [str(Path(folder).parent) for folder in (found and found.submodule_search_locations) or ()]
 
 
-def tests_of(*folders: Path) -> list[Path]:
-    """The folders of tests of ``folders``."""
-    return [folder / "tests" for folder in folders]
-
-
-@nox.session
+@task()
 def lint(session: nox.Session) -> None:
     """Style, likely bugs, format, and no heavy import at the top of a light file (ruff)."""
     install(session, "ruff")
@@ -139,47 +148,41 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session
+@task()
 def types(session: nox.Session) -> None:
     """Types, strictly (mypy)."""
-    install(
-        session,
-        "mypy",
-        "nox",
-        "pytest",
-        "types-PyYAML",
-        *foreign(FOLDERS, without=UNTYPED, extras=True),
-    )
+    third = foreign(FOLDERS, without=UNTYPED, extras=True)
+    install(session, "mypy", "nox", "pytest", "types-PyYAML", *third)
     session.run("mypy")
 
 
-@nox.session
+@task()
 def imports(session: nox.Session) -> None:
     """Check the contracts on imports in pyproject.toml (import-linter)."""
     install(session, "import-linter")
     sources = [path.parent for folder in FOLDERS for path in folder.glob("*/recipe_*/__init__.py")]
-    listed = load_toml(ROOT / "pyproject.toml")["tool"]["importlinter"]["root_packages"]
+    listed = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["importlinter"]["root_packages"]
     if missing := {path.name for path in sources} - set(listed):
         session.error(f"pyproject.toml: the contracts of import-linter do not mention {', '.join(sorted(missing))}")
     # The sources are read, never run, so nothing needs to be installed.
     session.run("lint-imports", env={"PYTHONPATH": ":".join(str(path.parent) for path in sources)})
 
 
-@nox.session
+@task()
 def core(session: nox.Session) -> None:
     """The tests of the core, with no plugin installed."""
-    install(session, f"{ROOT / 'core'}[fp8,plots,report,text]", *TESTING)
-    test(session, *tests_of(ROOT / "core"))
+    install(session, f"{CORE}[fp8,plots,report,text]", *TESTING)
+    test(session, *tests_of(CORE))
 
 
-@nox.session
+@task()
 def csrc(session: nox.Session) -> None:
     """The tests of the C++ package, built with warnings as errors."""
     install(session, CSRC, *TESTING)
     test(session, *tests_of(CSRC))
 
 
-@nox.session
+@task()
 @nox.parametrize("name", [nox.param(folder.name, id=folder.name) for folder in PLUGINS])
 def plugin(session: nox.Session, name: str) -> None:
     """The tests of one plugin, with the core and what the plugin and its tests declare, and nothing else."""
@@ -188,42 +191,103 @@ def plugin(session: nox.Session, name: str) -> None:
     test(session, *tests_of(folder))
 
 
-@nox.session
+@task()
 def everything(session: nox.Session) -> None:
     """The tests of all distributions together, on 1, 2 and 4 processes."""
-    install(session, *FOLDERS, "torchao", *TESTING)
+    install(session, *FOLDERS, "nox", "torchao", *TESTING)
     test(session, ROOT / "tests")
 
 
-@nox.session
+@task()
+def docs(session: nox.Session) -> None:
+    """Links, commands, quotations, reference and site of the documentation; `-- --write` renews the reference."""
+    install(session, *FOLDERS, *TESTING, *SITE)
+    session.run("python", "docs/generate.py", *(session.posargs or ["--check"]))
+    install(session, *EXAMPLES, "transformers")
+    session.run("python", "docs/check.py")
+    session.run("python", "docs/website/build.py")
+    attempts.test(session, "docs/examples", strict=_strict)
+
+
+def _notify(session: nox.Session, names: list[str]) -> None:
+    """Let the sessions ``names`` follow, in each Python that they are for."""
+    pythons = {"build": PYTHONS, "pythons": OTHER_PYTHONS}
+    for name in names:
+        for signature in [f"{name}-{python}" for python in pythons.get(name, ())] or [name]:
+            session.notify(signature)
+
+
+@nox.session(venv_backend="none")
+def full(session: nox.Session) -> None:
+    """Everything that `nox` leaves out: before a release. A test that fails once fails here, though it passes alone."""
+    global _strict
+    _strict = True
+    _notify(session, list(FULL))
+
+
+@nox.session(venv_backend="none")
+def touched(session: nox.Session) -> None:
+    """Run the sessions that the difference to the last landed commit needs, by the tables of noxfile.py."""
+    paths = changed()
+    if paths is None:
+        session.error("not a git repository with a commit to compare with; RECIPE_BASE names one")
+    all_of_gate = any(path.startswith(ALL) for path in paths)
+    needed_ones = [name for name in GATE if all_of_gate or any(path.startswith(GATE[name]) for path in paths)]
+    needed_ones += [name for name in FULL if any(path.startswith(FULL[name]) for path in paths)]
+    session.log(f"{len(paths)} paths differ from {base()}: {', '.join(needed_ones) or 'nothing to run'}")
+    _notify(session, needed_ones)
+
+
+@task(name="versions")
+def check_versions(session: nox.Session) -> None:
+    """Whether constraints.txt lists all that is installed; `-- --write` adds to it, `-- --upgrade` renews it."""
+    tools = ("build", "coverage", "import-linter", "mypy", "nox", "ruff", "types-PyYAML", "uv")
+    building = {line for table in TABLES.values() for line in table["build-system"]["requires"]}
+    groups = {line for table in TABLES.values() for line in table.get("dependency-groups", {}).get("test", [])}
+    third = {*foreign((*FOLDERS, *EXAMPLES), without=UNTYPED, extras=True), *building, *groups, "pip"}
+    wanted = {*third, *TESTING, *SITE, *PEERS, *tools} - {line for line in third if normal(line) in LOCAL}
+    versions.check(session, sorted(wanted))
+
+
+@task()
+def isolation(session: nox.Session) -> None:
+    """A plugin that imports a package which it does not declare fails its session: tried on a broken copy."""
+    copy = Path(session.create_tmp()) / "broken"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".nox", "dist", "runs", "build", "__pycache__"))
+    broken = copy / "plugins" / "muon" / "src" / "recipe_muon" / "optimizer.py"
+    broken.write_text(broken.read_text("utf-8") + "\nimport h5py\n", encoding="utf-8")
+    install(session, "nox", "uv")
+    words = ("nox", "--noxfile", str(copy / "noxfile.py"), "--session", "plugin(muon)")
+    output = session.run(*words, success_codes=[1], silent=True)
+    if "No module named 'h5py'" not in str(output):
+        session.error(f"the session failed for another reason: {output}")
+
+
+@task()
 def csrc_sanitized(session: nox.Session) -> None:
     """The tests of the C++ package, and a fuzzer of its reader, under sanitizers of memory and undefined behaviour."""
-    install(session, "numpy", *TESTING)
+    install(session, "numpy", "pip", *TESTING)
     session.run("python", "csrc/tests/sanitized.py", *session.posargs)
 
 
-@nox.session
+@task()
 def peer(session: nox.Session) -> None:
     """The tests that compare with packages of others (lm-evaluation-harness, megatron-core, transformers, ...)."""
-    install(
-        session, *FOLDERS, *EXAMPLES, *TESTING,
-        "jsonschema", "lm-eval", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
-    )  # fmt: skip
+    install(session, *FOLDERS, *EXAMPLES, *TESTING, *PEERS)
     test(session, "-m", "peer", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 
-@nox.session
+@task()
 def xla(session: nox.Session) -> None:
     """Recipes on PyTorch/XLA's CPU device, and native PyTorch of that release beside it."""
     install_xla(session)
     # One after the other: the compiler takes all cores by itself.
-    session.run(
-        "pytest", "-m", "xla", str(ROOT / "plugins" / "xla" / "tests"), str(ROOT / "tests"), *session.posargs,
-        env={"OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU"},
-    )  # fmt: skip
+    folders = tests_of(ROOT / "plugins" / "xla", ROOT)
+    attempts.test(session, "-m", "xla", *folders, strict=_strict, PJRT_DEVICE="CPU")
 
 
-@nox.session
+@task()
 def neuronx(session: nox.Session) -> None:
     """Tensor parallelism over the real neuronx-distributed, in its CPU mode: gradients and a step against dense.
 
@@ -236,43 +300,43 @@ def neuronx(session: nox.Session) -> None:
             "RECIPE_NEURONX_SOURCE name the folder src of its source"
         )
     install_xla(session, *NEURONX)
-    files = [str(ROOT / "tests" / "neuron")]
-    environment = {"OMP_NUM_THREADS": "1", "RECIPE_NEURONX_SOURCE": str(Path(source).resolve())}
-    session.run("pytest", "-m", "peer", *files, *session.posargs, env=environment)
+    path = str(Path(source).resolve())
+    attempts.test(session, "-m", "peer", ROOT / "tests" / "neuron", strict=_strict, RECIPE_NEURONX_SOURCE=path)
 
 
-@nox.session
+@task()
 def slurm(session: nox.Session) -> None:
     """Runs under a real Slurm of two nodes on this machine, interrupted in every way; some ten minutes.
 
     Needs Debian's slurmctld, slurmd, munge and slurm-client, and root; skipped with the reason elsewhere.
     """
-    install(session, ROOT / "core", *TESTING)
-    session.run("pytest", "-m", "slurm", "--numprocesses=0", str(ROOT / "tests" / "slurm"), *session.posargs)
+    install(session, CORE, *TESTING)
+    attempts.test(session, "-m", "slurm", ROOT / "tests" / "slurm", strict=_strict)
 
 
-@nox.session
+@task()
 def slow(session: nox.Session) -> None:
     """The tests that take long; the other sessions leave them out."""
     install(session, *FOLDERS, *EXAMPLES, *TESTING)
     test(session, "-m", "slow and not long", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 
-@nox.session
+@task()
 def faults(session: nox.Session) -> None:
     """A campaign of faults, drawn from a seed (`-- --minutes 20 --seed 3`). Fails at a violation and keeps the case."""
     install(session, *FOLDERS, "pyarrow")
-    session.run("python", "tests/faults/campaign", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    words = session.posargs or ("--minutes", "5", "--seed", "1")
+    session.run("python", "tests/faults/campaign", *words, env={"OMP_NUM_THREADS": "1"})
 
 
-@nox.session
+@task()
 def long(session: nox.Session) -> None:
     """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
     install(session, *FOLDERS, *EXAMPLES, *TESTING)
-    test(session, "-m", "long", "--numprocesses=0", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
+    attempts.test(session, "-m", "long", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests", strict=_strict)
 
 
-@nox.session
+@task()
 def coverage(session: nox.Session) -> None:
     """Lines and branches that no test reaches, over all distributions."""
     install(session, *FOLDERS, *TESTING, "coverage")
@@ -282,12 +346,12 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "report")
 
 
-@nox.session(python=[version for version in PYTHONS if version != PYTHON])
+@task(python=OTHER_PYTHONS)
 def pythons(session: nox.Session) -> None:
     """Test the light half, without PyTorch, on the other Pythons that are found; on the oldest
     and the newest, the C++ package."""
-    install(session, ROOT / "core", *PLUGINS, options=("--no-deps",))
-    install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY), *TESTING)
+    install(session, CORE, *PLUGINS, options=("--no-deps",))
+    install(session, *foreign([CORE, *PLUGINS], without=HEAVY), *TESTING)
     test(session, *(next(ROOT.glob(f"core/tests/**/test_{name}.py")) for name in LIGHT_TESTS))
     for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
         session.run("recipe", *words)
@@ -296,51 +360,7 @@ def pythons(session: nox.Session) -> None:
         test(session, *tests_of(CSRC))
 
 
-@nox.session
-def docs(session: nox.Session) -> None:
-    """Links, commands, quotations, reference and site of the documentation; `-- --write` renews the reference."""
-    install(session, *FOLDERS, *TESTING, *SITE)
-    session.run("python", "docs/generate.py", *(session.posargs or ["--check"]))
-    install(session, *EXAMPLES, "transformers")
-    session.run("python", "docs/check.py")
-    session.run("python", "docs/website/build.py")
-    session.run("pytest", "docs/examples", env={"OMP_NUM_THREADS": "1"})
-
-
-def make_distributions(session: nox.Session) -> None:
-    """Fill dist/ for the Python of ``session``, check it, and write its index.
-
-    What is compiled comes from its source distribution.
-    """
-    made = Path(WHEELS.name) / "dist"
-    if not made.exists():  # the first Python makes what serves all of them
-        shutil.rmtree(DIST, ignore_errors=True)
-        install(session, "build")
-        for folder in FOLDERS:
-            only = ("--sdist",) if folder == CSRC else ()
-            session.run("python", "-m", "build", *only, "--outdir", str(DIST), str(folder), silent=True)
-        made.touch()
-    (source,) = DIST.glob(f"{PROJECTS[CSRC]['name'].replace('-', '_')}-*.tar.gz")
-    shutil.copy(compiled(session, source), DIST)
-    session.run("python", "release/wheels.py", str(DIST))
-
-
-def install_from_index(session: nox.Session, *names: str, options: tuple[str, ...] = ()) -> None:
-    """Install distributions of this workspace by their names, and see that they came from dist/."""
-    report = Path(session.create_tmp()) / "report.json"
-    words = [f"{name}=={PROJECTS[LOCAL[normal(name)]]['version']}" for name in names]
-    index = f"--extra-index-url={(DIST / 'simple').as_uri()}"
-    install(session, *words, options=(index, f"--report={report}", "--quiet", *options))
-    places = {
-        normal(item["metadata"]["name"]): item["download_info"]["url"]
-        for item in json.loads(report.read_text())["install"]
-    }
-    if strange := {url for name, url in places.items() if name in LOCAL and not url.startswith(DIST.as_uri())}:
-        session.error(f"not from {DIST}: {', '.join(sorted(strange))}")
-    session.log(f"from dist/: {', '.join(sorted(places.keys() & LOCAL.keys()))}")
-
-
-@nox.session(python=PYTHONS)
+@task(python=PYTHONS)
 def build(session: nox.Session) -> None:
     """Make all distributions, check them, and install them from a local index on every Python that is found.
 
@@ -348,20 +368,21 @@ def build(session: nox.Session) -> None:
     CUDA take gigabytes. `-- full` installs and trains on each.
     """
     make_distributions(session)
+    ours = [name for name, folder in LOCAL.items() if folder in FOLDERS]
     if session.python == PYTHON or "full" in session.posargs:
         extras = PROJECTS[LOCAL["recipe-megatron-gpt"]]["optional-dependencies"]
         install_from_index(session, f"recipe-megatron-gpt[{','.join(extras)}]", "recipe-core[plots,report,text]")
         session.run("recipe", "run", "megatron_gpt:tiny", "--out", session.create_tmp() + "/run")
         session.run("recipe", "generate", session.create_tmp() + "/run", "--prompt", "The", "--tokens", "5")
-        install_from_index(session, *LOCAL)
+        install_from_index(session, *ours)
     else:
-        install(session, *foreign([ROOT / "core", *PLUGINS], without=HEAVY))
-        install_from_index(session, *LOCAL, options=("--no-deps",))
+        install(session, *foreign([CORE, *PLUGINS], without=HEAVY))
+        install_from_index(session, *ours, options=("--no-deps",))
     for words in (("ls",), ("show", "megatron_gpt:tiny"), ("check", "megatron_gpt:tiny")):
         session.run("recipe", *words, silent=True)
 
 
-@nox.session
+@task()
 def bench(session: nox.Session) -> None:
     """Measure all of benchmarks/ (hours), or what is named (`-- gather`), against peers; fallen ratios are printed."""
     install(session, *FOLDERS, "accelerate", "megatron-core", "transformers")

@@ -1,0 +1,86 @@
+"""Tests of a session, and a second try for those that chance may have failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import nox
+
+from checks import summary
+from checks.changes import changed
+
+PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+"""Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
+AGAIN = 5
+"""Failed tests that are run once more. More than these have a common cause."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed test, as conftest.py records it."""
+
+    name: str
+    """What pytest is given to run it alone."""
+    reason: str
+    traceback: str
+    load: float
+    """Load of the machine when it failed."""
+
+
+def test(session: nox.Session, *arguments: str | Path, strict: bool, **environment: str) -> None:
+    """Run pytest with ``arguments``, then with what follows ``--`` on the line of nox. No test at all is a failure.
+
+    If at most five tests fail, each is run once more, alone and in a new process. One that then passes is reported as
+    flaky, and fails the session only if ``strict``. Tests that changed get no second try, nor do errors of collection.
+    """
+    words = [*map(str, arguments), *session.posargs]
+    code, failures = _run(session, words, environment)
+    if code == 0:
+        return
+    lasting = failures
+    if code == 1 and len(failures) <= AGAIN:
+        lasting = [failure for failure in failures if not _passes_alone(session, failure, environment)]
+        for failure in (failure for failure in failures if failure not in lasting):
+            summary.flaky(session.name, failure.name, failure.load, _processor(), failure.traceback)
+    for failure in lasting:
+        summary.failed(session.name, failure.name, failure.reason)
+    if lasting or strict or not failures:
+        session.error(f"pytest ended with {code}: {len(lasting)} of {len(failures)} failures lasted")
+
+
+def _run(session: nox.Session, words: list[str], environment: dict[str, str]) -> tuple[int, list[Failure]]:
+    """The exit code of pytest, and the failures that conftest.py recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "outcomes.jsonl"
+        told = {"OMP_NUM_THREADS": "1", **environment, "RECIPE_OUTCOMES": str(record)}
+        session.run("pytest", *words, env=told, success_codes=range(256))
+        lines = [json.loads(line) for line in record.read_text("utf-8").splitlines()] if record.exists() else []
+    codes = [line["exit_code"] for line in lines if "exit_code" in line]
+    failures = {line["name"]: Failure(**line) for line in reversed(lines) if "exit_code" not in line}
+    return (codes or [3])[-1], list(failures.values())[::-1]
+
+
+def _passes_alone(session: nox.Session, failure: Failure, environment: dict[str, str]) -> bool:
+    """Run one failed test once more, if it is not new or changed; whether it passes."""
+    path = failure.name.partition("::")[0]
+    paths = changed()
+    if paths is None or path in paths or "::" not in failure.name:
+        return False
+    session.log(f"a second try, alone: {failure.name}")
+    code, _ = _run(session, ["--override-ini=addopts=--import-mode=importlib", failure.name], environment)
+    return code == 0
+
+
+def _processor() -> str:
+    """The model of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{os.cpu_count()} x {models[0] if models else platform.machine()}"
