@@ -20,8 +20,8 @@ from recipe_core.files.documents import (
     read_yaml,
 )
 from recipe_core.settings.job import resolve
-from recipe_core.testing import toy
-from recipe_core.testing.bounds import reading
+from recipe_core.testing import bounds, toy
+from recipe_core.testing.bounds import Reading, allowed, reading
 
 
 def repeated(levels: int, line: str) -> str:
@@ -67,6 +67,15 @@ def test_hostile_text_in_brackets_is_refused_in_time(tmp_path: Path, text: str) 
     outcome = reading(resolve, toy.registry(), "toy", [f"train.trackers={text}"])
     outcome.require_bounded(len(text))
     assert (outcome.outcome, "train.trackers" in outcome.message) == ("refused", True)
+
+
+def test_bounds_on_time_grow_with_a_slower_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError):
+        Reading("read", "", seconds=1e6, memory=0).require_bounded(0)
+    monkeypatch.setattr(bounds, "_REFERENCE", 1e6)  # which this machine beats
+    assert allowed(5) == 5
+    monkeypatch.setattr(bounds, "_REFERENCE", 1e-9)
+    assert allowed(5) > 5_000
 
 
 def test_a_large_file_is_not_read_at_all(tmp_path: Path) -> None:

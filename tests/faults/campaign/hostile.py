@@ -14,7 +14,7 @@ from forked import Ended, copied, recipe
 from odd.structures import CANARY
 from targets import TARGETS, reseal
 
-from recipe_core.testing.bounds import SECONDS, SPARE
+from recipe_core.testing.bounds import SECONDS, SPARE, allowed
 
 IDLE = 40
 """Seconds without any use of the processor after which a command counts as hung."""
@@ -86,7 +86,7 @@ def judged(ended: Ended, size: int) -> str:
     """The fault of reading ``size`` bytes."""
     if ill := ended.ill(0, 1, 2, 65):
         return ill
-    if ended.cpu > (limit := SECONDS * max(1.0, size / 1e6)):
+    if ended.cpu > (limit := allowed(SECONDS * max(1.0, size / 1e6))):
         return f"{ended.cpu:.1f} s of CPU for {size:,} bytes, at most {limit:.0f}"
     if ended.memory > 1.2 * size + SPARE:
         return f"{ended.memory / 1e6:.0f} MB of memory for {size:,} bytes"

@@ -1,4 +1,8 @@
-"""Measure what reading a file takes: seconds and memory, in a process of its own, which a crash may end."""
+"""Measure what reading a file takes: seconds and memory, in a process of its own, which a crash may end.
+
+Bounds on processor time are written in seconds of one idle machine; :func:`allowed` translates them for this machine as
+it is now, slower or busy with other work.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import pickle
 import resource
 import signal
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +20,33 @@ from typing import Any
 from recipe_core.errors import RecipeError
 
 SECONDS = 10
-"""Time that reading a file of up to a megabyte may take."""
+"""Time that reading a file of up to a megabyte may take; see :func:`allowed`."""
 SPARE = 200 << 20
 """Bytes of memory that reading may take, beside 1.2 times the file."""
+_REFERENCE = 3.6e-3
+"""Processor seconds that :func:`_reference_work` takes on the machine whose seconds the bounds are written in."""
+
+
+def allowed(seconds: float) -> float:
+    """Processor seconds of this machine, as it is now, for work that should take less than ``seconds``.
+
+    A reference computation is timed at each call: where it takes twice as long, the bound is twice as large. The bound
+    is never smaller than ``seconds``.
+    """
+    taken = []
+    for _ in range(7):
+        begin = time.process_time()
+        _reference_work()
+        taken.append(time.process_time() - begin)
+    return seconds * max(1.0, statistics.median(taken) / _REFERENCE)
+
+
+def _reference_work() -> None:
+    """What most Python code does: integers, texts, and a dictionary. Nothing here makes the garbage collector run."""
+    counts: dict[str, int] = {}
+    for number in range(20_000):
+        word = f"{number % 997:x}"
+        counts[word] = counts.get(word, 0) + len(word)
 
 
 @dataclass(frozen=True)
@@ -36,12 +65,12 @@ class Reading:
     def require_bounded(self, size: int) -> None:
         """Require that it was read or refused, in bounded time and memory, for a file of ``size`` bytes."""
         assert self.outcome in ("read", "refused"), self
-        assert self.seconds < SECONDS * max(1.0, size / 1e6), self
+        assert self.seconds < allowed(SECONDS * max(1.0, size / 1e6)), self
         assert self.memory < 1.2 * size + SPARE, self
 
 
-def reading(read: Callable[..., Any], *args: Any, limit: int = 60) -> Reading:
-    """Call ``read(*args)`` in a fork; it is ended after ``limit`` seconds. Linux only."""
+def reading(read: Callable[..., Any], *args: Any, limit: int = 300) -> Reading:
+    """Call ``read(*args)`` in a fork; one that hangs is ended after ``limit`` seconds. Linux only."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
