@@ -22,9 +22,15 @@ import os, time
 from recipe_core.errors import ConfigError
 from recipe_core.data.prepare import working_on
 
-def slow(item):
-    time.sleep(0.05 * (item % 3 == 0))
-    return item * item, os.getpid()
+def square(item):
+    # Item 0 takes until another process has begun with one, so that results come out of order.
+    number, folder = item
+    (folder / str(os.getpid())).touch()
+    deadline = time.monotonic() + 120
+    while number == 0 and len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < deadline, "no other process takes part"
+        time.sleep(0.01)
+    return number * number, os.getpid()
 
 def documents(chunk):
     for document in chunk:
@@ -57,17 +63,20 @@ def nothing_stays() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
-def test_results_come_in_the_order_of_the_items_from_several_processes(functions: Any) -> None:
-    found = list(ordered_map(functions.slow, range(20), 2, str))
+def test_results_come_in_the_order_of_the_items_from_several_processes(functions: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "processes"
+    folder.mkdir()
+    found = list(ordered_map(functions.square, [(number, folder) for number in range(20)], 2, str))
     assert [square for square, _ in found] == [item * item for item in range(20)]
     processes = {process for _, process in found}
     assert len(processes) == 2
     assert os.getpid() not in processes
 
 
-def test_one_worker_is_this_process(functions: Any) -> None:
-    assert list(ordered_map(functions.slow, [3, 4], 1, str)) == [(9, os.getpid()), (16, os.getpid())]
-    assert list(ordered_map(functions.slow, [], 2, str)) == []
+def test_one_worker_is_this_process(functions: Any, tmp_path: Path) -> None:
+    items = [(3, tmp_path), (4, tmp_path)]
+    assert list(ordered_map(functions.square, items, 1, str)) == [(9, os.getpid()), (16, os.getpid())]
+    assert list(ordered_map(functions.square, [], 2, str)) == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
