@@ -67,7 +67,7 @@ def exact(rows: list[Row]) -> list[tuple[float, ...]]:
 
 def test_every_layout_computes_it_as_one_process(tmp_path: Path) -> None:
     spawn(in_turn, 1, {"single": ["layout=single"], "own": ["layout=single", "loss=model"]}, str(tmp_path))
-    spawn(in_turn, 2, {name: [word] for name, word in LAYOUTS.items()}, str(tmp_path), timeout=300)
+    spawn(in_turn, 2, {name: [word] for name, word in LAYOUTS.items()}, str(tmp_path))
     found = {name: read_rows(tmp_path / name / METRICS) for name in ("single", "own", *LAYOUTS)}
     alone = found["single"]
     assert alone[0]["val_loss"] == pytest.approx(found["own"][0]["val_loss"] / 2, rel=1e-6)

@@ -121,4 +121,4 @@ def test_gradients_of_the_real_package(recipe: str, processes: int) -> None:
     """In its CPU mode, over gloo."""
     if reason := nxd_real.missing():
         pytest.skip(reason)
-    require_as_close_as_native(spawn(in_turn, processes, recipe, ["real", "native"], timeout=400))
+    require_as_close_as_native(spawn(in_turn, processes, recipe, ["real", "native"]))

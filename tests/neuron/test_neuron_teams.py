@@ -277,7 +277,7 @@ def test_on_xla_devices(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
     spawn(in_turn, 2, recipe, [("native", "DTensor", ["layout=tp"])], str(tmp_path))
-    spawn(on_xla, 2, recipe, str(tmp_path), timeout=300)
+    spawn(on_xla, 2, recipe, str(tmp_path))
     saved = f"train.resume={tmp_path / 'teams/checkpoints/step-2'}"
     spawn(in_turn, 2, recipe, [("native from teams", "DTensor", ["layout=tp", saved])], str(tmp_path))
     found = {path.name: read_rows(path / METRICS) for path in tmp_path.iterdir()}
@@ -296,4 +296,4 @@ def test_a_step_of_the_real_package(recipe: str) -> None:
     """In its CPU mode, over gloo."""
     if reason := nxd_real.missing():
         pytest.skip(reason)
-    require_close(spawn(compared, 2, recipe, True, timeout=300))
+    require_close(spawn(compared, 2, recipe, True))

@@ -78,7 +78,7 @@ def outcomes(engine: Engine, folder: Path) -> Iterator[Any]:
 
 
 def rank_in_checkpoints(folder: Path) -> list[Any]:
-    with engines.start(Train(device="cpu", timeout=30)) as engine:
+    with engines.start(Train(device="cpu", timeout=300)) as engine:
         return list(outcomes(engine, folder))
 
 

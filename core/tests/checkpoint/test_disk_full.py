@@ -192,7 +192,7 @@ def full_on_one_rank(engine: Engine, folder: Path, rank: int) -> tuple[str, list
 
 
 def on_ranks(folder: Path) -> list[tuple[str, list[str], int]]:
-    with engines.start(Train(device="cpu", timeout=30)) as engine:
+    with engines.start(Train(device="cpu", timeout=300)) as engine:
         return [full_on_one_rank(engine, folder, rank) for rank in (0, 1)]
 
 

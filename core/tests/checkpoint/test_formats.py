@@ -407,7 +407,7 @@ def failures(engine: Engine, path: Path) -> list[str]:
 
 
 def rank_fails(path: Path) -> list[str]:
-    with engines.start(Train(device="cpu", timeout=30)) as engine:
+    with engines.start(Train(device="cpu", timeout=300)) as engine:
         return failures(engine, path)
 
 

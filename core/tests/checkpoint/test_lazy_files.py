@@ -333,7 +333,7 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, source: str, ta
 
 def rank(path: Path) -> tuple[bool, list[bool]]:
     """Gather a sharded tensor into a file; fill sharded ones from it."""
-    with engines.start(Train(device="cpu", timeout=30)) as engine:
+    with engines.start(Train(device="cpu", timeout=300)) as engine:
         mesh = engine.mesh({"dp": engine.world_size})
         assert mesh is not None
         whole = {"odd": torch.arange(35.0).reshape(7, 5), "short": torch.ones(1, 2)}

@@ -120,7 +120,7 @@ class Reading:
 
     def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> Path:
         for name, leaf in flat(state):
-            assert self.go.acquire(timeout=20)
+            assert self.go.acquire(timeout=60)
             self.found[name] = leaf.read().tolist() if isinstance(leaf, Lazy) else leaf
         return Path()
 

@@ -224,7 +224,7 @@ def ddp(engine: Engine, path: Path) -> tuple[Any, bool]:
 
 
 def rank_with_ddp(path: Path) -> tuple[Any, bool]:
-    with engines.start(Train(device="cpu", timeout=30)) as engine:
+    with engines.start(Train(device="cpu", timeout=300)) as engine:
         return ddp(engine, path)
 
 

@@ -152,7 +152,7 @@ def test_another_process_that_makes_the_same_output_is_noticed(tmp_path: Path) -
     command = [sys.executable, "-c", other, tmp_path / "data"]
     with opened(tmp_path / "data") as output:
         output.note({"shard": 0})
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.stdout.startswith("ConfigError output: another process makes ")
     with opened(tmp_path / "data") as output:
         assert output.done == [{"shard": 0}]

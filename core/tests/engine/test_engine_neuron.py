@@ -84,7 +84,7 @@ def test_a_run_on_the_device_has_the_losses_of_the_cpu(found: dict[str, Any]) ->
 
 def meet() -> dict[str, Any]:
     notes = stand_in().notes
-    with start(Train(device="auto", timeout=30)) as engine:
+    with start(Train(device="auto", timeout=300)) as engine:
         before = list(notes)
         mesh = engine.mesh({"dp": 2, "tp": 1})
         assert mesh is not None

@@ -123,7 +123,7 @@ def test_check_shows_what_a_run_will_set(
 def test_the_launcher_sets_them_for_every_rank(fake: Path) -> None:
     install(fake, "torch-xla", "2.9.0")
     command = [sys.executable, "-m", "recipe_core.cli", "run", "fake", "train.device=cpu", "--processes", "2"]
-    done = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         assert json.loads(Path(f"here/called-{rank}.json").read_text())["words"]["USE_TORCH_XLA"] == "0"

@@ -126,7 +126,7 @@ def test_a_dataset_prepares_its_files(tmp_path: Path) -> None:
 
 def test_layouts_divide_the_model(tmp_path: Path) -> None:
     run(job("train.steps=3", "train.eval_every=0"), tmp_path / "one")
-    spawn(ranks, 2, str(tmp_path), timeout=300)
+    spawn(ranks, 2, str(tmp_path))
     expected = {step: pytest.approx(value, abs=1e-5) for step, value in losses(tmp_path / "one").items()}
     assert {name: losses(tmp_path / name) for name in LAYOUTS} == dict.fromkeys(LAYOUTS, expected)
 

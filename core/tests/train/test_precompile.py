@@ -39,10 +39,9 @@ def dry_run_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_run_after_it_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    ((said, kept, results),) = spawn(dry_run_then_run, 1, str(tmp_path), timeout=170)
+    ((said, kept, results),) = spawn(dry_run_then_run, 1, str(tmp_path))
     assert f"kept in {tmp_path / 'compiled'}" in said
     assert " 0 compilations" not in said
     assert "loss" not in said  # no lines of steps

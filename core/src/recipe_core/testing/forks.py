@@ -10,6 +10,9 @@ from typing import Any
 
 from recipe_core.engine.stack import imports_choose_device
 
+DEADLINE = 500.0
+"""Seconds after which what a test started counts as hung: more than a busy machine needs, and less than the 600 s after
+which pytest-timeout ends all tests at once, without saying which rank it was."""
 _IMPORTED = ["recipe_core.train.run", "torch._dynamo", "torch.distributed.pipelining"]
 _BERT = "transformers.models.bert.modeling_bert"  # more than PyTorch itself; where it is missing, it is passed over
 

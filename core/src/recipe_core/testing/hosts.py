@@ -40,7 +40,7 @@ def unavailable() -> str | None:
         return f"not installed: {', '.join(missing)} (util-linux, iproute2)"
     made = subprocess.run(
         ["unshare", "--net", "--uts", "--mount", "ip", "link", "add", LINK, "type", "veth"],
-        capture_output=True, text=True, timeout=20, check=False,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     return None if made.returncode == 0 else f"no network namespace can be made: {made.stderr.strip()}"
 
@@ -77,7 +77,7 @@ class Host:
         Raises:
             AssertionError: it failed.
         """
-        done = subprocess.run(self._inside(words), capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(self._inside(words), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{self.name}: {' '.join(words)}: {done.stderr}"
         return done.stdout
 
@@ -91,7 +91,7 @@ class Host:
 
     def kill(self) -> None:
         """Kill all that runs on this host, as a power cut does."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while pids := self.processes():  # again: one of them may have started another meanwhile
             for pid in pids:
                 with suppress(ProcessLookupError):

@@ -35,7 +35,7 @@ class Finished:
         return {row["step"]: row[key] for row in self.rows if key in row}
 
 
-def command(*words: str, timeout: float = 300.0, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(*words: str, timeout: float = forks.DEADLINE, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``recipe WORDS`` with one thread a process; its output is text, errors behind it."""
     return subprocess.run(
         [sys.executable, "-m", "recipe_core.cli", *words],
@@ -49,7 +49,7 @@ def command(*words: str, timeout: float = 300.0, **environment: str) -> subproce
     )
 
 
-def at_once(code: str, *words: str, processes: int = 2, timeout: float = 100.0) -> None:
+def at_once(code: str, *words: str, processes: int = 2, timeout: float = forks.DEADLINE) -> None:
     """Run Python ``code`` with the arguments ``words`` in several processes that begin together.
 
     For what all processes of a machine may ask for at the same moment: prepared data, say.
@@ -67,7 +67,7 @@ def at_once(code: str, *words: str, processes: int = 2, timeout: float = 100.0) 
             child.wait()
 
 
-def run_tiny(recipe: str, out: Path, *words: str, timeout: float = 300.0, **environment: str) -> Finished:
+def run_tiny(recipe: str, out: Path, *words: str, timeout: float = forks.DEADLINE, **environment: str) -> Finished:
     """Run the ``tiny`` variant of ``recipe`` with further ``words`` (overrides, options) in the folder ``out``.
 
     It is the command in a process of its own, as :func:`command` runs it, but that process and the ranks that it starts

@@ -17,7 +17,7 @@ from typing import Any
 from recipe_core.testing import forks
 
 
-def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: float = 100.0) -> list[Any]:
+def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: float = forks.DEADLINE) -> list[Any]:
     """Call ``function(*args)`` on ``processes`` ranks of this machine; return what each gave, in rank order.
 
     The ranks see the environment that ``recipe run --processes`` would give them, so that

@@ -32,7 +32,7 @@ def train(folder: str) -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    spawn(train, 2, str(folder), timeout=300)
+    spawn(train, 2, str(folder))
     return folder
 
 

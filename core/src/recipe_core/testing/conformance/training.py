@@ -144,7 +144,7 @@ def _curves(recipe: Recipe, cases: Cases, processes: int, folder: Path) -> dict[
     """
     out = folder / str(processes)
     if recipe.run == Recipe.run:
-        spawn(run_in_turn, processes, recipe.name, dict(cases), str(out), timeout=300)
+        spawn(run_in_turn, processes, recipe.name, dict(cases), str(out))
     else:
         for name, words in cases.items():
             run_tiny(recipe.name, out / name, *words, "--processes", str(processes))
