@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,3 +36,7 @@ def enter(environment: Mapping[str, str]) -> None:
     gc.freeze()
     os.environ.clear()
     os.environ.update(environment)
+    if torch := sys.modules.get("torch"):
+        # PyTorch replaces its pool of threads at the first use after a fork. Two threads of autograd that do it at once
+        # end the process ("Invalid thread pool!"), so it is done here, where there is one.
+        torch.set_num_threads(torch.get_num_threads())
