@@ -24,7 +24,7 @@ with socket.create_server(("10.77.0.1", 7000)) as server:
 CALL = """
 import socket, sys
 try:
-    with socket.create_connection(("first", 7000), timeout=0.5) as line:
+    with socket.create_connection(("first", 7000), timeout=float(sys.argv[1])) as line:
         print(line.recv(100).decode())
 except OSError as error:
     print(type(error).__name__)
@@ -33,16 +33,21 @@ except OSError as error:
 
 def serve(host: Host, log: Path) -> subprocess.Popen[bytes]:
     process = host.start([sys.executable, "-c", SERVE], log)
-    deadline = time.monotonic() + 20
+    wait_until_ready(process, log)
+    return process
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
     while "ready" not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return process
 
 
-def call(hosts: Hosts) -> str:
-    return hosts.second.run(sys.executable, "-c", CALL).strip()
+def call(hosts: Hosts, seconds: float = 60) -> str:
+    """What the second host hears from the server on the first, or the error, within ``seconds``."""
+    return hosts.second.run(sys.executable, "-c", CALL, str(seconds)).strip()
 
 
 def test_a_link_that_is_cut_and_mended(tmp_path: Path) -> None:
@@ -52,7 +57,7 @@ def test_a_link_that_is_cut_and_mended(tmp_path: Path) -> None:
         assert server.pid not in hosts.second.processes()
         assert call(hosts) == "first"  # under its name, and by its name
         hosts.cut()
-        assert call(hosts) == "TimeoutError"  # silence: no host says that it cannot be reached
+        assert call(hosts, seconds=0.5) == "TimeoutError"  # silence: no host says that it cannot be reached
         hosts.mend()
         assert call(hosts) == "first"
         hosts.first.kill()
@@ -69,12 +74,8 @@ subprocess.Popen([sys.executable, "-c", {SERVE!r}], start_new_session=True).wait
 
     def fail() -> None:
         with two_hosts() as hosts:
-            hosts.second.start([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "second")
-            hosts.first.start([sys.executable, "-c", nested], tmp_path / "first")
-            deadline = time.monotonic() + 20
-            while "ready" not in (tmp_path / "first").read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            for host, code in ((hosts.second, "print('ready'); import time; time.sleep(600)"), (hosts.first, nested)):
+                wait_until_ready(host.start([sys.executable, "-c", code], tmp_path / host.name), tmp_path / host.name)
             for host in hosts:
                 processes.extend([*host.processes(), host.holder])
             raise RuntimeError("the test failed")

@@ -6,15 +6,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from recipe_core.launch import stop as stop_module
 from recipe_core.launch.stop import StopFlag
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+DEADLINE = 120
+"""Seconds after which a program that was to end is taken to hang."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,32 +29,27 @@ def plain_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def send(number: int) -> None:
-    """Signal ourselves and let Python run the handler, which it does between two instructions."""
-    os.kill(os.getpid(), number)
-    time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_by_name(number: signal.Signals) -> None:
     with StopFlag() as stop:
         assert stop.signal is None
-        send(number)
+        signal.raise_signal(number)
         assert stop.signal == number.name
 
 
 def test_the_first_signal_gives_the_name() -> None:
     with StopFlag() as stop:
-        send(signal.SIGUSR1)
-        send(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.signal == "SIGUSR1"
 
 
-def test_a_ctrl_c_after_another_signal_is_still_the_first() -> None:
+def test_a_ctrl_c_after_another_signal_is_still_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_module, "time", SimpleNamespace(monotonic=lambda: 0.0))  # the two SIGTERM count as one
     with StopFlag() as stop:
-        send(signal.SIGTERM)
-        send(signal.SIGTERM)
-        send(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
         assert stop.signal == "SIGTERM"
 
 
@@ -73,9 +71,9 @@ def test_the_earlier_handlers_come_back_also_after_an_error() -> None:
 def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
     signal.signal(number, signal.SIG_IGN)  # as nohup does with SIGHUP
     with StopFlag() as stop:
-        send(number)
+        signal.raise_signal(number)
         assert stop.signal is None
-        send(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.signal == "SIGTERM"
 
 
@@ -93,27 +91,43 @@ def test_outside_the_main_thread_it_is_a_flag_that_stays_down() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
 
 
-def program(body: str, *sent: int, pause: float = 0.0) -> tuple[int, str]:
-    """Exit code and stderr of a program that is ready when its ``body`` prints, and then gets the signals ``sent``."""
+def program(body: str, *sent: int) -> tuple[int, str]:
+    """Exit code and stderr of a program that prints ``ready`` before each of the signals ``sent``, which it then gets.
+
+    The clock of its flag stands still: ``at(seconds)`` sets it, and ``noted(count)`` waits for the flag to have noted
+    this many signals.
+    """
     code = f"""
-import signal, sys, time
+import faulthandler, signal, sys, time, types
+faulthandler.dump_traceback_later({DEADLINE}, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests
+from recipe_core.launch import stop as module
 from recipe_core.launch.stop import StopFlag
+times = [0.0]  # the last one is now
+readings = []
+def monotonic():  # which the flag calls once for each signal
+    readings.append(times[-1])
+    return times[-1]
+module.time = types.SimpleNamespace(monotonic=monotonic)
+module._RECORDING = {DEADLINE}
+at = times.append
+def noted(count):
+    while len(readings) < count:
+        time.sleep(0.01)
 {body}
 """
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
         for number in sent:
+            assert process.stdout.readline() == "ready\n"
             process.send_signal(number)
-            time.sleep(pause)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate()
         return process.returncode, errors
 
 
-WAIT = "    print('ready', flush=True)\n    time.sleep(20)\n"
+WAIT = f"    print('ready', flush=True)\n    time.sleep({2 * DEADLINE})\n"
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -125,16 +139,15 @@ def test_with_nothing_to_save_a_signal_ends_the_process_at_once(number: signal.S
 def test_it_ends_in_a_call_in_which_python_runs_no_handler() -> None:
     """Such as waiting for other ranks: here, for a lock that nobody lets go, in C."""
     body = """
-import ctypes, ctypes.util
-libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+import ctypes
+lock, libc = ctypes.create_string_buffer(256), ctypes.CDLL(None)
+libc.pthread_mutex_init(lock, None)
 with StopFlag(at_once=True):
     print("ready", flush=True)
-    for _ in range(10**6):
-        libc.usleep(900_000) or libc.usleep(900_000)
+    while True:
+        libc.pthread_mutex_lock(lock)  # the second time, for ever: no signal interrupts it
 """
-    began = time.monotonic()
     assert program(body, signal.SIGTERM)[0] == 75
-    assert time.monotonic() - began < 15
 
 
 def test_why_it_ends_is_written_down_first(tmp_path: Path) -> None:
@@ -153,8 +166,7 @@ def test_what_came_while_it_was_deferred_is_obeyed() -> None:
 with StopFlag(at_once=True) as stop:
     stop.defer()
     print("ready", flush=True)
-    while stop.signal is None:
-        time.sleep(0.01)
+    noted(1)
     print("saved", file=sys.stderr, flush=True)
     stop.obey()
     print("not here", file=sys.stderr, flush=True)
@@ -167,15 +179,27 @@ def test_once_the_end_is_settled_signals_change_nothing() -> None:
     body = """
 with StopFlag(at_once=True) as stop:
     stop.settle()
-    print("ready", flush=True)
-    time.sleep(0.5)
+    for count in (1, 2):
+        print("ready", flush=True)
+        noted(count)
 """
     assert program(body, signal.SIGTERM, signal.SIGINT) == (0, "")
 
 
-@pytest.mark.parametrize(("number", "pause"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 1.1)])
-def test_the_second_one_ends_the_process_at_once(number: signal.Signals, pause: float) -> None:
-    code, errors = program(f"with StopFlag():\n{WAIT}", number, number, pause=pause)
+TWO = """
+with StopFlag() as stop:
+    print("ready", flush=True)
+    noted(1)
+    at({seconds})
+    print("ready", flush=True)
+    {then}
+sys.exit(7 * bool(stop.signal))
+"""
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 1.0)])
+def test_the_second_one_ends_the_process_at_once(number: signal.Signals, seconds: float) -> None:
+    code, errors = program(TWO.format(seconds=seconds, then=f"time.sleep({2 * DEADLINE})"), number, number)
     assert (code, errors) == (
         128 + number, f"recipe: ended at once by the second {number.name}; nothing more was saved\n"
     )  # fmt: skip
@@ -183,10 +207,7 @@ def test_the_second_one_ends_the_process_at_once(number: signal.Signals, pause: 
 
 @pytest.mark.parametrize("sent", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR1, signal.SIGTERM)])
 def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[int, int]) -> None:
-    body = (
-        "with StopFlag() as stop:\n    print('ready', flush=True)\n    time.sleep(1)\nsys.exit(7 * bool(stop.signal))"
-    )
-    assert program(body, *sent) == (7, "")
+    assert program(TWO.format(seconds=0.99, then="noted(2)"), *sent) == (7, "")
 
 
 def test_forks_end_by_sigterm_and_tell_their_parent_nothing() -> None:
@@ -196,12 +217,10 @@ import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork beside a thread
 with StopFlag() as stop:
     if not (child := os.fork()):
-        time.sleep(20)
+        time.sleep(60)
         os._exit(3)
     os.kill(child, signal.SIGTERM)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print("ready", flush=True)
-    time.sleep(0.1)
     sys.exit(0 if (ended, stop.signal) == (-15, None) else 1)
 """
     assert program(body) == (0, "")
@@ -229,7 +248,7 @@ def test_a_signal_while_the_command_is_imported(name: str, number: signal.Signal
         [sys.executable, "-c", WATCHED.format(name=name, number=int(number))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert (done.returncode, "Traceback" in done.stderr) == (75, False), done.stderr
     assert f"stopped by {number.name}" in done.stderr

@@ -77,7 +77,7 @@ class Host:
         Raises:
             AssertionError: it failed.
         """
-        done = subprocess.run(self._inside(words), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(self._inside(words), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, f"{self.name}: {' '.join(words)}: {done.stderr}"
         return done.stdout
 
@@ -199,7 +199,7 @@ def _host(name: str, address: str, table: Path) -> Iterator[Host]:
         finally:
             holder.kill()
             for process in (*host.started, holder):
-                process.wait(10)
+                process.wait(60)
             holder.stdin.close()
             holder.stdout.close()
 
