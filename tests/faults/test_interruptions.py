@@ -23,6 +23,42 @@ from recipe_core.train.metrics.curves import read_rows
 RUN = ("train.steps=12", "train.log_every=1", "train.eval_every=0", "train.save_every=3", "model.dropout=0.1")
 
 
+# `recipe WORDS`, whose ranks stay at a moment until the file `go` is there: each writes the file `at-N` before. The
+# moment is the end of a step, by its number, or the first file of the checkpoint of step 6, written and not synced yet.
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from recipe_core.cli.__main__ import main
+from recipe_core.launch import supervisor
+from recipe_core.launch.watch.heartbeat import beat
+from recipe_core.testing.forked_rank import ForkedRank
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+end_step, fsync = beat.end_step, os.fsync
+
+def stay():
+    (folder / f"at-{os.environ.get('RANK', 0)}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+
+def ending():
+    end_step()
+    if moment == str(beat.step):
+        stay()
+
+def syncing(file):
+    path = os.readlink(f"/proc/self/fd/{file}")
+    if moment == "save" and "/.step-6." in path and path.endswith(".distcp"):
+        stay()
+    fsync(file)
+
+beat.end_step, os.fsync = ending, syncing
+supervisor.Popen = ForkedRank
+del sys.argv[1:3]
+sys.exit(main())
+"""
+
+
 def losses(run: Finished) -> dict[int, float]:
     return run.column("loss")
 
@@ -33,27 +69,43 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return losses(run_tiny("megatron_gpt", tmp_path_factory.mktemp("whole") / "run", *RUN))
 
 
-def start(out: Path, *words: str) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, *words, "--out", str(out)]
+def start(moment: str, out: Path, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    """Start a run whose ranks stay at ``moment``, with the files in the folder above ``out``."""
+    run = ["run", "megatron_gpt:tiny", *RUN, *words, "--out", str(out)]
+    line = [*before, sys.executable, "-c", PROGRAM, str(out.parent), moment, *run]
     return subprocess.Popen(
         line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
 
 def until(condition: object, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():  # type: ignore[operator]
         assert process.poll() is None, "the run ended before it could be interrupted"
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that ``pid`` started."""
+    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    """False for a zombie, too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_sigterm(tmp_path: Path, whole: dict[int, float]) -> None:
     out = tmp_path / "run"
-    process = start(out)
-    until(lambda: len(read_rows(out / "metrics.jsonl")) >= 5, process)
+    process = start("5", out)
+    until((tmp_path / "at-0").exists, process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
+    (tmp_path / "go").touch()
+    assert process.wait(120) == 75
     assert losses(run_tiny("megatron_gpt", out, *RUN)) == whole
 
 
@@ -61,7 +113,7 @@ def test_sigterm(tmp_path: Path, whole: dict[int, float]) -> None:
 def test_a_terminal_that_is_closed(tmp_path: Path, processes: int) -> None:
     """The kernel sends SIGHUP, and nothing can be shown any more: not the rest of the progress bar, nor the summary."""
     out, (terminal, inside) = tmp_path / "run", pty.openpty()
-    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "train.steps=1000"]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "train.steps=1000000"]
     process = subprocess.Popen(
         [*line, "--processes", str(processes), "--out", str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}, stdin=inside, stdout=inside, stderr=inside,
@@ -78,7 +130,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path, processes: int) -> None:
 
     until(trains, process)
     os.close(terminal)
-    assert process.wait(60) == 75
+    assert process.wait(120) == 75
     assert b"steps" in shown  # the bar was there
     results = json.loads((out / "results.json").read_text())
     assert results["stopped"] == "SIGHUP"
@@ -87,13 +139,11 @@ def test_a_terminal_that_is_closed(tmp_path: Path, processes: int) -> None:
 
 def test_nohup(tmp_path: Path, whole: dict[int, float]) -> None:
     out = tmp_path / "run"
-    line = ["nohup", sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
-    process = subprocess.Popen(
-        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    until(lambda: len(read_rows(out / "metrics.jsonl")) >= 3, process)
+    process = start("3", out, before=("nohup",))
+    until((tmp_path / "at-0").exists, process)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == 0
+    (tmp_path / "go").touch()
+    assert process.wait(120) == 0
     assert {row["step"]: row["loss"] for row in read_rows(out / "metrics.jsonl")} == whole
 
 
@@ -109,24 +159,25 @@ def test_a_reader_that_goes_away(tmp_path: Path, whole: dict[int, float]) -> Non
     with process.stdout, process.stderr:
         assert process.stdout.readline().startswith("megatron_gpt:tiny")
         process.stdout.close()
-        assert (process.wait(60), process.stderr.read()) == (0, "")
+        assert (process.wait(120), process.stderr.read()) == (0, "")
     assert {row["step"]: row["loss"] for row in read_rows(out / "metrics.jsonl")} == whole
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_sigkill_in_the_middle_of_a_save(tmp_path: Path, whole: dict[int, float], processes: int) -> None:
     out = tmp_path / "run"
-    process = start(out, "--processes", str(processes))
-    checkpoints = out / "checkpoints"
-
-    def saving_the_second() -> bool:
-        begun = [p for p in checkpoints.glob(".*") if any(p.glob("*"))] if checkpoints.exists() else []
-        return bool(begun) and (checkpoints / "step-3").exists()
-
-    until(saving_the_second, process)
+    process = start("save", out, "--processes", str(processes))
+    until(lambda: all((tmp_path / f"at-{rank}").exists() for rank in range(processes)), process)
+    assert any(any(path.iterdir()) for path in (out / "checkpoints").glob(".*.part"))
+    assert (out / "checkpoints" / "step-3").is_dir()
+    ranks = children(process.pid)
+    assert len(ranks) == (processes if processes > 1 else 0)
     process.kill()
-    process.wait(60)
-    time.sleep(0.5)  # the ranks of a killed supervisor notice by themselves
+    process.wait(120)
+    deadline = time.monotonic() + 120
+    while any(map(alive, ranks)):  # those of a killed supervisor notice by themselves
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     found = losses(run_tiny("megatron_gpt", out, *RUN, "--processes", str(processes)))
     assert found == pytest.approx(whole, rel=0, abs=0 if processes == 1 else 1e-6)
 
@@ -142,7 +193,7 @@ def test_a_full_disk(tmp_path: Path, whole: dict[int, float]) -> None:
 
     line = [sys.executable, "-m", "recipe_core.cli", "run", "megatron_gpt:tiny", *RUN, "--out", str(out)]
     done = subprocess.run(
-        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=small, capture_output=True, text=True, timeout=120,
+        line, env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=small, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 74, done.stderr
