@@ -88,6 +88,13 @@ def test_an_empty_folder_is_filled() -> None:
     assert [path.name for path in Path.cwd().iterdir()] == ["mine"]
 
 
+def seconds_of_an_import() -> float:
+    """The time in which a new process imports PyTorch here and now; 1.5 s where the page's five minutes were taken."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return time.monotonic() - start
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -95,6 +102,7 @@ def test_an_empty_folder_is_filled() -> None:
 )
 def test_from_nothing_to_a_passing_check(kind: str, tmp_path: Path) -> None:
     """The commands of the page "A plugin in five minutes", one by one."""
+    reference = seconds_of_an_import()
     start = time.monotonic()
     assert command("plugin", "new", "my-part", "--kind", kind).returncode == 0
     environment = installed(Path("my-part"), tmp_path / "site")
@@ -103,7 +111,8 @@ def test_from_nothing_to_a_passing_check(kind: str, tmp_path: Path) -> None:
     check = command("plugin", "check", "my_part", **environment)
     assert check.returncode == 0, check.stdout
     assert ", 0 failed, " in check.stdout
-    assert time.monotonic() - start < 300
+    seconds = time.monotonic() - start
+    assert seconds < 200 * max(reference, seconds_of_an_import())
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my-part"]
     tests = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert tests.returncode == 0, tests.stdout
