@@ -1,7 +1,7 @@
 """``python faulty_rank.py FAULT RANK STEP WORDS``: ``recipe WORDS`` with the toy plugin, and a fault in some ranks.
 
 The fault happens from step STEP (from 1) on, in the rank RANK, or in ``all``; the file ``injected`` in the current
-folder gets its time then.
+folder gets its time then, and from there on the ranks' watchdogs count.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.testing import toy
 from recipe_core.testing.forked_rank import ForkedRank
 from recipe_core.testing.toy_parts import Toy, Vectors
+from recipe_core.testing.unhurried import measure_own_time, watch_from
 
 
 def sleep() -> None:
@@ -62,5 +63,7 @@ def inject(fault: str, rank: str, step: int) -> None:
 if __name__ == "__main__":
     setattr(cli, "_registry", toy.registry)  # noqa: B010 - which mypy would not let be assigned
     setattr(supervisor, "Popen", ForkedRank)  # noqa: B010
+    measure_own_time()
+    watch_from(Path("injected").absolute())
     inject(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     sys.exit(cli.main(sys.argv[4:]))

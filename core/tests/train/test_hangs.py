@@ -18,9 +18,9 @@ from recipe_core.errors import ExitCode
 from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 
 TIMEOUT = 6.0
-"""``train.timeout`` of these runs; on a busy machine, ranks may need seconds to start."""
+"""``train.timeout`` of these runs; it counts from the fault on."""
 LATEST = 15.0
-"""Seconds after the timeout by which every survivor has ended."""
+"""Seconds after the timeout by which every survivor has ended; on a slow or busy machine, more: :func:`in_time`."""
 RANK = str(Path(__file__).with_name("faulty_rank.py"))
 
 
@@ -34,12 +34,14 @@ def recipe(folder: Path, *arguments: str, rank: int | str = 1) -> subprocess.Com
     return subprocess.run(
         [*line(arguments[0], rank, 3, *arguments[1:]), "--processes", "2"],
         cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "RECIPE_GRACE": "1"}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
 
 
-def since_the_fault(folder: Path) -> float:
-    return time.time() - float((folder / "injected").read_text())
+def in_time(folder: Path, begun: float) -> bool:
+    """Whether it is less than ``LATEST`` after the timeout, or than twice what reaching the fault took."""
+    fault = float((folder / "injected").read_text())
+    return time.time() - fault < TIMEOUT + max(LATEST, 2 * (fault - begun))
 
 
 def record(folder: Path, rank: int) -> dict[str, object]:
@@ -49,10 +51,11 @@ def record(folder: Path, rank: int) -> dict[str, object]:
 
 def test_a_loader_that_hangs(tmp_path: Path) -> None:
     alert = 'echo "$RECIPE_HANG_RANKS $RECIPE_HANG_KIND $RECIPE_HANG_STEP" >> alert'
+    begun = time.time()
     done = recipe(tmp_path, "loader", f"train.on_hang={alert}")
     assert done.returncode == ExitCode.HUNG, done.stderr
-    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
-    assert re.match(r"recipe: rank 1 of 2 \(host .*\) has been in 'loader' of step 4 for \d s\n", done.stderr)
+    assert in_time(tmp_path, begun)
+    assert re.match(r"recipe: rank 1 of 2 \(host .*\) has been in 'loader' of step 4 for \d+ s\n", done.stderr)
     assert re.search(
         r"Rank 1, thread feed_0, .*\n(  .*\n)*  File .*faulty_rank.py\", line \d+, in sleep\n", done.stderr
     )
@@ -61,10 +64,11 @@ def test_a_loader_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
+    begun = time.time()
     done = recipe(tmp_path, "stop", "train.on_hang=exit 3")
     assert done.returncode == ExitCode.STOPPED, done.stderr
-    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
-    assert re.search(r"rank 1 of 2 \(host .*\) has given no sign of life for \d s: it is stopped or", done.stderr)
+    assert in_time(tmp_path, begun)
+    assert re.search(r"rank 1 of 2 \(host .*\) has given no sign of life for \d+ s: it is stopped or", done.stderr)
     assert "rank 0 of 2" in done.stderr  # which waits, and says so
     assert "train.on_hang: 'exit 3' ended with exit code 3" in done.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -85,9 +89,10 @@ def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_other_faults_of_one_machine(tmp_path: Path, fault: str, code: int, text: str) -> None:
+    begun = time.time()
     done = recipe(tmp_path, fault)
     assert done.returncode == code, done.stderr
-    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+    assert in_time(tmp_path, begun)
     assert re.search(rf"rank 1 of 2 \(host .*\) {re.escape(text)}", done.stderr), done.stderr
 
 
@@ -101,8 +106,9 @@ def in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("rank", [1, "all"])
 def test_native_code_that_keeps_the_interpreter(tmp_path: Path, rank: int | str) -> None:
     """The rank can say nothing; the supervisor has it print its stack, and ends the run where no rank can."""
+    begun = time.time()
     done = recipe(tmp_path, "native", rank=rank)
-    assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+    assert in_time(tmp_path, begun)
     if rank == 1:
         assert done.returncode == ExitCode.STOPPED, done.stderr
         assert "has given no sign of life" in done.stderr
@@ -124,7 +130,7 @@ def test_a_run_that_is_suspended_goes_on(tmp_path: Path) -> None:
             os.kill(rank, number)
             time.sleep(0.3)
         time.sleep(TIMEOUT + 3 if number == signal.SIGSTOP else 0)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert steps(tmp_path) == 12
 
 
@@ -155,8 +161,9 @@ def test_faults_of_one_of_two_hosts(
     tmp_path: Path, launcher: str, fault: str, rank: int, survivors: tuple[int, ...], text: str
 ) -> None:
     with two_hosts() as hosts:
+        begun = time.time()
         processes = start(hosts, launcher, tmp_path, fault, rank)
-        wait(processes, launcher, survivors, tmp_path)
+        wait(processes, launcher, survivors, tmp_path, begun)
         for survivor in survivors:
             assert text in said(tmp_path, launcher, survivor), said(tmp_path, launcher, survivor)
             if launcher == "ranks":  # torchrun's agents end with 1, whatever the ranks end with
@@ -170,11 +177,12 @@ def test_faults_of_one_of_two_hosts(
 def test_a_link_that_is_cut(tmp_path: Path, launcher: str) -> None:
     """The run folder is still there for both: each sees that the other lives, and that it cannot be reached."""
     with two_hosts() as hosts:
+        begun = time.time()
         processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=1000")
         until(lambda: (tmp_path / "injected").exists() and steps(tmp_path) > 3)
         (tmp_path / "injected").write_text(str(time.time()))
         hosts.cut()
-        wait(processes, launcher, (0, 1), tmp_path)
+        wait(processes, launcher, (0, 1), tmp_path, begun)
         for survivor, other in enumerate(("rank 1 of 2 (host second)", "rank 0 of 2 (host first)")):
             text = said(tmp_path, launcher, survivor)
             assert "all 2 ranks live and wait for each other: the network between first and second is cut" in text, text
@@ -187,10 +195,12 @@ def test_a_link_that_is_cut(tmp_path: Path, launcher: str) -> None:
 def test_a_peer_that_never_comes(tmp_path: Path, missing: int) -> None:
     with two_hosts() as hosts:
         here = 1 - missing
-        (tmp_path / "injected").write_text(str(time.time() + 5))  # PyTorch's import
+        begun = time.time()
         process = hosts.rank(here, line("none", 0, 0), tmp_path)
-        process.wait(60)
-        assert since_the_fault(tmp_path) < TIMEOUT + LATEST
+        until((tmp_path / "run" / "logs" / f"rank-{here}.beat.json").exists)  # it looks for the other from here on
+        (tmp_path / "injected").write_text(str(time.time()))
+        process.wait(300)
+        assert in_time(tmp_path, begun)
         text = (tmp_path / f"rank-{here}.txt").read_text()
         assert f"rank {missing} of 2 has not come within {TIMEOUT:g} s" in text, text
         assert process.returncode == ExitCode.STOPPED
@@ -203,12 +213,13 @@ def test_a_peer_that_never_comes(tmp_path: Path, missing: int) -> None:
 def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:
     """That of rank 0 has the store through which the ranks met."""
     with two_hosts() as hosts:
+        begun = time.time()
         processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=1000")
         until(lambda: (tmp_path / "injected").exists() and steps(tmp_path) > 3)
         (tmp_path / "injected").write_text(str(time.time()))
         hosts.cut()
         (hosts.first, hosts.second)[lost].kill()
-        wait(processes, launcher, (1 - lost,), tmp_path)
+        wait(processes, launcher, (1 - lost,), tmp_path, begun)
         name = ("first", "second")[lost]
         text = said(tmp_path, launcher, 1 - lost)
         assert f"rank {lost} of 2 (host {name}) has given no sign of life for" in text, text
@@ -220,7 +231,7 @@ def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:
 def test_a_rank_that_is_twenty_times_slower(tmp_path: Path, launcher: str) -> None:
     with two_hosts() as hosts:
         processes = start(hosts, launcher, tmp_path, "slow", 1, "train.steps=16", "train.log_stragglers=true")
-        assert [process.wait(100) for process in processes] == [0, 0]
+        assert [process.wait(400) for process in processes] == [0, 0]
     text = said(tmp_path, launcher, 0)
     assert (
         len(
@@ -254,13 +265,15 @@ def steps(folder: Path) -> int:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
 
 
-def wait(processes: list[subprocess.Popen[bytes]], launcher: str, survivors: tuple[int, ...], folder: Path) -> None:
+def wait(
+    processes: list[subprocess.Popen[bytes]], launcher: str, survivors: tuple[int, ...], folder: Path, begun: float
+) -> None:
     """Wait for the ranks that survive; each ends in time.
 
     The agents of torchrun may outlive them: for a minute they ask a store that is not there any more.
@@ -268,6 +281,6 @@ def wait(processes: list[subprocess.Popen[bytes]], launcher: str, survivors: tup
     until(lambda: (folder / "injected").exists())
     for rank in survivors:
         until(lambda rank=rank: processes[rank].poll() is not None or f"(rank {rank})" in said(folder, launcher, rank))
-        assert since_the_fault(folder) < TIMEOUT + LATEST
+        assert in_time(folder, begun)
         if launcher == "ranks":
-            processes[rank].wait(5)
+            processes[rank].wait(60)

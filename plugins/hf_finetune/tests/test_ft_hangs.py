@@ -15,10 +15,12 @@ from recipe_core.errors import ExitCode
 # `recipe WORDS`, where rank 1 sleeps in one method of the Trainer's run from the third step on.
 PROGRAM = """
 import os, sys, time
+from pathlib import Path
 from recipe_core.cli import main as cli
 from recipe_core.launch import supervisor
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.testing.forked_rank import ForkedRank
+from recipe_core.testing.unhurried import measure_own_time, watch_from
 from recipe_hf_finetune.trainer.arguments import prepare_environment
 prepare_environment()
 from recipe_hf_finetune.data.encode import Encoded
@@ -29,10 +31,14 @@ def hang(owner, name):
     method = getattr(owner, name)
     def sleeping(*args, **kwargs):
         if os.environ.get("RANK") == "1" and beat.step >= 3:
+            injected.touch()
             time.sleep(3600)
         return method(*args, **kwargs)
     setattr(owner, name, sleeping)
 
+injected = Path("injected").absolute()
+watch_from(injected)  # train.timeout counts from the fault on, however long the ranks take to start
+measure_own_time()
 supervisor.Popen = ForkedRank
 if sys.argv[1] == "loader":
     hang(Encoded, "__getitem__")
@@ -52,7 +58,7 @@ def test_a_hang_in_the_trainer(tmp_path: Path, fault: str, text: str) -> None:
     words = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.timeout=3", "train.steps=6"]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, fault, *words],
-        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == ExitCode.HUNG, done.stderr
@@ -68,8 +74,8 @@ def test_the_slowest_rank_in_the_rows(tmp_path: Path) -> None:
     words = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.log_stragglers=true"]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("3600", "0.3"), "model", *words, "train.steps=16", "train.log_every=1",
-         "train.timeout=20"],
-        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+         "train.timeout=60"],
+        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
