@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nox
 
-from checks.workspace import CONSTRAINTS, CSRC, LOCAL, PROJECTS, normal
+from checks.workspace import CONSTRAINTS, CSRC, LOCAL, PROJECTS, PYTHON, normal
 
 WHEELS = tempfile.TemporaryDirectory(prefix="recipe-wheels-")
 """The wheels of this run, by version of Python. Its name is new each time, so uv finds none of them in its cache."""
@@ -38,8 +38,7 @@ def share_pip_settings() -> None:
             value = values.get(f"{place}.{name}")
             if value and variable not in os.environ:
                 os.environ[variable] = " ".join(ast.literal_eval(value).split())
-                # Versions are pinned; which index has a file of one for this Python is all the same, as it is to pip.
-                os.environ.setdefault("UV_INDEX_STRATEGY", "unsafe-first-match")
+                os.environ.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # as pip takes the best of all
 
 
 def install(
@@ -52,7 +51,9 @@ def install(
     alone = "--no-deps" in options
     lines = [_requirement(session, str(item), alone) for item in what]
     wheels = _wheels(session)
-    session.install(f"--constraints={versions}", f"--find-links={wheels}", *options, *lines)
+    # Another index may have a version for this machine's Python only, and uv looks for each version in one index.
+    other = {"UV_INDEX": ""} if session.python not in (None, PYTHON) else {}
+    session.install(f"--constraints={versions}", f"--find-links={wheels}", *options, *lines, env=other)
     _refuse_unlisted(session, versions)
     _share_bytecode(session)
 
