@@ -187,7 +187,8 @@ def main() -> int:
     for folder in (SOURCE, SITE):
         shutil.rmtree(folder, ignore_errors=True)
     assemble(SOURCE)
-    words = ["-b", "html", "-W", "--keep-going", "-q", "-c", str(Path(__file__).parent), str(SOURCE), str(SITE)]
+    words = ["-b", "html", "-j", "auto", "-W", "--keep-going", "-q", "-c", str(Path(__file__).parent)]
+    words += [str(SOURCE), str(SITE)]
     code = subprocess.run([sys.executable, "-m", "sphinx", *words], check=False).returncode
     if not code:
         print(f"{len(list(SITE.rglob('*.html')))} pages: {SITE / 'index.html'}")
