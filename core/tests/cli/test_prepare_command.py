@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import click
 import pytest
 
 from recipe_core.cli.main import cli, main
+from recipe_core.data.prepare.pool import ordered_map
+from recipe_core.launch.cores import SPIN_LIMITS, SPIN_VARIABLES
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -190,3 +193,19 @@ def test_completion(words: list[str], incomplete: str, replies: list[str]) -> No
     context.params["words"] = tuple(words)
     found = command.params[0].shell_complete(context, incomplete)
     assert [item.value for item in found] == replies
+
+
+def test_workers_that_prepare_have_a_limit_of_spinning(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    import toy_data  # type: ignore[import-not-found]
+
+    for name in SPIN_VARIABLES:
+        monkeypatch.setenv(name, "")  # so that what the command sets is taken back
+        monkeypatch.delenv(name)
+
+    def prepare(settings: object) -> dict[str, object]:
+        return {"counts": dict(zip("ab", ordered_map(os.getenv, SPIN_LIMITS, 2, str), strict=True))}
+
+    monkeypatch.setattr(toy_data, "prepare", prepare)
+    code, out, _ = typed("prepare toy output=here")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[:2]] == [["a", "1000"], ["b", "1"]]

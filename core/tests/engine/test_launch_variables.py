@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.main import main
+from recipe_core.cli.main import cli, main
 from recipe_core.engine.environment import Variable, add, prepare, variables
 from recipe_core.engine.select import engine_problems
+from recipe_core.launch.cores import SPIN_VARIABLES, limit_spinning
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
 from recipe_core.testing.packages import install
@@ -24,8 +25,9 @@ NETWORK = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAF
 @pytest.fixture
 def site(bare_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
-    for name in (*NETWORK, "USE_TORCH_XLA", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
+    for name in (*NETWORK, *SPIN_VARIABLES, "USE_TORCH_XLA", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # so that what a command sets is taken back, too
+        monkeypatch.delenv(name)
     return bare_site
 
 
@@ -109,7 +111,13 @@ def test_check_shows_what_a_run_will_set(
     fake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "fake"]) == 0
-    assert "environment" not in capsys.readouterr().out
+    spinning = "GOMP_SPINCOUNT=1000 KMP_BLOCKTIME=1  waiting threads soon leave their core to others"
+    shown = capsys.readouterr().out.partition("environment         set for the run, unless you set them\n")[2]
+    assert shown.strip() == spinning
+    assert not set(SPIN_VARIABLES) & set(os.environ)  # or this very command would take them for the user's
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert main(["check", "fake"]) == 0
+    assert "OMP_WAIT_POLICY=passive  yours; how long waiting threads spin\n" in capsys.readouterr().out
     install(fake, "torch-neuronx", "2.13.3.0")
     monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", "/mine")
     assert main(["check", "fake", "--processes", "2"]) == 0
@@ -126,4 +134,45 @@ def test_the_launcher_sets_them_for_every_rank(fake: Path) -> None:
     done = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        assert json.loads(Path(f"here/called-{rank}.json").read_text())["words"]["USE_TORCH_XLA"] == "0"
+        found = json.loads(Path(f"here/called-{rank}.json").read_text())["words"]
+        assert found["USE_TORCH_XLA"] == "0"
+        assert (found["GOMP_SPINCOUNT"], found["KMP_BLOCKTIME"]) == ("1000", "1")
+
+
+@pytest.mark.parametrize("name", SPIN_VARIABLES)
+@pytest.mark.parametrize("value", ["1", ""])
+def test_a_users_word_on_spinning_stays_alone(name: str, value: str) -> None:
+    environment = {name: value}
+    limit_spinning(environment)
+    assert environment == {name: value}
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_every_command_that_computes_limits_spinning_before_anything_else(
+    site: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setattr(cli.commands[name], "params", [])
+    monkeypatch.setattr(cli.commands[name], "no_args_is_help", False)
+    monkeypatch.setattr(cli.commands[name], "invoke", lambda _: seen.append(os.environ.get("GOMP_SPINCOUNT")))
+    main([name])
+    assert seen == [None if name in ("check", "doctor", "submit") else "1000"]
+
+
+@pytest.mark.parametrize(("theirs", "count"), [({}, "1000"), ({"OMP_WAIT_POLICY": "passive"}, "0")])
+def test_the_library_of_pytorch_takes_the_limit(fake: Path, theirs: dict[str, str], count: str) -> None:
+    """In a run of one process, which imports PyTorch itself: libgomp reads the variable when it is loaded."""
+    plugin = fake / "fake_plugin.py"
+    said = 'said = {"torch": "torch" in sys.modules, '
+    code = plugin.read_text().replace("said = {", said) + "    import torch\n"
+    plugin.write_text(code)
+    command = [sys.executable, "-m", "recipe_core.cli", "run", "fake", "train.device=cpu", "--out", "here"]
+    environment = {**os.environ, **theirs, "OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(Path("here/called-None.json").read_text())
+    assert not found["torch"]
+    assert found["words"].get("GOMP_SPINCOUNT") == (None if theirs else "1000")
+    if "GOMP_" not in done.stderr:
+        pytest.skip("this PyTorch uses another OpenMP library than libgomp")
+    assert f"GOMP_SPINCOUNT = '{count}'" in done.stderr

@@ -35,6 +35,7 @@ from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.cli.words import RecipeCommand, recipe_words, run_folder, split
 from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
+from recipe_core.launch.cores import limit_spinning
 
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
+_USERS_ENVIRONMENT = ("check", "doctor", "submit")
+"""Commands that compute nothing, and show or pass on the environment as the user set it."""
 
 
 @dataclass
@@ -156,8 +159,11 @@ _out = click.option(
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="recipe-core", prog_name="recipe")
 @_debug
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Train models by recipes: each composes a model, a dataset, a parallel layout and a checkpoint format."""
+    if ctx.invoked_subcommand not in _USERS_ENVIRONMENT:  # processes that a command starts inherit it
+        limit_spinning(os.environ)
 
 
 @cli.command("ls")

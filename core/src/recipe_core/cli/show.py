@@ -17,6 +17,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import KINDS, NOUNS, Kind, Registry
 from recipe_core.hooks.specs import DataFacts, Recipe
 from recipe_core.hooks.train import Train
+from recipe_core.launch.cores import SPIN_LIMITS, spin_choice
 from recipe_core.settings.job import Job
 
 Row = tuple[str, str]
@@ -197,11 +198,17 @@ def _environment(job: Job, world_size: int) -> list[Row]:
     rows += [
         (f"{one.name}={os.environ[one.name]}", f"yours; not {one.value}") for one in plain if one.name in os.environ
     ]
+    if chosen := spin_choice(os.environ):
+        rows.append((_assignments(chosen), "yours; how long waiting threads spin"))
+    else:
+        rows.append((_assignments(SPIN_LIMITS), "waiting threads soon leave their core to others"))
     if further:
-        rows.append((" ".join(f"{one.name}={one.value}" for one in further), "over several machines"))
-    if not rows:
-        return []
+        rows.append((_assignments({one.name: one.value for one in further}), "over several machines"))
     return [("environment", "set for the run, unless you set them"), *((f"  {text}", f"  {why}") for text, why in rows)]
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _count(number: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from recipe_core.errors import LaunchError
 from recipe_core.hooks.finding import Finding
+from recipe_core.launch.cores import SPIN_LIMITS, spin_choice
 from recipe_core.launch.worker import worker
 
 _TOPIC = "Environment variables"
@@ -17,6 +18,7 @@ def variable_findings(environment: Mapping[str, str] | None = None) -> Iterator[
     env = os.environ if environment is None else environment
     found = [*_ranks(env), *_devices(env)]
     yield from found or [Finding(_TOPIC, "ok", "none is set that would change a run unasked")]
+    yield _spinning(env)
 
 
 def _ranks(env: Mapping[str, str]) -> Iterator[Finding]:
@@ -34,3 +36,11 @@ def _devices(env: Mapping[str, str]) -> Iterator[Finding]:
     if "CUDA_VISIBLE_DEVICES" in env:
         shown = env["CUDA_VISIBLE_DEVICES"] or "none"
         yield Finding(_TOPIC, "note", f"CUDA_VISIBLE_DEVICES: only these GPUs are seen: {shown}")
+
+
+def _spinning(env: Mapping[str, str]) -> Finding:
+    chosen = spin_choice(env)
+    shown = ", ".join(f"{name}={value}" for name, value in (chosen or SPIN_LIMITS).items())
+    if chosen:
+        return Finding(_TOPIC, "note", f"{shown}: yours; how long waiting threads of PyTorch spin is left to it")
+    return Finding(_TOPIC, "ok", f"{shown}: set for every command that computes; waiting threads soon leave their core")
