@@ -118,6 +118,11 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
     ),
     "start": tuple(_started(case) for case in ("tiny, empty cache", "tiny, warm cache", "default, empty cache",
                                                 "default, warm cache", "resume")),
+    "shared_machine": tuple(
+        Figure(f"beside {case}", f"cases/{case}/recipe/ms", f"cases/{case}/pytorch/ms", unit="ms",
+               rounds=f"cases/{case}/recipe/rounds")
+        for case in ("nothing", "two busy loops", "a second run", "four PyTorch processes")
+    ),
     "layout_memory": tuple(
         Figure(case, f"layouts/{case}/peak", f"layouts/{case}/ideal", unit="MB", rounds="")
         for case in ("zero1 2", "fsdp 2", "tp 2", "pp 2")

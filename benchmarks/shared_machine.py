@@ -1,0 +1,225 @@
+"""A step of `recipe run megatron_gpt` on cores that other programs use, too, by how long waiting threads spin.
+
+    python benchmarks/shared_machine.py [--rounds 2] [--case "two busy loops"]
+
+Beside the run: nothing; two busy loops of Python; a second run like it; four PyTorch processes that train a small
+network with PyTorch's defaults, as a script of somebody else does. Contestants, which take turns: ``recipe``, whose
+command limits spinning (GOMP_SPINCOUNT=1000); the peer ``pytorch``, whose waiting threads spin as libgomp has it;
+``passive``, OMP_WAIT_POLICY=passive, whose threads never spin. The second run has the same setting as the first.
+
+Each run has a process of its own with all cores, no evaluation and no checkpoints. Its milliseconds per step are read
+from metrics.jsonl: the median of the steps after the first two, until there are 40 of them or the time for one run is
+over. A run that has not got beyond its first steps by then has none (``null``). ``others`` is the share of all cores
+that programs took which this script did not start: it should be near 0, for they change every figure. Needs
+recipe-megatron-gpt, Linux, and a PyTorch with libgomp. Writes results/shared_machine.json beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from statistics import fmean, median
+from typing import IO, Any
+
+import common
+
+from recipe_core.launch.cores import SPIN_VARIABLES, usable_cores
+
+# KMP_BLOCKTIME means nothing to libgomp, but for recipe the user has decided, so nothing is set: libgomp's own default.
+CONTESTANTS = {"recipe": {}, "pytorch": {"KMP_BLOCKTIME": "200"}, "passive": {"OMP_WAIT_POLICY": "passive"}}
+UNCOUNTED, COUNTED = 2, 40
+SECONDS, PATIENCE = 15.0, 60.0
+"""For one run, from its first step and from its start."""
+LIMIT = 570.0
+"""For the whole script: no round begins that would end later, if it takes as long as those before."""
+RUN = ("run", "megatron_gpt", "train.device=cpu", "train.eval_every=0", "train.save_every=0", "train.log_every=1")
+LOOP = "import time; end = time.monotonic() + 120; print('ready', flush=True)\nwhile time.monotonic() < end: pass"
+TRAINING = """
+import time
+import torch
+from torch import nn
+end = time.monotonic() + 120
+model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256), nn.LayerNorm(256), nn.Linear(256, 16))
+optimizer, data = torch.optim.AdamW(model.parameters()), torch.randn(256, 256)
+print("ready", flush=True)
+while time.monotonic() < end:
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+"""
+"""As a script of somebody else: it sets no variable. Both end by themselves, if this script should be killed."""
+
+
+def cleared() -> dict[str, str]:
+    """This process' environment without what decides about threads."""
+    return {name: value for name, value in os.environ.items() if name not in (*SPIN_VARIABLES, "OMP_NUM_THREADS")}
+
+
+@contextmanager
+def process(line: list[str], environment: Mapping[str, str], output: IO[str] | int) -> Iterator[subprocess.Popen[str]]:
+    """A Python that is killed at the end of the context; its standard error is ours."""
+    started = subprocess.Popen([sys.executable, *line], stdout=output, text=True, env=dict(environment))
+    with started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@contextmanager
+def running(folder: Path, contestant: str, steps: int) -> Iterator[Callable[[], list[float]]]:
+    """A run in ``folder``; call what it gives for the seconds of each step until now."""
+    metrics, log = folder / "metrics.jsonl", folder.with_suffix(".log")
+    environment = {**cleared(), **CONTESTANTS[contestant], "RECIPE_CACHE": str(folder.parent / "cache")}
+    line = ["-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
+    with log.open("w") as output, process(line, environment, output) as started:
+
+        def seconds() -> list[float]:
+            ended = started.poll() is not None  # before the rows are read: none comes later
+            rows = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.exists() else []
+            whole = [json.loads(row) for row in rows if row.endswith("\n")]
+            found = [row["seconds"] for row in whole if "seconds" in row]
+            if ended and len(found) < steps:
+                sys.exit(f"the run ended with {started.returncode}: {log.read_text(encoding='utf-8')}")
+            return found
+
+        yield seconds
+
+
+@contextmanager
+def nothing(folder: Path, contestant: str) -> Iterator[None]:
+    """No other process."""
+    yield
+
+
+@contextmanager
+def loops(folder: Path, contestant: str) -> Iterator[None]:
+    """Two that compute in Python."""
+    with programs(LOOP, 2):
+        yield
+
+
+@contextmanager
+def trainings(folder: Path, contestant: str) -> Iterator[None]:
+    """Four that train with PyTorch's defaults."""
+    with programs(TRAINING, 4):
+        yield
+
+
+@contextmanager
+def programs(code: str, count: int) -> Iterator[None]:
+    """``count`` processes that run ``code``, each of which has printed a line."""
+    with ExitStack() as stack:
+        line = ["-c", code]
+        for started in [stack.enter_context(process(line, cleared(), subprocess.PIPE)) for _ in range(count)]:
+            assert started.stdout is not None
+            if started.stdout.readline() != "ready\n":
+                sys.exit("a process to run beside did not start")
+        yield
+
+
+@contextmanager
+def second(folder: Path, contestant: str) -> Iterator[None]:
+    """A run like the one that is measured, which trains already."""
+    end = time.monotonic() + PATIENCE
+    with running(folder.with_name(f"{folder.name}-second"), contestant, 100_000) as seconds:
+        while not seconds() and time.monotonic() < end:
+            time.sleep(0.2)
+        yield
+
+
+CASES = {
+    "nothing": nothing, "two busy loops": loops, "a second run": second, "four PyTorch processes": trainings,
+}  # fmt: skip
+
+
+def measured(folder: Path, contestant: str) -> list[float]:
+    """Milliseconds of the counted steps of a run."""
+    end = time.monotonic() + PATIENCE
+    with running(folder, contestant, UNCOUNTED + COUNTED) as seconds:
+        while not (found := seconds()) and time.monotonic() < end:
+            time.sleep(0.1)
+        end = min(end, time.monotonic() + SECONDS)
+        while len(found) < UNCOUNTED + COUNTED and time.monotonic() < end:
+            time.sleep(0.1)
+            found = seconds()
+    return [1000 * one for one in found[UNCOUNTED:]]
+
+
+@dataclass
+class Found:
+    """What was measured of one contestant in one case."""
+
+    rounds: list[list[float]] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+    def summed(self) -> dict[str, Any]:
+        """The median of the rounds' medians, which are there too; the mean of all steps, and their number."""
+        medians, steps = [round(median(one), 1) for one in self.rounds if one], [*chain(*self.rounds)]
+        middle, average = (round(median(medians), 1), round(fmean(steps), 1)) if steps else (None, None)
+        others = round(fmean(self.others), 3)
+        return {"ms": middle, "mean_ms": average, "rounds": medians, "steps": len(steps), "others": others}
+
+
+@contextmanager
+def watched(others: list[float]) -> Iterator[None]:
+    """Append the share of all cores that went to programs other than ours, those that end in this context."""
+    before, began = foreign_seconds(), time.monotonic()
+    yield
+    others.append((foreign_seconds() - before) / (time.monotonic() - began) / (os.cpu_count() or 1))
+
+
+def foreign_seconds() -> float:
+    """Processor time of all programs of this machine but our children that have ended."""
+    user, nice, system, _idle, _wait, *more = Path("/proc/stat").read_text(encoding="utf-8").split()[1:9]
+    ours = os.times()
+    busy = sum(map(int, (user, nice, system, *more))) / os.sysconf("SC_CLK_TCK")
+    return busy - ours.children_user - ours.children_system - ours.user - ours.system
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--case", action="append", choices=CASES)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that no process stays
+    began, cases = time.monotonic(), options.case or list(CASES)
+    found = {case: {name: Found() for name in CONTESTANTS} for case in cases}
+    with tempfile.TemporaryDirectory() as folder:
+        with running(Path(folder) / "first", "recipe", 1) as seconds:  # it makes the tokenizer and the tokens
+            while not seconds():
+                time.sleep(0.2)
+        for number in range(options.rounds):
+            if number and time.monotonic() - began > LIMIT * number / (number + 1):
+                print(f"{number} rounds: another one would take too long", file=sys.stderr)
+                break
+            for case in cases:
+                for name in list(CONTESTANTS)[:: (-1) ** number]:  # the first to run is not always the same
+                    out = Path(folder) / f"{case.replace(' ', '-')}-{name}-{number}"
+                    one = found[case][name]
+                    with watched(one.others), CASES[case](out, name):
+                        one.rounds.append(measured(out, name))
+                    print(f"{time.monotonic() - began:4.0f} s", case, name, one.summed(), flush=True)
+    results = {case: {name: one.summed() for name, one in named.items()} for case, named in found.items()}
+    written = {
+        "what": "milliseconds per step of the default megatron_gpt on the CPU, by what runs beside it",
+        "processor": common.processor(), "versions": common.versions("torch"), "threads": usable_cores(),
+        "cases": results,
+    }  # fmt: skip
+    common.write("shared_machine", common.with_earlier("shared_machine", written, ("cases",)))
+
+
+if __name__ == "__main__":
+    main()
