@@ -4,7 +4,7 @@
 
 Beside the run: nothing; two busy loops of Python; a second run like it; four PyTorch processes that train a small
 network with PyTorch's defaults, as a script of somebody else does. Contestants, which take turns: ``recipe``, whose
-command limits spinning (GOMP_SPINCOUNT=1000); the peer ``pytorch``, whose waiting threads spin as libgomp has it;
+command limits spinning (GOMP_SPINCOUNT=2000); the peer ``pytorch``, whose waiting threads spin as libgomp has it;
 ``passive``, OMP_WAIT_POLICY=passive, whose threads never spin. The second run has the same setting as the first.
 
 Each run has a process of its own with all cores, no evaluation and no checkpoints. Its milliseconds per step are read

@@ -217,7 +217,7 @@ def test_an_empty_environment_is_sound() -> None:
         ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, "note", "this process is rank 0 of 1 (torchrun)"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "note", "only these GPUs are seen: none"),
         ({"USE_TORCH_XLA": "0"}, "note", "USE_TORCH_XLA=0"),
-        ({}, "ok", "GOMP_SPINCOUNT=1000, KMP_BLOCKTIME=1: set for every command that computes"),
+        ({}, "ok", "GOMP_SPINCOUNT=2000, KMP_BLOCKTIME=1: set for every command that computes"),
         ({"OMP_WAIT_POLICY": "active"}, "note", "OMP_WAIT_POLICY=active: yours"),
     ],
 )  # fmt: skip

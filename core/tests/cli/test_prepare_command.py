@@ -208,4 +208,4 @@ def test_workers_that_prepare_have_a_limit_of_spinning(typed: Typed, monkeypatch
     monkeypatch.setattr(toy_data, "prepare", prepare)
     code, out, _ = typed("prepare toy output=here")
     assert code == 0
-    assert [line.split() for line in out.splitlines()[:2]] == [["a", "1000"], ["b", "1"]]
+    assert [line.split() for line in out.splitlines()[:2]] == [["a", "2000"], ["b", "1"]]

@@ -111,7 +111,7 @@ def test_check_shows_what_a_run_will_set(
     fake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "fake"]) == 0
-    spinning = "GOMP_SPINCOUNT=1000 KMP_BLOCKTIME=1  waiting threads soon leave their core to others"
+    spinning = "GOMP_SPINCOUNT=2000 KMP_BLOCKTIME=1  waiting threads soon leave their core to others"
     shown = capsys.readouterr().out.partition("environment         set for the run, unless you set them\n")[2]
     assert shown.strip() == spinning
     assert not set(SPIN_VARIABLES) & set(os.environ)  # or this very command would take them for the user's
@@ -136,7 +136,7 @@ def test_the_launcher_sets_them_for_every_rank(fake: Path) -> None:
     for rank in range(2):
         found = json.loads(Path(f"here/called-{rank}.json").read_text())["words"]
         assert found["USE_TORCH_XLA"] == "0"
-        assert (found["GOMP_SPINCOUNT"], found["KMP_BLOCKTIME"]) == ("1000", "1")
+        assert (found["GOMP_SPINCOUNT"], found["KMP_BLOCKTIME"]) == ("2000", "1")
 
 
 @pytest.mark.parametrize("name", SPIN_VARIABLES)
@@ -156,10 +156,10 @@ def test_every_command_that_computes_limits_spinning_before_anything_else(
     monkeypatch.setattr(cli.commands[name], "no_args_is_help", False)
     monkeypatch.setattr(cli.commands[name], "invoke", lambda _: seen.append(os.environ.get("GOMP_SPINCOUNT")))
     main([name])
-    assert seen == [None if name in ("check", "doctor", "submit") else "1000"]
+    assert seen == [None if name in ("check", "doctor", "submit") else "2000"]
 
 
-@pytest.mark.parametrize(("theirs", "count"), [({}, "1000"), ({"OMP_WAIT_POLICY": "passive"}, "0")])
+@pytest.mark.parametrize(("theirs", "count"), [({}, "2000"), ({"OMP_WAIT_POLICY": "passive"}, "0")])
 def test_the_library_of_pytorch_takes_the_limit(fake: Path, theirs: dict[str, str], count: str) -> None:
     """In a run of one process, which imports PyTorch itself: libgomp reads the variable when it is loaded."""
     plugin = fake / "fake_plugin.py"
@@ -172,7 +172,7 @@ def test_the_library_of_pytorch_takes_the_limit(fake: Path, theirs: dict[str, st
     assert done.returncode == 0, done.stderr
     found = json.loads(Path("here/called-None.json").read_text())
     assert not found["torch"]
-    assert found["words"].get("GOMP_SPINCOUNT") == (None if theirs else "1000")
+    assert found["words"].get("GOMP_SPINCOUNT") == (None if theirs else "2000")
     if "GOMP_" not in done.stderr:
         pytest.skip("this PyTorch uses another OpenMP library than libgomp")
     assert f"GOMP_SPINCOUNT = '{count}'" in done.stderr
