@@ -240,7 +240,7 @@ def touched(session: nox.Session) -> None:
 
 @task(name="versions")
 def check_versions(session: nox.Session) -> None:
-    """Whether constraints.txt lists all that is installed; `-- --write` adds to it, `-- --upgrade` renews it."""
+    """Check that constraints.txt lists all that is installed; `-- --write` adds to it, `-- --upgrade` renews it."""
     tools = ("build", "coverage", "import-linter", "mypy", "nox", "ruff", "types-PyYAML", "uv")
     building = {line for table in TABLES.values() for line in table["build-system"]["requires"]}
     groups = {line for table in TABLES.values() for line in table.get("dependency-groups", {}).get("test", [])}

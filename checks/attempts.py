@@ -1,4 +1,4 @@
-"""Tests of a session, and a second try for those that chance may have failed."""
+"""The tests of a session, with a second try for those that may have failed by chance."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test(session: nox.Session, *arguments: str | Path, strict: bool, **environme
 
 
 def _run(session: nox.Session, words: list[str], environment: dict[str, str]) -> tuple[int, list[Failure]]:
-    """The exit code of pytest, and the failures that conftest.py recorded."""
+    """Run pytest; return its exit code and the failures that conftest.py recorded."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "outcomes.jsonl"
-        told = {"OMP_NUM_THREADS": "1", **environment, "RECIPE_OUTCOMES": str(record)}
-        session.run("pytest", *words, env=told, success_codes=range(256))
+        variables = {"OMP_NUM_THREADS": "1", **environment, "RECIPE_OUTCOMES": str(record)}
+        session.run("pytest", *words, env=variables, success_codes=range(256))
         lines = [json.loads(line) for line in record.read_text("utf-8").splitlines()] if record.exists() else []
     codes = [line["exit_code"] for line in lines if "exit_code" in line]
     failures = {line["name"]: Failure(**line) for line in reversed(lines) if "exit_code" not in line}
@@ -66,7 +66,7 @@ def _run(session: nox.Session, words: list[str], environment: dict[str, str]) ->
 
 
 def _passes_alone(session: nox.Session, failure: Failure, environment: dict[str, str]) -> bool:
-    """Run one failed test once more, if it is not new or changed; whether it passes."""
+    """Return whether a failed test passes alone, in a new process. New and changed tests are not run again."""
     path = failure.name.partition("::")[0]
     paths = changed()
     if paths is None or path in paths or "::" not in failure.name:

@@ -1,4 +1,4 @@
-"""What differs from the last commit that landed."""
+"""The difference to the last commit that landed."""
 
 from __future__ import annotations
 

@@ -89,17 +89,17 @@ def _requirement(session: nox.Session, item: str, alone: bool) -> str:
     if not Path(place).is_dir() or os.sep not in place:
         return item
     folder = Path(place)
-    asked = [folder]
-    for asking in asked:  # grows while it is walked
-        wheel(session, asking)
-        names = () if alone else map(normal, PROJECTS[asking]["dependencies"])
+    folders = [folder]
+    for each in folders:  # grows while it is walked
+        wheel(session, each)
+        names = () if alone else map(normal, PROJECTS[each]["dependencies"])
         declared = [LOCAL[name] for name in names if name in LOCAL]
-        asked += [other for other in declared if other not in asked]
+        folders += [other for other in declared if other not in folders]
     return f"{PROJECTS[folder]['name']}{bracket}{extras} @ {wheel(session, folder).as_uri()}"
 
 
 def _refuse_unlisted(session: nox.Session, versions: Path) -> None:
-    """End ``session`` if a package is installed that ``versions`` does not list: it would be another one tomorrow."""
+    """End ``session`` if a package is installed that ``versions`` does not list: its version would change by itself."""
     frozen = session.run("uv", "pip", "freeze", silent=True, log=False, external=True)
     names = {normal(line) for line in str(frozen).splitlines() if line and not line.startswith(("#", "Using"))}
     listed = {normal(line) for line in versions.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"}

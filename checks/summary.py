@@ -22,7 +22,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class _Session:
-    """What is known of one session."""
+    """The record of one session."""
 
     name: str
     minutes: float = 0.0
@@ -115,6 +115,8 @@ def _print() -> None:
         print(_indented("\n".join(session.last)))
     for line in (line for session in sessions for line in session.flaky):
         print(f"\n{line}")
+    # A session whose environment could not be made has no record, so this never says that all have passed.
     names = ", ".join(session.name for session in wrong)
-    print(f"\n{len(wrong)} of {len(sessions)} sessions failed: {names}" if wrong else "\nall sessions passed")
+    passed = sum(session.end == "passed" for session in sessions)
+    print(f"\n{len(wrong)} of {len(sessions)} sessions failed: {names}" if wrong else f"\n{passed} sessions passed")
     sys.stdout.flush()

@@ -47,17 +47,18 @@ def check(session: nox.Session, wanted: Collection[str]) -> None:
 
 
 def _resolve(session: nox.Session, wanted: Collection[str], python: str, listed: str) -> Versions:
-    """What uv would install on ``python`` under Linux, in the ``listed`` versions where they fit one another.
+    """Resolve what uv would install on ``python`` under Linux, in the ``listed`` versions where they fit one another.
 
     Packages of this workspace and of CUDA are left out.
     """
-    asked = Path(session.create_tmp()) / "wanted.txt"
-    asked.write_text("\n".join(wanted), encoding="utf-8")
+    requirements = Path(session.create_tmp()) / "wanted.txt"
+    requirements.write_text("\n".join(wanted), encoding="utf-8")
     output = Path(session.create_tmp()) / f"{python}.txt"
     output.write_text(listed, encoding="utf-8")  # uv keeps to the versions of the file that it writes anew
     session.run(
         "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", f"--python-version={python}",
-        "--python-platform=x86_64-manylinux_2_28", f"--output-file={output}", str(asked), external=True, silent=True,
+        "--python-platform=x86_64-manylinux_2_28", f"--output-file={output}", str(requirements),
+        external=True, silent=True,
         env={"UV_INDEX": "", "UV_FIND_LINKS": ""},  # which may have files for one Python only
     )  # fmt: skip
     found = dict(line.split("==", 1) for line in output.read_text("utf-8").splitlines() if re.match(r"[\w.-]+==", line))
