@@ -98,6 +98,7 @@ nox.options.error_on_missing_interpreters = False
 # Tests start Python hundreds of times: with this variable, each of them would compile the whole of PyTorch again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 environment.share_pip_settings()
+environment.find_pythons()
 _strict = False
 """Whether a test that fails once fails its session, though it passes alone: so in `nox -s full`."""
 

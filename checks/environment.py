@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,20 @@ def share_pip_settings() -> None:
             if value and variable not in os.environ:
                 os.environ[variable] = " ".join(ast.literal_eval(value).split())
                 os.environ.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # as pip takes the best of all
+
+
+def find_pythons() -> None:
+    """Let nox find every Python that pyenv has: of the commands in its folder, only those of chosen versions work."""
+    if not shutil.which("pyenv"):
+        return
+
+    def ask(*words: str) -> str:
+        return subprocess.run(["pyenv", *words], capture_output=True, text=True, check=False).stdout
+
+    chosen = ask("version-name").strip().split(":")  # the first stays what `python3` is
+    os.environ["PYENV_VERSION"] = ":".join(
+        dict.fromkeys([*chosen, *ask("versions", "--bare", "--skip-aliases").split()])
+    )
 
 
 def install(
