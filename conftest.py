@@ -30,16 +30,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Record:
-    """Writes each failure and the exit code as a line of JSON."""
+    """Writes each failure, then the number of tests that passed and the exit code, as lines of JSON."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.passed = 0
 
     def write(self, **line: Any) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             print(json.dumps(line), file=file)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.passed += report.when == "call" and report.passed
         self._write_failure(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -54,4 +56,4 @@ class Record:
             )
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self.write(exit_code=int(exitstatus))
+        self.write(exit_code=int(exitstatus), passed=self.passed)

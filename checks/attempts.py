@@ -39,7 +39,7 @@ def test(session: nox.Session, *arguments: str | Path, strict: bool, **environme
     flaky, and fails the session only if ``strict``. Tests that changed get no second try, nor do errors of collection.
     """
     words = [*map(str, arguments), *session.posargs]
-    code, failures = _run(session, words, environment)
+    code, _, failures = _run(session, words, environment)
     if code == 0:
         return
     lasting = failures
@@ -53,16 +53,16 @@ def test(session: nox.Session, *arguments: str | Path, strict: bool, **environme
         session.error(f"pytest ended with {code}: {len(lasting)} of {len(failures)} failures lasted")
 
 
-def _run(session: nox.Session, words: list[str], environment: dict[str, str]) -> tuple[int, list[Failure]]:
-    """Run pytest; return its exit code and the failures that conftest.py recorded."""
+def _run(session: nox.Session, words: list[str], environment: dict[str, str]) -> tuple[int, int, list[Failure]]:
+    """Run pytest; return its exit code, the number of tests that passed, and the failures: conftest.py records them."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "outcomes.jsonl"
         variables = {"OMP_NUM_THREADS": "1", **environment, "RECIPE_OUTCOMES": str(record)}
         session.run("pytest", *words, env=variables, success_codes=range(256))
         lines = [json.loads(line) for line in record.read_text("utf-8").splitlines()] if record.exists() else []
-    codes = [line["exit_code"] for line in lines if "exit_code" in line]
+    ends = [line for line in lines if "exit_code" in line] or [{"exit_code": 3, "passed": 0}]
     failures = {line["name"]: Failure(**line) for line in reversed(lines) if "exit_code" not in line}
-    return (codes or [3])[-1], list(failures.values())[::-1]
+    return ends[-1]["exit_code"], ends[-1]["passed"], list(failures.values())[::-1]
 
 
 def _passes_alone(session: nox.Session, failure: Failure, environment: dict[str, str]) -> bool:
@@ -72,8 +72,9 @@ def _passes_alone(session: nox.Session, failure: Failure, environment: dict[str,
     if paths is None or path in paths or "::" not in failure.name:
         return False
     session.log(f"a second try, alone: {failure.name}")
-    code, _ = _run(session, ["--override-ini=addopts=--import-mode=importlib", failure.name], environment)
-    return code == 0
+    words = ["--override-ini=addopts=--import-mode=importlib", failure.name]
+    code, passed, _ = _run(session, words, environment)
+    return code == 0 and passed > 0  # a test that is skipped now has not passed
 
 
 def _processor() -> str:

@@ -25,6 +25,9 @@ def test_chance():
     assert before, "the first time"
 """
 BROKEN = "def test_broken():\n    assert 1 == 2\n"
+SKIPPED_LATER = BY_CHANCE.replace('assert before, "the first time"', "assert before and pytest.skip()").replace(
+    "from pathlib", "import pytest\nfrom pathlib", 1
+)
 SOUND = "def test_sound():\n    pass\n"
 
 
@@ -101,6 +104,12 @@ def test_what_fails_twice_is_named_once(tested: Callable[..., str]) -> None:
     assert said.count("  FAILED test_broken.py::test_broken - assert 1 == 2") == 1
     assert "FLAKY test_chance.py::test_chance" in said
     assert "core FAILED" in said
+
+
+def test_a_second_try_that_is_skipped_has_not_passed(tested: Callable[..., str]) -> None:
+    said = tested(later=SKIPPED_LATER)
+    assert "FLAKY" not in said
+    assert "1 of 1 sessions failed: core" in said
 
 
 def test_more_than_five_failures_have_a_cause(tested: Callable[..., str]) -> None:
