@@ -192,7 +192,9 @@ def strange() -> str:
             module.weight.fill_(torch.nan)
             module.bias.copy_(torch.tensor([-0.0, 0.0]))
         try:
-            replicas.check(engine, Parallel(module), {"model": module.state_dict(), "note": [1, None, "x"]}, 1)
+            model = Parallel(module)
+            state = {**replicas.buffers(model), "model": module.state_dict(), "note": [1, None, "x"]}
+            replicas.check(engine, model, state, 1)
         except ReplicaError as error:
             return str(error)
     return ""

@@ -50,8 +50,8 @@ class Saver:
         # may wait for a rank that is gone: the engine ends that, not this.
         self._thread.shutdown(wait=error is None or isinstance(error, RecipeError))
 
-    def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> None:
-        """Save ``state`` as it is now; all ranks call it.
+    def save(self, step: int, state: dict[str, Any], val_loss: float | None, *, copied_already: bool = False) -> None:
+        """Save ``state`` as it is now; all ranks call it. ``copied_already``: it is a copy, which nothing changes.
 
         Raises:
             DivergedError: a weight or a state of the optimizer is not finite; nothing is saved.
@@ -59,10 +59,10 @@ class Saver:
         """
         self.wait()
         kept: Any = state
-        if self._background and not self._traced:
+        if self._background and not self._traced and not copied_already:
             self._snapshot = Snapshot(state)
             kept = self._snapshot.lazy(state)
-        copies = copied(kept, self._to_host) if self._background or self._traced else state
+        copies = copied(kept, self._to_host) if (self._background or self._traced) and not copied_already else state
         # Looking at a traced tensor would be a graph of its own, compiled at the first save.
         self.checkpoints.require_finite(step, copies if self._traced else state)
         if self._background:

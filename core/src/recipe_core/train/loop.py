@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from recipe_core.checkpoint.background import Saver
+from recipe_core.checkpoint.background import Saver, copied
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
@@ -102,10 +102,9 @@ class Trainer:
                     row |= values or {}
                 self._record(row)
             save = (save or stopped) and saved != progress.step
-            if due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save):
-                self._check_replicas()
+            check = due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save)
+            self._check_and_save(row.get("val_loss"), check=check, save=save)
             if save:
-                self._save(row.get("val_loss"))
                 saved_at, saved = time.monotonic(), progress.step
             self.report.advance(progress.step)
         return stopped
@@ -238,17 +237,21 @@ class Trainer:
         if self.metrics is not None:
             self.metrics.write(row)
 
-    def _check_replicas(self) -> None:
-        if not self.dry_run:
-            state = training_state(self.model, self.optimizer, self.progress)
+    def _check_and_save(self, val_loss: float | None, *, check: bool, save: bool) -> None:
+        """Compare the copies that ranks hold of the state, then save it; each if it is due."""
+        check = check and self.engine.world_size > 1
+        if self.dry_run or not (check or save):
+            return
+        state, on_host = training_state(self.model, self.optimizer, self.progress), False
+        if check:
             with beat.during("comparison of copies"):
-                replicas.check(self.engine, self.model, state, self.progress.step)
-
-    def _save(self, val_loss: float | None) -> None:
-        if not self.dry_run:
-            state = training_state(self.model, self.optimizer, self.progress)
+                buffers = replicas.buffers(self.model)
+                if self.engine.traced:  # one transfer for all, since the host waits for each
+                    (state, buffers), on_host = copied([state, buffers], self.engine.to_host), True
+                replicas.check(self.engine, self.model, {**buffers, **state}, self.progress.step)
+        if save:
             with beat.during(SAVE):
-                self.saver.save(self.progress.step, state, val_loss)
+                self.saver.save(self.progress.step, state, val_loss, copied_already=on_host)
 
 
 def _evaluation_due(train: Train, step: int) -> bool:

@@ -24,9 +24,10 @@ Digests = dict[Holding, dict[str, int]]
 
 
 def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) -> None:
-    """Compare the copies that ranks hold of the parts of ``state`` and of buffers, bit by bit. All ranks call it.
+    """Compare the copies that ranks hold of the leaves of ``state``, bit by bit. All ranks call it.
 
-    Each rank hashes its copies on their device; what ranks exchange is one small object each.
+    Each rank hashes its copies on their device; what ranks exchange is one small object each. Tensors of a traced
+    engine must be on the host, since hashing on the device would need graphs of its own.
 
     Raises:
         ReplicaError: some differ. All ranks raise the same.
@@ -34,7 +35,7 @@ def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) 
     if engine.world_size == 1:
         return
     with model.gathered() as weights:
-        digests_here = _digests(engine, model, _leaves(model, state, weights))
+        digests_here = _digests(engine, model, _leaves(state, weights))
     sums = engine.gather({holding: _joined(digests) for holding, digests in digests_here.items()})
     holdings = {holding: None for rank in sums for holding in rank}
     wrong = [holding for holding in holdings if len({rank[holding] for rank in sums if holding in rank}) > 1]
@@ -50,10 +51,14 @@ def announcement(every: int, world_size: int) -> str:
     return f"train.check_replicas_every={every}: one process has no copies of its weights to compare"
 
 
-def _leaves(model: Parallel, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Everything in ``state`` and the buffers that are not saved, by name; ``weights`` in the place of shards."""
-    buffers = {f"model.{plain_name(name)}": buffer for name, buffer in model.module.named_buffers()}
-    leaves = {**buffers, **dict(flat(state)), **{f"model.{name}": weight for name, weight in weights.items()}}
+def buffers(model: Parallel) -> dict[str, Tensor]:
+    """The buffers of the model, which no state holds where they are not saved, by the names of a flat state."""
+    return {f"model.{plain_name(name)}": buffer for name, buffer in model.module.named_buffers()}
+
+
+def _leaves(state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Everything in ``state`` by name; ``weights`` in the place of shards."""
+    leaves = {**dict(flat(state)), **{f"model.{name}": weight for name, weight in weights.items()}}
     return {name: leaf for name, leaf in leaves.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
 
 
@@ -70,7 +75,7 @@ def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Dige
             tensors[holding, name] = local._local_tensor if isinstance(local, DTensor) else local
         else:
             digests.setdefault(holding, {})[name] = _number(repr(leaf))
-    for (holding, name), value in zip(tensors, _read(engine, list(tensors.values())), strict=True):
+    for (holding, name), value in zip(tensors, _read(list(tensors.values())), strict=True):
         digests.setdefault(holding, {})[name] = value
     return digests
 
@@ -90,9 +95,9 @@ def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple
     return (stages, tuple(shards)), world_size * len(stages) // (count * parts)
 
 
-def _read(engine: Engine, tensors: list[Tensor]) -> list[int]:
+def _read(tensors: list[Tensor]) -> list[int]:
     """The hash of each tensor; the host waits once for each device."""
-    hashed = [digest(tensor) for tensor in (engine.to_host(tensors) if engine.traced else tensors)]
+    hashed = [digest(tensor) for tensor in tensors]
     values: list[int] = [0] * len(tensors)
     for device in dict.fromkeys(one.device for one in hashed):
         places = [place for place, one in enumerate(hashed) if one.device == device]

@@ -280,7 +280,13 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
 
     def _check_replicas(self, state: dict[str, Any]) -> None:
         """Compare what all ranks hold copies of; ReplicaError where it differs."""
-        replicas.check(self.ties.engine, Parallel(self.model), state, self.state.global_step)
+        model = Parallel(self.model)
+        leaves = self._comparable({**replicas.buffers(model), **state})
+        replicas.check(self.ties.engine, model, leaves, self.state.global_step)
+
+    def _comparable(self, leaves: dict[str, Any]) -> dict[str, Any]:
+        """The form in which :func:`replicas.check` takes tensors."""
+        return leaves
 
     def _write(self, folder: Path) -> None:
         """Write the files of the Trainer itself into a checkpoint."""

@@ -83,6 +83,9 @@ class TracedFineTuner(FineTuner):
     def _copied(self, state: Any) -> Any:
         return copied(state, self.ties.engine.to_host)
 
+    def _comparable(self, leaves: dict[str, Any]) -> dict[str, Any]:
+        return dict(self._copied(leaves))
+
     def store_flos(self) -> None:
         """As many as on each other rank; the Trainer would ask them, by a tensor on the device."""
         flos: float = self.current_flos  # type: ignore[has-type]
