@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from recipe_core.launch.watch import alert
+from recipe_core.launch.watch import alert, board
 from recipe_core.launch.watch.board import Board
 from recipe_core.launch.watch.heartbeat import BACKWARD, Heartbeat, stacks
 from recipe_core.launch.watch.pace import STEPS, Pace
@@ -138,6 +138,32 @@ def test_a_record_of_an_earlier_run_is_none_of_this_one(tmp_path: Path) -> None:
     here.look(most=1.0)
     assert (here.sights[1].record is None, here.sights[1].came) == (False, False)
     Board(tmp_path, 1, 2).write(entry(1, 1, process="b"))
+    here.look(most=1.0)
+    assert here.sights[1].came
+    assert here.sights[1].record == entry(1, 1, process="b")
+
+
+def test_a_record_that_is_replaced_while_it_is_read_keeps_its_own_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that start again together: one reads the other's last words of before while the other writes its first."""
+    before = Board(tmp_path, 1, 2)
+    before.write(entry(1, 70, ended={"code": 75}))
+    os.utime(before.path(1), (1, 1))
+    here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
+    here.write(entry(0, 1))
+    read = board.parse_json
+
+    def read_slowly(data: bytes) -> Any:
+        found = read(data)
+        there.write(entry(1, 1, process="b"))
+        return found
+
+    monkeypatch.setattr(board, "parse_json", read_slowly)
+    here.look(most=1.0)
+    assert "ended" in (here.sights[1].record or {})
+    assert not here.sights[1].came
+    monkeypatch.undo()
     here.look(most=1.0)
     assert here.sights[1].came
     assert here.sights[1].record == entry(1, 1, process="b")

@@ -97,9 +97,10 @@ class Board:
     def _read(self, rank: int) -> tuple[Record | None, float]:
         """The record of a rank and the date of its file; None where there is none, or a half-written one."""
         with suppress(OSError, ValueError), self.path(rank).open("rb") as file:
+            dated = os.fstat(file.fileno()).st_mtime  # first: a write after it must not date the record before it
             found = parse_json(file.read())
             if isinstance(found, dict):
-                return found, os.fstat(file.fileno()).st_mtime
+                return found, dated
         return None, 0.0
 
 
