@@ -333,8 +333,8 @@ def faults(session: nox.Session) -> None:
 @task()
 def long(session: nox.Session) -> None:
     """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
-    install(session, *FOLDERS, *EXAMPLES, *TESTING)
-    attempts.test(session, "-m", "long", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests", strict=_strict)
+    install(session, f"{CORE}[fp8,plots,report,text]", *FOLDERS, *EXAMPLES, *TESTING)
+    attempts.test(session, "-m", "long and not slurm", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests", strict=_strict)
 
 
 @task()

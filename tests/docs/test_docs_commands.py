@@ -79,12 +79,17 @@ def small(line: str) -> str:
     if words[0] in LOOKS and ">" not in words:
         return shlex.join(words)
     for pattern, change in SMALL.items():
-        words = [new for word in words for new in re.sub(rf"^{pattern}$", change, word).split(" ") if new or word == ""]
+        words = [new for word in words for new in _replaced(pattern, change, word)]
     if words[0] == "prepare" and "bert_hdf5" in words and "sequence=64" not in words:
         words += SHARDS.split()
     if words[0] == "run" and "bert_tp:tiny" in words and "--processes" not in words:
         words += ["--processes", "2"]
     return shlex.join(words).replace(" '>' ", " > ")
+
+
+def _replaced(pattern: str, change: str, word: str) -> list[str]:
+    """The words in the place of ``word``: itself, unless all of it matches."""
+    return re.sub(rf"^{pattern}$", change, word).split() if re.fullmatch(pattern, word) else [word]
 
 
 def recipe(folder: Path, command: str) -> None:
@@ -116,6 +121,7 @@ def write_text_files(folder: Path) -> None:
     (folder / "dump").mkdir()
     for path in (folder / "dump" / "enwiki.xml.bz2", folder / "enwiki.xml.bz2"):
         path.write_bytes(dump)
+    (folder / "my.txt").write_text("\n\n".join(articles))
     (folder / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in articles))
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *'.,()-_`"/!?', *letters, *(f"##{c}" for c in letters)]
