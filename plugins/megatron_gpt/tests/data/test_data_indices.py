@@ -109,7 +109,10 @@ def test_orders_beyond_what_the_builder_takes_are_named(write_tokens: Callable[.
 
 
 def test_maps_and_disk_are_counted(
-    write_tokens: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_tokens: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(checks, "map_limit", lambda: 2005)
     files = ",".join(write_tokens([400], name) for name in "ab")
@@ -117,8 +120,9 @@ def test_maps_and_disk_are_counted(
     assert main(["check", *words]) == 2
     assert "2 files and their indices need 17 memory maps in each process" in capsys.readouterr().err
     monkeypatch.undo()
+    monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))  # where no other test has left these indices
     monkeypatch.setattr(checks, "free_space", lambda folder: 1000)
-    assert main(["run", *words, "--out", "never"]) == 74
+    assert main(["run", *words, "--out", str(tmp_path / "never")]) == 74
     assert "the indices of the data take 10.5 MB, and 1 kB are free; free some space" in capsys.readouterr().err
 
 
