@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.specs import (
         CheckpointFormat,
         DataFacts,
+        DataIdentity,
         Dataset,
         Division,
         EngineSpec,
@@ -93,6 +94,7 @@ _LATER = {
     "hooks.specs": (
         "CheckpointFormat",
         "DataFacts",
+        "DataIdentity",
         "Dataset",
         "Division",
         "EngineSpec",
@@ -148,6 +150,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DataFacts",
+    "DataIdentity",
     "Dataset",
     "Deferred",
     "DiskError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,21 @@ class DataFacts:
     """Different training samples, as far as it is known beforehand."""
     problems: tuple[str, ...] = ()
     """Everything wrong with the files, one message each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataIdentity:
+    """Digests that distinguish the data of a run from other data at the same path, found in milliseconds."""
+
+    content: str = ""
+    """Digest of the sizes of the files and of samples of their bytes, see
+    :func:`recipe_core.data.identity.content_digest`. Empty: not known."""
+    manifest: str = ""
+    """Digest of the SHA-256 sums that manifests list for the files. Empty: at least one file has none."""
+    order: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that decide, besides seed and batch, which sample has which number; plain data."""
+    conflicts: tuple[str, ...] = ()
+    """Contradictions within the data, one sentence each: files that were encoded by different tokenizers, say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,8 @@ class Generation:
     """Tokens that the model sees at once."""
     tokenizer: Path | None = None
     """File or folder of the tokenizer, instead of the one that is known."""
+    accept: str | None = None
+    """The word of a difference between recorded and present tokenizers that the user accepts."""
 
     def __post_init__(self) -> None:
         problems = [_below(self, name, 1) for name in ("tokens", "top_k", "window")] + [_below(self, "seed", 0)]
@@ -78,6 +80,8 @@ class Evaluation:
     """Samples, or windows, that the model is given at once."""
     tokenizer: Path | None = None
     """File or folder of the tokenizer, instead of the one that is known."""
+    accept: str | None = None
+    """The word of a difference between recorded and present data or tokenizers that the user accepts."""
 
     def __post_init__(self) -> None:
         _refuse([_below(self, name, 1) for name in ("window", "stride", "limit", "batch")])
@@ -124,7 +128,7 @@ def _require_only(settings: Generation | Evaluation, model: str, names: tuple[st
         [
             f"{_option(field.name)}: model {model!r} has no use for it (it takes: {usable})"
             for field in fields(settings)
-            if field.name not in names and getattr(settings, field.name) != field.default
+            if field.name not in (*names, "accept") and getattr(settings, field.name) != field.default
         ]
     )
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks.facts import DataFacts as DataFacts  # plugins may import them from here
+from recipe_core.hooks.facts import DataIdentity as DataIdentity
 from recipe_core.hooks.facts import IndexFacts as IndexFacts
 from recipe_core.hooks.facts import ModelFacts as ModelFacts
 from recipe_core.hooks.target import call, called
@@ -191,6 +192,9 @@ class Dataset(Spec):
     indices: str = field(default="", metadata=called("config", "train"))
     """``package.module:function(config, train) -> IndexFacts``, without torch: what its indices need in this run, for
     ``recipe check``; called where its facts name no problem. Empty: it has none, or small ones."""
+    identity: str = field(default="", metadata=called("config"))
+    """``package.module:function(config) -> DataIdentity``, without torch, in milliseconds: digests of the data that
+    these settings read, for comparison when a run continues. Empty: of the files that the settings name."""
     gives: tuple[str, ...] = ()
     """Names of the tensors that every micro batch has; empty: not known."""
     prepare: str = field(default="", metadata=called("settings"))
@@ -206,7 +210,8 @@ class Dataset(Spec):
     ``verify``."""
     tokenizer: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> dict``: names and texts of the files from which Hugging Face's AutoTokenizer
-    gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known."""
+    gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known. A run keeps a
+    copy, and a digest of them is compared wherever a model meets data."""
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,9 @@ class Train:
     """Where a new run takes its first weights from, and nothing else: a run folder, a checkpoint folder or file of any
     format, or a Hugging Face folder. Optimizer, schedule and data begin anew. A run that continues does not read it.
     ``required``: there must be one, and the variant does not know which."""
+    accept: str | None = None
+    """Accepts one difference between the recorded data or tokenizer and the present ones: the word that the message
+    about it names. It is recorded in job.yaml and results.json."""
     golden: str | None = None
     """A run folder, a metrics.jsonl or a file with one loss a line: the loss of every step that it has is compared with
     the run's, and the run ends at the first that is too far off."""

@@ -129,22 +129,20 @@ def _data(job: Job) -> Iterator[tuple[str, str]]:
     for name, value in settings.items():
         for text in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(text, str) and ("/" in text or Path(text).exists()):
-                yield from ((f"{name}: {path}", found) for path, found in _files(Path(text)))
+                for number, file in enumerate(files_named(Path(text))):
+                    yield f"{name}: {file}", _described(file, head=number < _HEADS)
 
 
-def _files(path: Path) -> Iterator[tuple[Path, str]]:
-    """The files that ``path`` names: itself, those of a folder, or those whose names it begins."""
+def files_named(path: Path) -> list[Path]:
+    """The files and folders that ``path`` names: itself, the entries of a folder, or those whose names it begins."""
     try:
         if path.is_dir():
-            files = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-        elif path.exists():
-            files = [path]
-        else:
-            files = sorted(path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
+            return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        if path.exists():
+            return [path]
+        return sorted(path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
     except (OSError, ValueError):
-        return
-    for number, file in enumerate(files):
-        yield file, _described(file, head=number < _HEADS)
+        return []
 
 
 def _described(file: Path, *, head: bool) -> str:

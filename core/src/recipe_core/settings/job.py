@@ -88,8 +88,8 @@ class Job:
             plain["tracker"] = {name: settings for name, settings in trackers.items() if settings}
         return {**plain, "train": fill.plain(self.train)}
 
-    def as_yaml(self) -> str:
-        """Return the same as text, with lists on one line."""
+    def as_yaml(self, more: Mapping[str, Any] | None = None) -> str:
+        """Return the same, with further sections, as text, with lists on one line."""
         import yaml
 
         class Dumper(yaml.SafeDumper):
@@ -98,7 +98,9 @@ class Job:
         Dumper.add_representer(
             list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
         )
-        return yaml.dump(self.as_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+        return yaml.dump(
+            {**self.as_dict(), **(more or {})}, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120
+        )
 
     def learning_rate(self) -> Rate:
         """Return the learning rate as a function of the step."""
@@ -284,6 +286,7 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
     where = "job" if isinstance(target, Mapping) else str(target)
     data = dict(target if isinstance(target, Mapping) else read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
+    data.pop("identity", None)  # of the data of the run that wrote the file; runs compare it in their own folder
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
     if variant is not None and not isinstance(variant, str):

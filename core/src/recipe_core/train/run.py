@@ -16,6 +16,7 @@ from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.formats.base import Format, SaveContext
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.data.identity import identity_of
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.compiled import GraphCounter, spare_compiler
@@ -95,13 +96,14 @@ def _run(
     samples = build_samples(job.data, run)
     with ExitStack() as stack:
         claim = stack.enter_context(folders.claimed(out, job, engine))
+        on_rank_0(engine, lambda: claim.identify(identity_of(job.data)), out)
         progress, trend = Progress(), Trend()
         if engine.rank == 0 and not dry_run:
             stop.record = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
         checkpoints, background = _checkpoints(job, out, engine, samples, trend, claim)
         beat.enter("loading the checkpoint")
         returns.go_back(checkpoints, out)
-        begun = begin(job, engine, checkpoints, model, optimizer, progress)
+        begun = begin(job, engine, checkpoints, model, optimizer, progress, claim.identity)
         progress.consumed_samples = max(progress.consumed_samples, returns.consumed_samples)
         model.settle()
 
@@ -137,8 +139,9 @@ def _run(
     if dry_run:
         return {"graphs": graphs.read(), "kept": engine.compiler.kept()} if engine.rank == 0 else {}
     return _conclude(
-        job, out, engine, run, model, progress, closing, graphs, _signal(engine, stop) if stopped else None
-    )
+        job, out, engine, run, model, progress, closing, graphs, _signal(engine, stop) if stopped else None,
+        claim.identity.get("accepted", []),
+    )  # fmt: skip
 
 
 def _metrics(job: Job, out: Path, progress: Progress, report: Report, trend: Trend) -> Metrics:
@@ -148,7 +151,7 @@ def _metrics(job: Job, out: Path, progress: Progress, report: Report, trend: Tre
 
 def _conclude(
     job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: Progress,
-    closing: Callable[..., Any] | None, graphs: GraphCounter, signal: str | None,
+    closing: Callable[..., Any] | None, graphs: GraphCounter, signal: str | None, accepted: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Write and return results.json, before and after the recipe's closing, which may fail."""
     on_rank_0(engine, lambda: folders.require_saved(out, progress.step), out)
@@ -157,6 +160,8 @@ def _conclude(
         read = graphs.read()
         compiled = {"compilations": read.compiled, "notes": {engine.compiler.name: str(read)}}
     results = {**_results(job, out, run, progress, signal), **compiled} if engine.rank == 0 else _outcome(signal)
+    if accepted:
+        results["accepted"] = accepted
     if engine.rank == 0:
         write_results(results, out)
     extra: Mapping[str, Any] = {}
@@ -241,7 +246,7 @@ def _checkpoints(
         job.train.keep,
         warn,
         keep_best=job.train.keep_best,
-        notes={"job.yaml": job.as_yaml()},
+        notes={"job.yaml": claim.text()},
         trend=trend,
         context=SaveContext(group=ranks.group, train=job.train, rate=job.learning_rate(), samples=samples),
         claim=claim.renew,

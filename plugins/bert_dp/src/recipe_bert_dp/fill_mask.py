@@ -31,7 +31,7 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
     """
     options.require_only(trained.model.spec.name, "top_k", "tokenizer")
     sizes = trained.model.config.sizes
-    tokenizer = _tokenizer(trained, options.tokenizer)
+    tokenizer = _tokenizer(trained, options.tokenizer, options.accept)
     if (size := tokenizer.get_vocab_size()) > sizes.vocabulary:
         raise ConfigError(
             f"{trained.path}: its vocabulary has {size:,} tokens, and the model {sizes.vocabulary:,}; name the one "
@@ -87,10 +87,14 @@ def _line(row: list[dict[str, Any]]) -> str:
     return "  " + "  ".join(f"{one['token']} {one['probability']:.1%}" for one in row)
 
 
-def _tokenizer(trained: TrainedModel, path: Path | None) -> Any:
+def _tokenizer(trained: TrainedModel, path: Path | None, accept: str | None) -> Any:
     from tokenizers import BertWordPieceTokenizer
 
     texts = trained.tokenizer() if path is None else _read(path)
+    if path is not None:
+        trained.require_tokenizer(texts, f"--tokenizer {path}", accept)
+    elif reason := trained.provenance.missing_tokenizer():
+        raise ConfigError(f"{trained.path}: {reason}; give it: --tokenizer PATH")
     if _VOCABULARY not in texts:
         raise ConfigError(
             f"{trained.path}: no vocabulary is known: no {_VOCABULARY} lies beside its tensors, nor where its data "

@@ -14,6 +14,7 @@ _ARRAYS = (
 _READ: dict[str, Any] = {
     "build": "recipe_bert_dp.data.samples:build",
     "facts": "recipe_bert_dp.data.facts:facts",
+    "identity": "recipe_bert_dp.data.identity:identity",
     "config": BertHdf5,
     "gives": _ARRAYS,
     "files": "recipe_bert_dp.data.inspect:BertFiles",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core import ConfigError, Job, atomic_folder
+from recipe_core.data.identity import identity_of
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.errors import ExitCode
@@ -55,6 +56,7 @@ def run(job: Job, out: Path) -> dict[str, Any]:
 def _run(
     job: Job, out: Path, engine: engines.Engine, stop: StopFlag, source: str | None, pace: Callable[[], Row]
 ) -> dict[str, Any]:
+    from recipe_hf_finetune.data import encode
     from recipe_hf_finetune.model import classifier
     from recipe_hf_finetune.results.closing import close
     from recipe_hf_finetune.trainer.leg import fine_tune
@@ -63,7 +65,11 @@ def _run(
     classifier.quiet()
     with folders.claimed(out, job, engine) as claim:
         beat.enter("building model and data")
-        bench = replace(_bench(job, out, engine, stop, source, pace), claim=claim.renew)
+        bench = _bench(job, out, engine, stop, source, pace)
+        # The checkpoints themselves hold the tokenizer.
+        identity = identity_of(job.data, encode.texts_of(bench.tokenizer))
+        on_rank_0(engine, lambda: claim.identify(identity, keep_tokenizer=False), out)
+        bench = replace(bench, claim=claim.renew, identity=claim.identity)
         outcomes: list[dict[str, Any]] = []
         legs = _legs(job, out)
         require_room(bench, legs, out)
@@ -107,6 +113,8 @@ def _bench(
     if known is None:
         known = classifier.random_config(config, len(tokenizer), max(512, data.max_length))
     encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
+    if config.tokenizer is not None and place is not None and sources.has_tokenizer(place):
+        encode.require_same(tokenizer, encode.load_tokenizer(place, config.revision), config, train.accept)
     mesh = None
     if engine.traced:
         mesh = engine.mesh({"dp": engine.world_size})

@@ -42,6 +42,7 @@ def register_datasets() -> Iterable[Dataset]:
         build="recipe_megatron_gpt.data.samples:build",
         facts="recipe_megatron_gpt.data.facts:facts",
         indices="recipe_megatron_gpt.data.indices:index_facts",
+        identity="recipe_megatron_gpt.data.identity:identity",
         config=GptIndexed,
         gives=("tokens", "labels"),
         prepare="recipe_megatron_gpt.prepare.indexed:prepare",

@@ -171,6 +171,10 @@ def test_data_that_is_gone_leaves_no_tokenizer(line: Typed, tmp_path: Path, trai
     job.write_text(job.read_text().replace("files: []", "files: [gone/my]"))
     code, _, err = line("generate", tmp_path / "step", "--prompt", "x")
     assert code == 2
+    assert "holds no copy of it, and none is there; give it: --tokenizer PATH" in err
+    job.write_text(job.read_text().partition("identity:")[0])  # as releases before identities wrote it
+    code, _, err = line("generate", tmp_path / "step", "--prompt", "x")
+    assert code == 2
     assert "no tokenizer is known" in err
     assert "gone/my" in err
     assert "--tokenizer PATH" in err

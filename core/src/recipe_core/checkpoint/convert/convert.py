@@ -175,6 +175,8 @@ def _report(
     if left := [name for name in ours if name not in converted and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in passed_over]
+    if request.to.spec.naming and (reason := provenance.missing_tokenizer()):
+        rows.append(("no tokenizer", reason))
     if unchecked := source.unchecked():
         rows.append(("not checked", unchecked))
     same = ", and the model gives the same outputs with them" if ran else ""

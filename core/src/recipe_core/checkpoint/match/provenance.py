@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ from recipe_core.checkpoint.adapter import Adapter, Naming, to_ours, to_theirs
 from recipe_core.checkpoint.formats.hf_config import CONFIG, kind_of
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.locate import StoredCheckpoint
+from recipe_core.checkpoint.manifest import STEP
 from recipe_core.checkpoint.match.mismatch import SHOWN
 from recipe_core.checkpoint.ranks.cuts import Shape
 from recipe_core.checkpoint.ranks.join import Grid, divided, foreign_buffers, joined
+from recipe_core.data.identity import SECTION, read_copy, tokenizer_digest
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, DataFacts, Dataset, Model, Part, load
@@ -39,6 +41,8 @@ class Provenance:
     """A note for the user on conclusions that were drawn from the tensors or texts; empty if all was recorded."""
     unknown: str = "it does not say which model it holds"
     """Why there is no model, for messages."""
+    folder: Path | None = None
+    """The folder of the checkpoint, where its job.yaml is known."""
 
     def adapter(self, naming: str, where: Path) -> Adapter:
         """The adapter between the model and a foreign naming.
@@ -135,9 +139,41 @@ class Provenance:
         facts: DataFacts | None = self._from_dataset(lambda dataset: dataset.facts) if consumed else None
         return consumed // facts.train_samples if facts and facts.train_samples else 0
 
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The recorded identity of the data and the tokenizer; empty where it is not known."""
+        identity = self.sections.get(SECTION)
+        return identity if isinstance(identity, Mapping) else {}
+
     def tokenizer(self) -> dict[str, str]:
-        """Names and texts of the tokenizer's files, if the dataset knows them and they are still there."""
-        return dict(self._from_dataset(lambda dataset: dataset.tokenizer) or {})
+        """Names and texts of the tokenizer's files: the copy in the run folder, or those of the dataset.
+
+        Empty where there are none, or only those of another tokenizer than the recorded one.
+        """
+        return next(iter(self._tokenizers()), {})
+
+    def missing_tokenizer(self) -> str:
+        """A sentence that says why there is no tokenizer, where one is recorded; else empty."""
+        recorded = self.identity.get("tokenizer")
+        if not recorded or self.tokenizer():
+            return ""
+        run = "its run folder" if self.folder is None else str(self.folder.parent.parent)
+        found = (
+            "the data has another one now" if self._from_dataset(lambda dataset: dataset.tokenizer) else "none is there"
+        )
+        return f"it was trained with the tokenizer {recorded[:12]}, {run} holds no copy of it, and {found}"
+
+    def _tokenizers(self) -> Iterator[dict[str, str]]:
+        """Texts of tokenizers that have the recorded digest, or any if none is recorded."""
+        recorded = self.identity.get("tokenizer")
+        copy = (
+            read_copy(self.folder.parent.parent) if self.folder is not None and STEP.fullmatch(self.folder.name) else {}
+        )
+        if copy and recorded in (None, tokenizer_digest(copy)):
+            yield copy
+        texts = dict(self._from_dataset(lambda dataset: dataset.tokenizer) or {})
+        if texts and recorded in (None, tokenizer_digest(texts)):
+            yield texts
 
     def _from_dataset(self, target: Callable[[Dataset], str]) -> Any:
         """The result of a function that the dataset names; None if it names none, or the data is gone."""
@@ -181,7 +217,7 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     named = parts.get("schedule") or {"use": train.schedule if train else None}
     schedule = part(registry, "schedule", named, [])
     rate = schedule.build(schedule.config, train) if schedule is not None and train is not None else None
-    return Provenance(model=model, data=data, train=train, rate=rate, sections=sections)
+    return Provenance(model=model, data=data, train=train, rate=rate, sections=sections, folder=folder)
 
 
 def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any]) -> Provenance:

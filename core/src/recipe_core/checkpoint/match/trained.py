@@ -18,6 +18,7 @@ from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.match.provenance import Provenance, provenance_of
 from recipe_core.checkpoint.match.same_model import require_consistent
 from recipe_core.checkpoint.state import weights
+from recipe_core.data.identity import differences, identity_of, require_accepted, tokenizer_digest
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import Dataset, Model, Part
@@ -68,8 +69,40 @@ class TrainedModel:
         return self._built[1]
 
     def tokenizer(self) -> Mapping[str, str]:
-        """Names and texts of the tokenizer's files: of its data, or beside its tensors; empty where none is known."""
+        """Names and texts of the tokenizer's files: the run's copy, those of its data, or those beside its tensors.
+
+        Empty where none is known. Another tokenizer than the one that the run recorded is never given.
+        """
         return {**self._opened.get("files", {}), **self.provenance.tokenizer()}
+
+    def require_tokenizer(self, texts: Mapping[str, str], where: str, accept: str | None = None) -> None:
+        """Refuse another tokenizer than the one that the model was trained with, where both are known.
+
+        Args:
+            texts: names and texts of its files.
+            where: what it belongs to, for the message.
+            accept: the word of the difference that the user accepts.
+
+        Raises:
+            ConfigError: the digests differ.
+        """
+        found = differences(self.provenance.identity, {"tokenizer": tokenizer_digest(texts)}, ["tokenizer"])
+        head = f"{where}: its tokenizer is not the one that {self.path} was trained with"
+        require_accepted(found, accept, head, "Give data and tokenizer of the model", "--accept ")
+
+    def require_data(self, accept: str | None = None) -> None:
+        """Refuse other data than the run recorded, where its own data is to be read again.
+
+        Raises:
+            ConfigError: they differ.
+            RecipeError: a file of the data is missing or damaged.
+        """
+        if self.data is None or not self.provenance.identity:
+            return
+        names = ("content", "manifest", "order")  # the run's tokenizer need not be the dataset's
+        found = differences(self.provenance.identity, identity_of(self.data, {}).record, names)
+        head = f"{self.path}: the data of its run is not what it was trained on"
+        require_accepted(found, accept, head, "Restore the former data, or name other data: --data PATH", "--accept ")
 
     @cached_property
     def _opened(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from recipe_core.cli.check.parts import (
     start_problems,
     writer_problems,
 )
-from recipe_core.errors import ConfigError, DiskFullError
+from recipe_core.errors import ConfigError, DiskFullError, RecipeError
 from recipe_core.hooks.registry import PartKind, Registry
 from recipe_core.hooks.specs import Part
 from recipe_core.hooks.target import listed, load
@@ -79,6 +79,19 @@ def begin_problems(job: Job, world_size: int, out: Path | None) -> list[str]:
         return []
     found: list[str] = load("recipe_core.train.start.preflight:problems", "recipe check")(job, world_size, out)
     return found
+
+
+def data_problems(job: Job) -> list[str]:
+    """Contradictions within the data that the settings name, and files that are not as their manifest lists them."""
+    from recipe_core.data.identity import identity_of, named_files, require_consistent
+
+    if not named_files(job.data.config):
+        return []
+    try:
+        require_consistent(identity_of(job.data), job.train.accept)
+    except RecipeError as error:
+        return [str(error)]
+    return []
 
 
 def problems(

@@ -100,6 +100,8 @@ def _measured(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:
     from recipe_core.errors import PluginError
     from recipe_core.hooks.target import blamed, load
 
+    if settings.data is None:
+        trained.require_data(settings.accept)
     spec = trained.model.spec
     code = owner(spec, "evaluate") if spec.evaluate else f"model {spec.name!r}"
     function = load(spec.evaluate or _CORE, f"model {spec.name!r}")

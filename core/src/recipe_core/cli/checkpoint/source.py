@@ -30,6 +30,7 @@ def source_options(command: Command) -> Command:
         click.option(
             "--tokenizer", type=LocalPath(path_type=Path), metavar="PATH", help="Its tokenizer: a file or a folder."
         ),
+        click.option("--accept", metavar="WORD", help="Use data or a tokenizer that differ, as a message said."),
     ):
         command = add(command)
     return command

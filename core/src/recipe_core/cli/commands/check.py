@@ -147,12 +147,16 @@ def checked(
     Raises:
         RecipeError: one error names every problem of its kind.
     """
-    from recipe_core.cli.check import begin_problems, checked_job
+    from recipe_core.cli.check import begin_problems, checked_job, data_problems
     from recipe_core.cli.check.target import fit_problems
     from recipe_core.train.start.destination import RUNS
 
     job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False, here=target is None)
-    problems = [*begin_problems(job, world_size or job.processes, out), *(fit_problems(job, target) if target else ())]
+    problems = [
+        *begin_problems(job, world_size or job.processes, out),
+        *data_problems(job),
+        *(fit_problems(job, target) if target else ()),
+    ]
     if problems:
         raise ConfigError.of(problems)
     return job

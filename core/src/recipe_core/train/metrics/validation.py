@@ -34,6 +34,9 @@ def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
     """
     options.require_only(trained.model.spec.name, "data", "limit", "batch")
     data, train = _data(trained, options.data), trained.provenance.train or Train()
+    if options.data is not None and data.spec.tokenizer:
+        texts = call(data.spec.tokenizer, f"dataset {data.spec.name!r}", data.config) or {}
+        trained.require_tokenizer(texts, f"--data {options.data}", options.accept)
     count = options.limit or train.eval_samples
     train = replace(train, eval_every=1, eval_samples=count)
     samples = build_samples(data, _run(trained, train))

@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from recipe_core.data.identity import (
+    SECTION,
+    TOKENIZER,
+    Identity,
+    differences,
+    read_copy,
+    require_accepted,
+    require_consistent,
+    tokenizer_digest,
+)
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
-from recipe_core.files import disk_error, lock_now, write_text
+from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
@@ -76,6 +87,8 @@ class Claim:
     def __init__(self, out: Path, job: Job, locks: ExitStack) -> None:
         self._out, self._job, self._locks = out, job, locks
         self._lock: IO[bytes] | None = None
+        self.identity: dict[str, Any] = {}
+        """Identity of the data as the run last recorded it; empty until :meth:`identify` where there was no run."""
 
     def take(self) -> None:
         """See :func:`claimed`."""
@@ -84,9 +97,43 @@ class Claim:
         if not path.exists() or not begun(out):
             require_run_folder(out)
         self._hold()
-        if path.exists() and begun(out) and (changes := schedule_changes(_read(path), self._job.as_dict())):
-            show(f"continuing with another schedule: {'; '.join(changes)}")
-        write_text(path, self._job.as_yaml())
+        if path.exists() and begun(out):
+            recorded = read_job(path)
+            self.identity = recorded_identity(recorded)
+            if changes := schedule_changes(recorded, self._job.as_dict()):
+                show(f"continuing with another schedule: {'; '.join(changes)}")
+        write_text(path, self.text())
+
+    def identify(self, identity: Identity, *, keep_tokenizer: bool = True) -> None:
+        """Compare the data and the tokenizer with those that the run recorded, then record them and copy the tokenizer.
+
+        Raises:
+            ConfigError: they differ, or contradict each other, and ``train.accept`` does not accept it.
+            DiskError: the folder cannot be written.
+        """
+        accepted = [
+            *self.identity.get("accepted", []),
+            *require_same_data(self._out, self._job, self.identity, identity),
+        ]
+        self.identity = {**identity.record, **({"accepted": accepted} if accepted else {})}
+        write_text(self._out / "job.yaml", self.text())
+        if keep_tokenizer:
+            self._keep_tokenizer(identity)
+
+    def text(self) -> str:
+        """The text of job.yaml: the settings and, as far as it is known, the identity of the data."""
+        return self._job.as_yaml({SECTION: self.identity} if self.identity else {})
+
+    def _keep_tokenizer(self, identity: Identity) -> None:
+        folder, digest = self._out / TOKENIZER, identity.record.get("tokenizer")
+        if digest is None or tokenizer_digest(read_copy(self._out)) == digest:
+            return
+        if folder.exists():  # of a tokenizer that was replaced with the user's consent
+            kept = aside(folder, "former")
+            folder.replace(kept.with_name(kept.name[1:]))
+        with atomic_folder(folder) as part:
+            for name, text in identity.tokenizer.items():
+                (part / name).write_text(text, encoding="utf-8")
 
     def renew(self) -> None:
         """Make the folder again where somebody has removed it meanwhile, so that what is saved can be continued.
@@ -110,7 +157,7 @@ class Claim:
                 "is saved. Give the same line again to begin anew"
             )
         if not (path := self._out / "job.yaml").exists():
-            write_text(path, self._job.as_yaml())
+            write_text(path, self.text())
 
     def _hold(self) -> None:
         out = self._out
@@ -148,14 +195,46 @@ def require_own(out: Path, job: Job) -> None:
     """
     path = out / "job.yaml"
     if path.exists() and begun(out):
-        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(_read(path), job.as_dict())]
+        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(read_job(path), job.as_dict())]
         if changed:
             raise ConfigError(
                 f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
             )
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def require_same_data(out: Path, job: Job, recorded: Mapping[str, Any], identity: Identity) -> list[str]:
+    """Refuse other data, or another tokenizer, than the run in ``out`` recorded, and data that contradicts itself.
+
+    Returns:
+        The differences that ``train.accept`` accepts.
+
+    Raises:
+        ConfigError: there are others.
+    """
+    known = recorded.get("accepted", [])
+    conflicts = tuple(line for line in identity.conflicts if line not in known)
+    changed = differences(recorded, identity.record)
+    if not changed:
+        require_consistent(replace(identity, conflicts=conflicts), job.train.accept)
+        return list(conflicts)
+    found = [*changed, *conflicts]
+    head, advice = f"{out} was trained on other data", "Restore the former data, or give another --out"
+    require_accepted(found, job.train.accept, head, advice, "train.accept=")
+    return found
+
+
+def recorded_identity(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of the data in the content of a job.yaml; empty where an earlier release wrote it."""
+    identity = sections.get(SECTION)
+    return dict(identity) if isinstance(identity, Mapping) else {}
+
+
+def read_job(path: Path) -> Mapping[str, Any]:
+    """The content of a job.yaml in a run folder.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         sections = read_yaml(path)
     except (OSError, DocumentError) as error:

@@ -9,13 +9,15 @@ from pathlib import Path
 import torch
 
 from recipe_core.checkpoint.locate import steps
+from recipe_core.data.identity import identity_of, named_files
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.built import build_model
 from recipe_core.layouts.stages import cut
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.job import Job
-from recipe_core.train.start.folder import require_own
+from recipe_core.train.start.destination import begun
+from recipe_core.train.start.folder import read_job, recorded_identity, require_own, require_same_data
 from recipe_core.train.start.resume import start_problems
 
 
@@ -26,11 +28,18 @@ def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
     if out is not None and (out / "job.yaml").exists():
         try:
             require_own(out, job)
+            _require_same_data(out, job)
         except RecipeError as error:
             messages.append(str(error))
     if ours and not (out is not None and steps(out)):
         messages += start_problems(job)
     return messages
+
+
+def _require_same_data(out: Path, job: Job) -> None:
+    """Compare the data that the settings name with the record in the run folder."""
+    if begun(out) and named_files(job.data.config):
+        require_same_data(out, job, recorded_identity(read_job(out / "job.yaml")), identity_of(job.data))
 
 
 def division_problems(job: Job, world_size: int) -> list[str]:

@@ -19,6 +19,7 @@ from recipe_core.checkpoint.match.provenance import Provenance
 from recipe_core.checkpoint.match.same_model import require_same
 from recipe_core.checkpoint.state import apply_state, blank_weights, fillable, gather_state, weights
 from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.data.identity import differences, identity_of, named_files, require_accepted
 from recipe_core.engine.agreement import on_each_rank
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine
@@ -30,6 +31,7 @@ from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.train.optim import Trainable
+from recipe_core.train.start.folder import recorded_identity
 
 SHOWN = 5
 """Names that a message lists; it counts the others."""
@@ -63,11 +65,14 @@ def training_state(model: Parallel, optimizer: torch.optim.Optimizer, progress: 
 
 def begin(
     job: Job, engine: Engine, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
-    progress: Progress,
+    progress: Progress, identity: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Load the checkpoint that ``train.resume`` or ``train.init_from`` names, and describe it for the log; collective.
 
+    ``identity`` is the record of the run's data, on rank 0.
+
     Raises:
+        ConfigError: the checkpoint was trained on other data, in another order or with another tokenizer.
         ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
         CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
     """
@@ -77,14 +82,14 @@ def begin(
     if job.train.resume == "none" and path is not None:
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume_path is None:
-        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer)
+        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer, identity)
     state = fillable(training_state(model, optimizer, progress), engine.fillable)
     notes: list[str] = []
     if path is not None:
         notice(f"loading {path}")
         checkpoints.load(path, state)
     else:
-        notes = _load_named(job, checkpoints, Path(job.train.resume), state)
+        notes = _load_named(job, checkpoints, Path(job.train.resume), state, identity)
     apply_state(model.module, optimizer, model.own(state))
     progress.restore(_counted(state["progress"], job.train.global_batch))
     words = f"continuing after step {progress.step:,}"
@@ -100,15 +105,23 @@ def start_problems(job: Job) -> list[str]:
     try:
         if job.train.resume_path is not None:
             source = find(load(), Path(job.train.resume_path), hashes=False)
+            _require_same_order(job, source, _named(job))
             form: Format = job.checkpoint.build(job.checkpoint.config)
             # Checkpoints of other formats are converted to the run's dtypes.
             strict = form.strict_dtypes and source.format.name == job.checkpoint.spec.name
             _fitting(source, job, _blank_state(job), dtypes=strict)
         elif job.train.init_from is not None:
-            _fitting_weights(job, find(load(), Path(job.train.init_from), hashes=False), blank_weights(job.model))
+            source = find(load(), Path(job.train.init_from), hashes=False)
+            _require_same_tokenizer(job, source, _named(job))
+            _fitting_weights(job, source, blank_weights(job.model))
     except RecipeError as error:
         return [str(error)]
     return []
+
+
+def _named(job: Job) -> Mapping[str, Any]:
+    """The identity of data that the settings name; empty for embedded data, which no check prepares."""
+    return identity_of(job.data).record if named_files(job.data.config) else {}
 
 
 def _blank_state(job: Job) -> dict[str, Any]:
@@ -124,13 +137,16 @@ def _blank_state(job: Job) -> dict[str, Any]:
     }
 
 
-def _load_named(job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any]) -> list[str]:
+def _load_named(
+    job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any], identity: Mapping[str, Any]
+) -> list[str]:
     """Fill ``state`` from another run's checkpoint, of any format; return lines for the log."""
     ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
     if ours and (problems := checkpoints.problems(path)):
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
     # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
     source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
+    checkpoints.on_rank_0(lambda: _require_same_order(job, source, identity))
     if source.format.name == checkpoints.format.name:
         note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
         checkpoints.load(source.path, state)
@@ -180,13 +196,52 @@ def _notes(note: str, left_out: list[str]) -> list[str]:
     return [*(f"not taken: {text}" for text in left_out), *([note] if note else [])]
 
 
-def _take_weights(job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer) -> str:
+def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another run whose number of samples is a position in other data, or in another order.
+
+    Nothing is compared where it has no job.yaml.
+
+    Raises:
+        ConfigError: data, tokenizer, order, seed or batch differ, and ``train.accept`` does not accept it.
+    """
+    recorded = recorded_identity(source.job())
+    before, now = dict(flat(source.job())), dict(flat(job.as_dict()))
+    names = ["train.seed", "train.global_batch"]
+    if "order" not in recorded or "order" not in identity:  # the settings are all that tells the order
+        names += [name for name in before.keys() & now.keys() if name.startswith("data.")]
+    found = differences(recorded, identity) + [
+        f"{name}: {before[name]} was recorded, now {now[name]}"
+        for name in sorted(names)
+        if name in before and before[name] != now[name]
+    ]
+    head = f"train.resume: {source.path} was trained on other data, or in another order"
+    advice = (
+        f"Give the data and the settings that it was trained with, or take its weights: train.init_from={source.path}"
+    )
+    require_accepted(found, job.train.accept, head, advice, "train.accept=")
+
+
+def _require_same_tokenizer(job: Job, source: StoredCheckpoint, identity: Mapping[str, Any]) -> None:
+    """Refuse weights that belong to another tokenizer than the one of the data, where both are known.
+
+    Raises:
+        ConfigError: they differ, and ``train.accept`` does not accept it.
+    """
+    found = differences(recorded_identity(source.job()), identity, ["tokenizer"])
+    head = f"train.init_from: {source.path} was trained with another tokenizer than the one of data.files"
+    require_accepted(found, job.train.accept, head, "Prepare the data with its tokenizer", "train.accept=")
+
+
+def _take_weights(
+    job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, identity: Mapping[str, Any]
+) -> str:
     """Fill the model from ``train.init_from``: its tensors alone, of any format."""
     if job.train.init_from == "required" or job.train.init_from is None:
         raise ConfigError("train.init_from: required, and nothing is named; give a run folder or a checkpoint")
     path = Path(job.train.init_from)
     # One reading of every byte is enough, and what it finds damaged no other rank must take.
     source = checkpoints.on_rank_0(lambda: find(load(), path))
+    checkpoints.on_rank_0(lambda: _require_same_tokenizer(job, source, identity))
     wanted = model.with_others(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
     drawn, notes = on_each_rank(checkpoints.engine, lambda: _fill_weights(job, source, wanted, masters), source.path)

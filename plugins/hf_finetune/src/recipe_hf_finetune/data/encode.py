@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from recipe_core import ConfigError
+from recipe_core.data.identity import differences, require_accepted, tokenizer_digest
 from recipe_core.data.tokenizer import require_tokenizer
 from recipe_hf_finetune.data.examples import Examples
+from recipe_hf_finetune.settings import SequenceClassifier
 
 
 class Encoded(Dataset[dict[str, Any]]):
@@ -72,6 +74,24 @@ def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
         # As is usual for GPT-2, whose model reads the last token before padding.
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def texts_of(tokenizer: Any) -> dict[str, str]:
+    """The text of a fast tokenizer, by the name of its file; empty for others."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return {} if backend is None else {"tokenizer.json": backend.to_str()}
+
+
+def require_same(tokenizer: Any, own: Any, config: SequenceClassifier, accept: str | None) -> None:
+    """Require that ``model.tokenizer`` names the tokenizer that lies beside the weights, ``own``.
+
+    Raises:
+        ConfigError: it is another, and ``accept`` does not accept it.
+    """
+    given, beside = ({"tokenizer": tokenizer_digest(texts_of(one))} for one in (tokenizer, own))
+    head = f"model.tokenizer: {config.tokenizer} is not the tokenizer of model.source ({config.source})"
+    found = differences(beside, given)
+    require_accepted(found, accept, head, "Leave model.tokenizer out to use the one of the weights", "train.accept=")
 
 
 def require_vocabulary(tokenizer: Any, size: int, place: object) -> None:

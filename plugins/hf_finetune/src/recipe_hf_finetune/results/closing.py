@@ -43,6 +43,8 @@ def close(
         results |= _spreads(outcomes)
         curves = {leg.words: read_rows(leg.folder / METRICS, warn) for leg in legs[: len(outcomes)]}
         draw_curves(curves, bench.corpus.task.metrics[0], out / CURVE)
+    if accepted := bench.identity.get("accepted"):
+        results["accepted"] = accepted
     results["notes"] = _notes(bench, legs, outcomes)
     if (epochs := settings(job.train).epochs) is not None:
         results["twice"] = f"train.epochs={2 * epochs:g}"

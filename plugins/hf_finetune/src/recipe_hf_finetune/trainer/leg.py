@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from recipe_core import CheckpointError, Engine, Job, atomic_folder, write_text
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.data.identity import SECTION
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import SideRanks
 from recipe_core.files import remove
@@ -81,6 +82,8 @@ class Bench:
     """Columns about the ranks' speed, for each row of metrics."""
     claim: Callable[[], None] = lambda: None
     """See :class:`recipe_core.checkpoint.store.Checkpoints`."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """The record of the data and the tokenizer, on rank 0."""
     group: Any = None
     """On a traced engine, the ranks that average their gradients; None where there is one."""
 
@@ -190,9 +193,10 @@ def _trainer(
 def _checkpoints(bench: Bench, leg: Leg, trend: Trend) -> Checkpoints:
     job = bench.job
     form = job.checkpoint.build(job.checkpoint.config)
+    text = job.as_yaml({SECTION: bench.identity} if bench.identity else {})
     return Checkpoints(
         leg.folder / "checkpoints", form, bench.side, job.train.keep, warn, keep_best=job.train.keep_best,
-        notes={"job.yaml": job.as_yaml()}, trend=trend, claim=bench.claim,
+        notes={"job.yaml": text}, trend=trend, claim=bench.claim,
     )  # fmt: skip
 
 

@@ -109,17 +109,22 @@ def _stream(trained: TrainedModel, options: Evaluation) -> Stream:
         files = [IndexedFile.open(source.prefix) for source in sources]
         ranges = [split_ranges(file.sizes.size, data.split)["valid"] for file in files]
         parts = [file.sequence(number) for file, numbers in zip(files, ranges, strict=True) for number in numbers]
-        return _of_tokens("validation", parts, text_of(trained, options.tokenizer), options.limit)
+        return _of_tokens("validation", parts, text_of(trained, options.tokenizer, options.accept), options.limit)
     path = Path(options.data).expanduser()
     try:
         prefix = prefix_of(path)
     except ValueError as error:
         raise ConfigError(f"--data: {str(error).removeprefix('files: ')}") from error
     if idx_path(prefix).is_file() or path.is_dir():
+        beside = prefix.with_name(corpus.TOKENIZER)
+        if beside.is_file():
+            trained.require_tokenizer({corpus.TOKENIZER: read_text(beside)}, f"--data {options.data}", options.accept)
         file = IndexedFile.open(prefix)
         parts = [file.sequence(number) for number in range(file.sizes.size)]
-        return _of_tokens(options.data, parts, text_of(trained, options.tokenizer), options.limit)
-    return _of_text(path, require_text(trained, options.tokenizer), trained.model.config.vocabulary, options.limit)
+        return _of_tokens(options.data, parts, text_of(trained, options.tokenizer, options.accept), options.limit)
+    return _of_text(
+        path, require_text(trained, options.tokenizer, options.accept), trained.model.config.vocabulary, options.limit
+    )
 
 
 def _of_tokens(name: str, parts: list[Any], text: Text | None, limit: int | None) -> Stream:

@@ -30,7 +30,7 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
         ConfigError: no tokenizer is known, or the window is too long.
         CheckpointError: the weights cannot be read.
     """
-    text, window = require_text(trained, options.tokenizer), window_of(trained, options.window)
+    text, window = require_text(trained, options.tokenizer, options.accept), window_of(trained, options.window)
     module: Any = trained.module
 
     def answer(prompt: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def score(trained: TrainedModel, options: Evaluation) -> Scorer:
         CheckpointError: the weights cannot be read.
     """
     options.require_only(trained.model.spec.name, "window", "limit", "batch", "tokenizer")
-    text, window = require_text(trained, options.tokenizer), window_of(trained, options.window)
+    text, window = require_text(trained, options.tokenizer, options.accept), window_of(trained, options.window)
     vocabulary, end = int(trained.model.config.vocabulary), text.end
     if end is None or end >= vocabulary:
         raise ConfigError(

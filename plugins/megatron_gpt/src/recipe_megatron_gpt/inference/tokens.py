@@ -56,14 +56,17 @@ class Text:
         return text
 
 
-def text_of(trained: TrainedModel, path: Path | None) -> Text | None:
+def text_of(trained: TrainedModel, path: Path | None, accept: str | None = None) -> Text | None:
     """The tokenizer at ``path``, or of the checkpoint and its data; None where none is known.
 
     Raises:
+        ConfigError: the one at ``path`` is not the recorded one, and ``accept`` does not accept it.
         DataError: it cannot be read.
     """
     if path is not None:
-        return Text(read_vocabulary(path), str(path))
+        given = read_vocabulary(path)
+        trained.require_tokenizer({TOKENIZER: given.to_str()}, f"--tokenizer {path}", accept)
+        return Text(given, str(path))
     texts: Any = trained.tokenizer()
     if TOKENIZER not in texts:
         return None
@@ -75,15 +78,17 @@ def text_of(trained: TrainedModel, path: Path | None) -> Text | None:
     return Text(Tokenizer.from_str(texts[TOKENIZER]), f"the {TOKENIZER} of its data")
 
 
-def require_text(trained: TrainedModel, path: Path | None) -> Text:
+def require_text(trained: TrainedModel, path: Path | None, accept: str | None = None) -> Text:
     """:func:`text_of`, which must be there.
 
     Raises:
         ConfigError: no tokenizer is known.
     """
-    text = text_of(trained, path)
+    text = text_of(trained, path, accept)
     if text is not None:
         return text
+    if reason := trained.provenance.missing_tokenizer():
+        raise ConfigError(f"{trained.path}: {reason}; give it: --tokenizer PATH")
     files = ", ".join(_files(trained)) or "not recorded"
     raise ConfigError(
         f"{trained.path}: no tokenizer is known: none lies beside its tensors, nor where its data were (data.files: "

@@ -1,0 +1,306 @@
+"""The identity of a run's data and tokenizer: digests that job.yaml records and that are compared later. No torch here.
+
+A path is not an identity: other data can lie under it. ``docs/explanation/identity.md`` lists what is compared when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from recipe_core.data.prepare.manifest import NAME as MANIFEST
+from recipe_core.data.prepare.manifest import read_manifest
+from recipe_core.data.sealed import file_problem
+from recipe_core.errors import ConfigError, DataError, DiskError, PluginError
+from recipe_core.files import home, load_or_build
+from recipe_core.files.documents import DocumentError, parse_json, read_text
+from recipe_core.hooks.specs import DataIdentity, Dataset, Part
+from recipe_core.hooks.target import call
+from recipe_core.launch.identity import files_named
+from recipe_core.settings import fill
+
+SECTION = "identity"
+"""Key of the identity in job.yaml."""
+TOKENIZER = "tokenizer"
+"""Folder of a run with a copy of its tokenizer."""
+_BLOCK = 4096
+_BLOCKS = 256
+"""Blocks that are read of all files together, but at least two of each. Smaller sets are read as a whole."""
+_DIGITS = 32
+"""Hexadecimal digits of a digest, which are half of SHA-256."""
+_SHOWN = 12
+_LARGE = 200_000
+"""Characters of a tokenizer.json from which on its digest is kept in the cache."""
+_IGNORED = ("decoder", "padding", "post_processor", "truncation", "version")
+"""Entries of a tokenizer.json that do not decide the ids of a text."""
+_NOUNS = {"content": "the data", "manifest": "the manifest of the data", "tokenizer": "the tokenizer"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The identity of a dataset with its tokenizer."""
+
+    record: Mapping[str, Any]
+    """Plain data for job.yaml: ``content``, ``manifest``, ``tokenizer`` and ``order``, as far as they are known."""
+    conflicts: tuple[str, ...] = ()
+    tokenizer: Mapping[str, str] = field(default_factory=dict)
+    """Names and texts of the tokenizer's files."""
+
+
+def identity_of(data: Part[Dataset], tokenizer: Mapping[str, str] | None = None) -> Identity:
+    """Determine the identity of a dataset, with its own tokenizer or, if it is given, with ``tokenizer``.
+
+    Raises:
+        RecipeError: a file is missing, or has another size than its manifest lists.
+        PluginError: the plugin's function returns something else than a DataIdentity.
+    """
+    spec, owner = data.spec, f"dataset {data.spec.name!r}"
+    found = call(spec.identity, owner, data.config) if spec.identity else identity_of_files(named_files(data.config))
+    if not isinstance(found, DataIdentity):
+        raise PluginError(f"{owner}: {spec.identity!r} returned {found!r:.60}; expected a DataIdentity")
+    texts = tokenizer
+    if texts is None:
+        texts = (call(spec.tokenizer, owner, data.config) if spec.tokenizer else None) or {}
+    record = {
+        "content": found.content,
+        "manifest": found.manifest,
+        "tokenizer": tokenizer_digest(texts),
+        "order": fill.plain(dict(found.order)),
+    }
+    return Identity(
+        record={name: value for name, value in record.items() if value}, conflicts=found.conflicts, tokenizer=texts
+    )
+
+
+def identity_of_files(
+    files: Sequence[Path], order: Mapping[str, Any] | None = None, conflicts: Iterable[str] = ()
+) -> DataIdentity:
+    """The identity of data in ``files``, whose sequence counts; see :class:`DataIdentity` for the other arguments.
+
+    Raises:
+        DataError: a file cannot be read, or has another size than the manifest beside it lists.
+    """
+    return DataIdentity(
+        content=content_digest(files), manifest=_manifest_digest(files), order=order or {}, conflicts=tuple(conflicts)
+    )
+
+
+def content_digest(files: Sequence[Path]) -> str:
+    """A digest of the sizes of files and of blocks of 4 KiB spread over each; their names do not count.
+
+    Up to 1 MiB in all is read as a whole; of more, a change between the blocks is not seen. Empty without files.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    blocks, found = max(2, _BLOCKS // max(1, len(files))), sha256()
+    for path in files:
+        try:
+            number = os.open(path, os.O_RDONLY)
+            try:
+                size = os.fstat(number).st_size
+                found.update(size.to_bytes(8, "little"))
+                for start, length in _pieces(size, blocks):
+                    found.update(os.pread(number, length, start))
+            finally:
+                os.close(number)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return found.hexdigest()[:_DIGITS] if files else ""
+
+
+def _pieces(size: int, blocks: int) -> Iterator[tuple[int, int]]:
+    """Start and length of the parts of a file that are read."""
+    if size <= blocks * _BLOCK:
+        yield 0, size
+    else:
+        last = size - _BLOCK
+        yield from ((last * number // (blocks - 1), _BLOCK) for number in range(blocks))
+
+
+def _manifest_digest(files: Sequence[Path]) -> str:
+    """A digest of the SHA-256 sums in the manifests of ``recipe prepare`` for the files, whose sizes must agree."""
+    manifests: dict[Path, Mapping[str, Any]] = {}
+    problems, sums = [], []
+    for path in files:
+        for folder in path.parents[:2]:  # shards may lie in a folder of the set
+            if folder not in manifests:
+                manifests[folder] = _listed(folder)
+            facts = manifests[folder].get(path.relative_to(folder).as_posix())
+            if isinstance(facts, Mapping) and {"bytes", "sha256"} <= facts.keys():
+                sums.append(str(facts["sha256"]))
+                if problem := file_problem(path, facts["bytes"]):
+                    problems.append(f"{path}: {problem}, as {folder / MANIFEST} lists it; prepare the set again")
+                break
+    if problems:
+        raise DataError("\n".join(problems))
+    return _digest(sums) if files and len(sums) == len(files) else ""
+
+
+def _listed(folder: Path) -> Mapping[str, Any]:
+    """The files of the manifest in ``folder``; empty where there is none of ours."""
+    try:
+        files: Mapping[str, Any] = read_manifest(folder).get("files", {})
+    except DataError:  # another program's, or a damaged one, which `recipe verify` reports
+        return {}
+    return files
+
+
+def tokenizer_digest(texts: Mapping[str, str]) -> str:
+    """A digest of what decides token ids, from the texts of a tokenizer's files by their names; empty without files.
+
+    Equal for files that differ in layout, or in entries for decoding, padding and special tokens at the ends.
+    """
+    if "tokenizer.json" in texts:
+        return _cached_digest(texts["tokenizer.json"])
+    if "vocab.txt" in texts:
+        pieces = texts["vocab.txt"].splitlines()
+        return _digest({"pieces": pieces, "lowercase": _lowercase(texts.get("tokenizer_config.json", ""), pieces)})
+    return _digest({name: text.split("\n") for name, text in texts.items()}) if texts else ""
+
+
+def _cached_digest(text: str) -> str:
+    """The digest of a tokenizer.json; a large one is parsed once per machine, which takes 0.1 s for 50,000 tokens."""
+    if len(text) < _LARGE:
+        return _digest_of_json(text)
+
+    def write(part: Path) -> None:
+        part.write_text(_digest_of_json(text), encoding="utf-8")
+
+    place = home() / "tokenizers" / f"{sha256(text.encode()).hexdigest()[:_DIGITS]}.digest"
+    try:
+        found = load_or_build(place, read_text, write)
+    except (DiskError, DocumentError, OSError):
+        return _digest_of_json(text)
+    return found if len(found) == _DIGITS else _digest_of_json(text)
+
+
+def _digest_of_json(text: str) -> str:
+    try:
+        content = parse_json(text)
+    except (DocumentError, ValueError):
+        content = None
+    return _digest(_essence(content) if isinstance(content, dict) else text)
+
+
+def _lowercase(settings: str, pieces: Sequence[str]) -> bool:
+    """As the settings of BERT's tokenizer say, else true for a vocabulary without a capital letter."""
+    try:
+        return bool(parse_json(settings)["do_lower_case"])
+    except (DocumentError, ValueError, KeyError, TypeError):
+        return not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+
+
+def _essence(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a tokenizer.json that decides the ids of a text, in one spelling."""
+    kept: dict[str, Any] = _without_none({name: value for name, value in content.items() if name not in _IGNORED})
+    model = kept.get("model")
+    if isinstance(model, dict):
+        merges = model.get("merges")
+        kept["model"] = {name: value for name, value in model.items() if value is not False and value != ""}
+        if isinstance(merges, list):  # "a b" in older files, ["a", "b"] in newer ones
+            kept["model"]["merges"] = [one.split(" ", 1) if isinstance(one, str) else one for one in merges]
+    added = kept.get("added_tokens")
+    if isinstance(added, list) and all(isinstance(one, dict) for one in added):
+        kept["added_tokens"] = [{name: one[name] for name in one if name != "special"} for one in added]
+    return kept
+
+
+def _without_none(value: Any) -> Any:
+    """Plain data without entries of None, which releases of the library write for what others leave out."""
+    if isinstance(value, dict):
+        return {name: _without_none(one) for name, one in value.items() if one is not None}
+    return value
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def differences(recorded: Mapping[str, Any], present: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:
+    """One sentence for each of ``names`` (all: none given) in which two identities differ.
+
+    What one of them does not know is not compared.
+    """
+    old, new = dict(_flat(recorded)), dict(_flat(present))
+    parts = tuple(names) or ("content", "manifest", "tokenizer", "order")
+    lines = []
+    for name in sorted(old.keys() & new.keys()):
+        if old[name] == new[name] or name.partition(".")[0] not in parts:
+            continue
+        if name in _NOUNS:
+            lines.append(f"{_NOUNS[name]}: digest {old[name][:_SHOWN]} was recorded, now {new[name][:_SHOWN]}")
+        else:
+            lines.append(f"data.{name.removeprefix('order.')}: {old[name]} was recorded, now {new[name]}")
+    return lines
+
+
+def _flat(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if name in _NOUNS and isinstance(value, str):
+            yield name, value
+        elif name == "order" and isinstance(value, Mapping):
+            yield from ((f"order.{key}", item) for key, item in value.items())
+
+
+def accepting(found: Sequence[str]) -> str:
+    """The word by which a user accepts exactly these differences."""
+    return _digest(sorted(found))[:8]
+
+
+def require_accepted(found: Sequence[str], accept: str | None, head: str, advice: str, setting: str) -> None:
+    """Refuse differences, unless the user has given the word that accepts them.
+
+    Args:
+        found: what differs, one sentence each.
+        accept: the word that was given.
+        head: what was compared with what.
+        advice: what to do about it.
+        setting: how the word is given: ``train.accept=``, ``--accept ``.
+
+    Raises:
+        ConfigError: there are differences, and ``accept`` is not their word.
+    """
+    if found and accept != accepting(found):
+        lines = "\n".join(f"  - {line}" for line in found)
+        raise ConfigError(f"{head}:\n{lines}\n{advice}. If the difference is intended, add {setting}{accepting(found)}")
+
+
+def require_consistent(identity: Identity, accept: str | None) -> None:
+    """Refuse data that contradicts itself, unless ``train.accept`` accepts it.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    head, advice = "data.files: the files do not belong together", "Name files that one tokenizer encoded"
+    require_accepted(identity.conflicts, accept, head, advice, "train.accept=")
+
+
+def read_copy(run: Path) -> dict[str, str]:
+    """Names and texts of the tokenizer that the run folder ``run`` holds a copy of; empty if it holds none.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    folder = run / TOKENIZER
+    texts = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        try:
+            texts[path.name] = read_text(path)
+        except (OSError, DocumentError) as error:
+            raise DataError(f"{path}: cannot be read ({error})") from error
+    return texts
+
+
+def named_files(config: Any) -> list[Path]:
+    """The files that the settings of a dataset name."""
+    values = [value for _, value in fill.flat(fill.plain(config))]
+    texts = [text for value in values for text in (value if isinstance(value, (list, tuple)) else (value,))]
+    named = [path for text in texts if isinstance(text, str) and text for path in files_named(Path(text))]
+    return [path for path in named if path.is_file()]
