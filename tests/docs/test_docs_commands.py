@@ -37,7 +37,8 @@ SMALL = {
     r"train\.save_every=50": "train.save_every=2",
     r"train\.global_batch=24576": "train.global_batch=16",
     r"train\.seeds=5": "train.seeds=2",
-    r"(.*)step-1300": r"\1step-8",
+    r"(.*)step-(1300|650|600)": r"\1step-8",
+    r"megatron_gpt:own-1mb": "megatron_gpt:own-1mb model.layers=1 train.steps=8",
     r"sequence=512": "sequence=64",
     r"max_predictions=80": "max_predictions=10",
     r"8": "2",
@@ -47,6 +48,10 @@ SHARDS = "sequence=64 max_predictions=10"
 """As long as the model of ``bert_dp:tiny`` takes them."""
 PARSED = {
     "precompile": "a device that compiles",
+    "mail -s": "a program that sends mail",
+    "--to k8s": "a cluster",
+    "--to sky": "a cluster",
+    "runs/big": "a cluster",
     "torchrun": "several machines",
     "srun": "several machines",
     "sst2": "a hub",
@@ -68,13 +73,16 @@ def needs(line: str) -> str:
             return need
     if "engine=xla" in line and find_spec("torch_xla") is None:
         return "torch-xla"
+    if "--tasks" in line and find_spec("lm_eval") is None:
+        return "lm-evaluation-harness"
     installed = {entry.name for entry in entry_points(group="recipe.plugins")}
     return "the example of a plugin" if "run counting" in line and "counting" not in installed else ""
 
 
 def small(line: str) -> str:
     """The call of ``recipe`` in a line, as it runs here."""
-    words = shlex.split(line, comments=True)
+    plain = re.sub(r"\$'(.*?)'", lambda found: shlex.quote(found[1].replace("\\t", "\t")), line)  # Bash's own quotes
+    words = shlex.split(plain, comments=True)
     words = words[words.index("recipe") + 1 :]
     if words[0] in LOOKS and ">" not in words:
         return shlex.join(words)
@@ -82,6 +90,8 @@ def small(line: str) -> str:
         words = [new for word in words for new in _replaced(pattern, change, word)]
     if words[0] == "prepare" and "bert_hdf5" in words and "sequence=64" not in words:
         words += SHARDS.split()
+    if "train.resume=" in line and "train.steps" not in line:
+        words.append("train.steps=16")
     if words[0] == "run" and "bert_tp:tiny" in words and "--processes" not in words:
         words += ["--processes", "2"]
     return shlex.join(words).replace(" '>' ", " > ")
@@ -97,7 +107,7 @@ def recipe(folder: Path, command: str) -> None:
     words, _, target = command.partition(" > ")
     done = subprocess.run(
         [sys.executable, "-m", "recipe_core.cli", *shlex.split(words)], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, input="The\n",
     )  # fmt: skip
     answered = done.returncode in ANSWERS.get(words.split(" ")[0], {0}) and "Traceback" not in done.stderr
     assert answered, f"recipe {command}\n{done.stdout}{done.stderr}"
@@ -137,6 +147,9 @@ def write_text_files(folder: Path) -> None:
     for part in ("train", "test"):
         heading = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
         (folder / "mrpc" / f"msr_paraphrase_{part}.txt").write_text(heading + "".join(rows), encoding="utf-8")
+    (folder / "prompts.txt").write_text("The first\nThe second\n")
+    heading = "sentence1\tsentence2\tlabel\n"
+    (folder / "labelled.tsv").write_text(heading + "".join(f"{a}\t{b}\t{label}\n" for a, b, label in pairs))
     table = "title,body,text,kind\n" + "".join(f"{a},{b},{a},{['no', 'yes'][c]}\n" for a, b, c in pairs * 16)
     for name in ("train.csv", "dev.csv", "a.csv", "b.csv"):
         (folder / name).write_text(table)
@@ -162,8 +175,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "prepare gpt_indexed inputs=notes.jsonl tokenizer=gpt2/ output=data/books",
         f"prepare bert_hdf5 inputs=enwiki.xml.bz2 vocabulary=vocab.txt output=data/phase1 {SHARDS}",
         "prepare bert_packed inputs=data/phase1 output=data/phase2-packed",
-        "run megatron_gpt:tiny --out runs/gpt",
+        "run megatron_gpt:tiny --out runs/first",
+        "run megatron_gpt:tiny data.files=data/wiki --out runs/gpt",
         "run bert_dp:tiny data.files=data/phase1 --out runs/bert",
+        "run hf_finetune:tiny data.task=mrpc data.folder=mrpc --out runs/mrpc",
         "convert runs/bert scripts --to neuron_bert",
         "convert runs/gpt shards --to nxd tp=2",
         "convert runs/bert output --to nxd tp=2 layout=old",
@@ -173,8 +188,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(folder / "data" / "phase1", folder / copy)
     for copy in ("phase1", "phase2"):
         shutil.copytree(folder / "runs" / "bert", folder / "runs" / copy)
-    for copy in ("first", "second", "third"):
-        shutil.copytree(folder / "runs" / "gpt", folder / "runs" / copy)
+    for copy in ("second", "third"):
+        shutil.copytree(folder / "runs" / "first", folder / "runs" / copy)
+    shutil.copytree(folder / "runs" / "gpt", folder / "runs" / "other")
     (script,) = (folder / "scripts").glob("*.pt")
     script.rename(folder / "ckpt_28125.pt")
     shutil.rmtree(folder / "scripts")
@@ -186,6 +202,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MADE_HERE = {
     "docs/how-to/compare-runs.md": ["data"],
     "docs/how-to/convert-checkpoints.md": ["gpt2", "output"],
+    "docs/how-to/machines/gpu.md": ["runs"],
     "docs/how-to/prepare-data.md": ["data"],
     "docs/how-to/pretrain-bert.md": ["data", "runs"],
     "docs/how-to/resume.md": ["runs"],
