@@ -77,7 +77,8 @@ class Trainer:
         Returns whether a signal ended it. All ranks return the same.
 
         Raises:
-            DivergedError: loss or gradient norm is not finite; nothing was saved since the last good step.
+            DivergedError: loss, gradient norm or validation loss is not finite; nothing was saved since the last good
+                step.
             GoldenError: a loss departs from the golden curve; nothing was saved since.
             ReplicaError: ranks hold different copies of a parameter; nothing was saved of this step.
         """
@@ -101,6 +102,7 @@ class Trainer:
                     stopped = values is None
                     row |= values or {}
                 self._record(row)
+                self._require_finite_validation(row)
             save = (save or stopped) and saved != progress.step
             check = due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save)
             self._check_and_save(row.get("val_loss"), check=check, save=save)
@@ -232,6 +234,14 @@ class Trainer:
             f"step {row['step']}: the loss is {row['loss']} and the gradient norm {row['grad_norm']}, which is not "
             f"finite. Nothing was saved since; {self.saver.way_out(row['step'])}"
         )
+
+    def _require_finite_validation(self, row: Row) -> None:
+        """Notice the divergence of the last step before it is saved: its loss was computed before its update."""
+        if not math.isfinite(loss := row.get("val_loss", 0.0)):
+            raise DivergedError(
+                f"step {row['step']}: the validation loss is {loss}, which is not finite. Nothing was saved since; "
+                f"{self.saver.way_out(row['step'])}"
+            )
 
     def _record(self, row: Row) -> None:
         if self.metrics is not None:

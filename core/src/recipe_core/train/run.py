@@ -45,7 +45,7 @@ from recipe_core.train.metrics.golden import load_golden
 from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.report import Report, warn
-from recipe_core.train.metrics.results import conclude, measured, merged, note_stop, write_results
+from recipe_core.train.metrics.results import conclude, measured, merged, note_stop, noting_divergence, write_results
 from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import Trainable
@@ -73,11 +73,12 @@ def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
         pace = watchdog.row if job.train.log_stragglers else dict
         folders.agree(out, job, engine)
         returns = Returns()
-        while True:
-            try:  # a call: all groups are let go before the engine stops
-                return _run(job, out, engine, stop, dry_run, pace, returns)
-            except RollbackError as error:
-                returns.note(error)  # and go on below, where nothing holds the old model any more
+        with nullcontext() if dry_run else noting_divergence(out, job, engine.rank):
+            while True:
+                try:  # a call: all groups are let go before the engine stops
+                    return _run(job, out, engine, stop, dry_run, pace, returns)
+                except RollbackError as error:
+                    returns.note(error)  # and go on below, where nothing holds the old model any more
 
 
 def _run(

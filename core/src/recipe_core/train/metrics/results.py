@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from recipe_core.errors import ExitCode
+from recipe_core.errors import DiskError, DivergedError, ExitCode
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_json
 from recipe_core.settings.job import Job
@@ -55,12 +56,29 @@ def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int
 
     What an earlier invocation measured stays there.
     """
+    known = {"step": step, "steps": job.train.steps, "consumed_samples": consumed_samples}
+    write_results(_earlier(out, job, **known) | {"stopped": signal, "exit_code": int(ExitCode.STOPPED)}, out)
+
+
+@contextmanager
+def noting_divergence(out: Path, job: Job, rank: int) -> Iterator[None]:
+    """Note in results.json that the block ended by divergence; what an earlier invocation measured stays there."""
     try:
-        results = dict(read_json(out / RESULTS))
+        yield
+    except DivergedError as error:
+        if rank == 0 and out.is_dir():
+            ending = {"stopped": None, "exit_code": int(error.exit_code), "reason": str(error).partition("\n")[0]}
+            with suppress(DiskError):  # the divergence is what the user is told
+                write_results(_earlier(out, job, steps=job.train.steps) | ending, out)
+        raise
+
+
+def _earlier(out: Path, job: Job, **known: int) -> dict[str, Any]:
+    """The results that an earlier invocation wrote, else what is ``known``."""
+    try:
+        return dict(read_json(out / RESULTS))
     except (OSError, ValueError, TypeError):
-        results = {"recipe": job.name, "step": step, "steps": job.train.steps, "consumed_samples": consumed_samples}
-    results |= {"stopped": signal, "exit_code": int(ExitCode.STOPPED)}
-    write_text(out / RESULTS, json.dumps(results, indent=2) + "\n")
+        return {"recipe": job.name, **known}
 
 
 def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
