@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from recipe_core.cli.main import main
+
 pytestmark = pytest.mark.filterwarnings("default")
 WORDS = (
     "data.task=mrpc", "data.max_length=24", "train.epochs=1", "train.batch_per_process=4", "train.micro_batch=2",
@@ -79,3 +81,19 @@ def test_another_tokenizer_than_that_of_the_weights(
         True,
     )
     assert fine_tune(*words, word(done.text), "train.stop_after=1").code == 0
+
+
+def test_the_model_of_a_run_has_check_sums(
+    fine_tune: Callable[..., Any], folder: Path, source: Path, tmp_path: Path
+) -> None:
+    words = (*WORDS, f"data.folder={folder}")
+    assert fine_tune(*words, f"model.source={source}").code == 0
+    model = tmp_path / "run" / "model"
+    assert main(["verify", str(model)]) == 0
+    with (model / "model.safetensors").open("r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"\x7f")
+    assert main(["verify", str(model)]) == 1
+    done = fine_tune(*words, f"model.source={tmp_path / 'run'}", out=tmp_path / "next")
+    assert done.code == 2
+    assert f"model.source: {model}: model.safetensors does not hold the bytes that were written" in done.text

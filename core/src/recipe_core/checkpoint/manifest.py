@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,18 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write it into ``folder``, to the disk, in place of one that is there."""
         write_text(folder / NAME, json.dumps(sealed(asdict(self)), indent=1) + "\n")
+
+    @classmethod
+    def of(
+        cls, folder: Path, *, format: str, step: int, torch: str, world_size: int = 1, val_loss: float | None = None,
+        files: Mapping[str, Entry] | None = None,
+    ) -> Manifest:  # fmt: skip
+        """The manifest of what is in ``folder`` now, which is brought to the disk, unless its ``files`` are known."""
+        measured = {name: measure(folder / name) for name in names(folder)} if files is None else files
+        return cls(
+            format=format, step=step, world_size=world_size, torch=torch, val_loss=val_loss,
+            time=datetime.now(timezone.utc).isoformat(timespec="seconds"), files=dict(sorted(measured.items())),
+        )  # fmt: skip
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

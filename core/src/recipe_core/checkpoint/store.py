@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -297,11 +296,15 @@ class Checkpoints:
         names = self.on_rank_0(lambda: manifests.names(part))
         portions = self._together(lambda: {name: manifests.measure(part / name) for name in self._portion(names)})
         files: dict[str, Entry] = {name: entry for portion in portions for name, entry in portion.items()}
-        return Manifest(
-            format=self.format.name, step=step, val_loss=val_loss, world_size=self.engine.world_size,
+        return Manifest.of(
+            part,
+            format=self.format.name,
+            step=step,
             torch=torch.__version__,
-            time=datetime.now(timezone.utc).isoformat(timespec="seconds"), files=dict(sorted(files.items())),
-        )  # fmt: skip
+            world_size=self.engine.world_size,
+            val_loss=val_loss,
+            files=files,
+        )
 
     def _publish(self, part: Path, final: Path, manifest: Manifest) -> None:
         def publish() -> None:

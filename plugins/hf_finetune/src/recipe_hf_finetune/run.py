@@ -22,6 +22,7 @@ from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import show
+from recipe_core.train.metrics.results import noting_divergence
 from recipe_core.train.start import folder as folders
 from recipe_core.train.watch import patient, watched
 from recipe_hf_finetune.data import vocabulary
@@ -50,7 +51,8 @@ def run(job: Job, out: Path) -> dict[str, Any]:
         ):
             pace = watchdog.row if job.train.log_stragglers else dict
             folders.agree(out, job, engine)
-            return _run(job, out, engine, stop, source, pace)  # a call, so that all is let go before the engine stops
+            with noting_divergence(out, job, engine.rank):
+                return _run(job, out, engine, stop, source, pace)  # a call: all is let go before the engine stops
 
 
 def _run(
@@ -142,6 +144,7 @@ def _place(job: Job, out: Path, engine: engines.Engine, source: str | None) -> s
     if place is None:
         on_rank_0(engine, lambda: sources.convert(job.model.config, source, out), out)
         place = str(out / sources.CONVERTED)
+    on_rank_0(engine, lambda: sources.require_intact(place), out)
     return place
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.convert.card import completed
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import Format, SaveContext
@@ -110,12 +108,8 @@ def _seal(part: Path, source: StoredCheckpoint, target: CheckpointFormat, proven
     if provenance.sections:
         text = yaml.safe_dump(dict(provenance.sections), sort_keys=False, allow_unicode=True, width=120)
         (part / "job.yaml").write_text(text, encoding="utf-8")
-    Manifest(
-        format=target.name, step=step, world_size=1, torch=torch.__version__,
-        val_loss=source.manifest.val_loss if source.manifest else None,
-        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        files={name: manifests.measure(part / name) for name in sorted(manifests.names(part))},
-    ).write(part)  # fmt: skip
+    val_loss = source.manifest.val_loss if source.manifest else None
+    Manifest.of(part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss).write(part)
 
 
 def _compare(converted: State, written: State, target: CheckpointFormat) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recipe_core import CheckpointError, ConfigError
+from recipe_core.checkpoint.manifest import NAME, Manifest
 from recipe_core.train.start.pretrained import to_hugging_face, trained
 from recipe_hf_finetune.settings import SequenceClassifier
 
@@ -43,6 +44,19 @@ def ready(source: str) -> str | None:
         if (folder / "config.json").is_file():
             return str(folder)
     return None
+
+
+def require_intact(place: str) -> None:
+    """Compare a folder of Hugging Face's with its manifest, if there is one: `recipe` writes them.
+
+    Raises:
+        CheckpointError: a file is missing, or has other bytes.
+    """
+    folder = Path(place)
+    if (folder / NAME).is_file():
+        manifest = Manifest.read(folder)
+        if problems := manifest.wrong_hashes(folder, manifest.files):
+            raise CheckpointError(f"model.source: {folder}: {'; '.join(problems)}; copy it again, or make it again")
 
 
 def convert(config: SequenceClassifier, source: str, out: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from recipe_core import CheckpointError, Engine, Job, atomic_folder, write_text
 from recipe_core.checkpoint.manifest import Manifest
@@ -244,6 +245,7 @@ def _finish(bench: Bench, leg: Leg, trainer: FineTuner) -> dict[str, Any]:
             with atomic_folder(leg.folder / MODEL) as part:
                 trainer.save_pretrained(str(part))
                 bench.tokenizer.save_pretrained(str(part))
+                Manifest.of(part, format="hf", step=trainer.state.global_step, torch=torch.__version__).write(part)
         write_text(leg.folder / FINISHED, json.dumps(outcome, indent=2) + "\n")
     bench.engine.barrier()
     return outcome
