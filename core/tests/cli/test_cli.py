@@ -174,7 +174,7 @@ def test_check_estimates_what_the_run_needs(typed: Typed, monkeypatch: pytest.Mo
     assert (code, err) == (0, "")
     assert out.partition("\n  environment ")[0] == textwrap.dedent(
         """\
-        fake on 2 processes: no problem found
+        fake on 2 processes: this machine cannot hold it; the settings are right
 
           parameters          2.00 M
           engine              native (engine=auto)

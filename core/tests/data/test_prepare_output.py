@@ -37,6 +37,11 @@ def made(final: Path, text: str, *, overwrite: bool = False) -> None:
         output.finish({"kind": "text", "files": file_facts(output.folder, ["data"])})
 
 
+def test_the_root_is_no_output() -> None:
+    with pytest.raises(ConfigError, match="output: /: is the root of the file system; name a folder in it"):
+        opened(Path("/"))
+
+
 def test_it_appears_when_it_is_complete_and_holds_nothing_else(tmp_path: Path) -> None:
     final = tmp_path / "deep" / "data"
     with opened(final) as output:

@@ -163,6 +163,13 @@ def problems(*words: str, target: Any = "gpt", **options: Any) -> list[str]:
     return [line.removeprefix("  - ") for line in others] or [first]
 
 
+@pytest.mark.parametrize("word", ["train.seed=12345678901234567890123", "train.steps=1e30", "train.seed=-1e19"])
+def test_numbers_that_no_counter_holds(word: str) -> None:
+    name = word.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf"^{name}: expected less than 2\^63, got -?\d+$"):
+        job(word)
+
+
 def test_a_recipe_is_resolved_as_it_stands() -> None:
     found = job()
     assert (found.name, found.variant, found.train) == ("gpt", None, TRAIN)

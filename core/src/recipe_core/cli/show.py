@@ -21,6 +21,7 @@ from recipe_core.launch.cores import SPIN_LIMITS, spin_choice
 from recipe_core.settings.job import Job
 
 Row = tuple[str, str]
+_FOUND, _MISFIT = ": no problem found", "it will not fit"
 _STATES = {"weights": "", "fp32": ", fp32 optimizer states", "master": ", fp32 master weights"}
 
 
@@ -70,12 +71,15 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
     processes = f"{world_size} process{'es' if world_size > 1 else ''}"
     if target is not None:
         processes += f", {target.processes_per_node} on each of {target.nodes} node{'s' if target.nodes > 1 else ''}"
-    head = click.style(f"{job.name} on {processes}{': no problem found' if sound else ''}", bold=True)
+
+    def head(verdict: str) -> str:
+        return click.style(f"{job.name} on {processes}{verdict if sound else ''}", bold=True)
+
     model, data, figures = job.facts.model, job.facts.data, figures_of(job, world_size)
     if model is None or data is None or figures is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
         unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
-        return "\n\n".join([head, f"  {unknown}", *_blocks([_engine(job), _environment(job, world_size)])])
+        return "\n\n".join([head(_FOUND), f"  {unknown}", *_blocks([_engine(job), _environment(job, world_size)])])
     groups = [
         [("parameters", _count(figures.parameters)), *_engine(job)],
         _memory(job, figures, world_size, target),
@@ -85,7 +89,9 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
         [("note", text) for text in _slow(job, target)],
         [("warning", text) for text in (warnings(job, target) if target is not None else ())],
     ]
-    return "\n\n".join([head, *_blocks(groups)])
+    blocks = _blocks(groups)
+    fits = not any(_MISFIT in block for block in blocks)
+    return "\n\n".join([head(_FOUND if fits else ": this machine cannot hold it; the settings are right"), *blocks])
 
 
 def _blocks(groups: list[list[Row]]) -> list[str]:
@@ -130,7 +136,7 @@ def _on_target(job: Job, figures: Estimate, target: Target) -> list[Row]:
 
 def _verdict(needed: int, there: int) -> str:
     """A remark where ``needed`` bytes do not fit into ``there`` (0: not known)."""
-    return click.style("  it will not fit", fg="red", bold=True) if 0 < there < needed else ""
+    return click.style(f"  {_MISFIT}", fg="red", bold=True) if 0 < there < needed else ""
 
 
 def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:

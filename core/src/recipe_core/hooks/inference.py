@@ -43,6 +43,8 @@ class Generation:
 
     def __post_init__(self) -> None:
         problems = [_below(self, name, 1) for name in ("tokens", "top_k", "window")] + [_below(self, "seed", 0)]
+        if self.seed is not None and self.seed >= 1 << 63:
+            problems.append(f"--seed: expected less than 2^63, got {self.seed}")
         if self.temperature is not None and not 0 <= self.temperature < math.inf:
             problems.append(f"--temperature: expected 0 or more, got {self.temperature}")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 Precision = Literal["fp32", "bf16_mixed", "bf16", "fp8"]
@@ -145,6 +145,12 @@ class Train:
             *too_small(self, 0, "warmup_steps", "eval_every", "save_every", "save_minutes", "keep", "weight_decay"),
             *too_small(self, 0, "check_replicas_every", "trust_clip", "clip", "lr", "min_lr", "golden_tolerance"),
             *too_small(self, 0, "spike_sigma"),
+        ]
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        problems += [
+            f"{name}: expected less than 2^63, got {value}"
+            for name, value in numbers.items()
+            if isinstance(value, int) and abs(value) >= 1 << 63  # which no counter or generator holds
         ]
         if self.spike_sigma and self.on_divergence == "stop":
             problems.append("spike_sigma: it needs on_divergence=skip or on_divergence=rollback")

@@ -60,6 +60,8 @@ class Output:
         require_local(final, "output")
         # Not only the last name: "." and ".." have none, and a link is to stay one.
         self.final, self.overwrite = Path(os.path.abspath(final)), overwrite  # noqa: PTH100
+        if not self.final.name:
+            raise ConfigError(f"output: {final}: is the root of the file system; name a folder in it")
         self.shown, self._reads = final, list(reads)
         self.folder = self.final.with_name(f".{self.final.name}.part")
         self._old = self.final.with_name(f".{self.final.name}.old")
