@@ -63,6 +63,15 @@ def test_a_folder_that_lacks_a_file_or_both(write_tokens: Callable[..., str]) ->
     assert neither == f"{folder}: there are no token files (.bin and .idx) in this folder; name another"
 
 
+@pytest.mark.parametrize("ending", ["bin", "idx"])
+def test_a_folder_named_as_a_file(write_tokens: Callable[..., str], tmp_path: Path, ending: str) -> None:
+    """Who completes a name in a shell, or guesses it, may add an ending to the name of a folder that is right."""
+    (tmp_path / "my").mkdir()
+    write_tokens([400], "my/tokens")
+    (problem,) = facts(GptIndexed(files=(f"{tmp_path}/my.{ending}",))).problems
+    assert problem.endswith(f"not found; the folder {tmp_path}/my holds token files: data.files={tmp_path}/my")
+
+
 def test_a_tokenizer_that_is_none_is_a_problem(write_tokens: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (problem,) = facts(GptIndexed(files=(write_tokens([100]),), sequence=4)).problems

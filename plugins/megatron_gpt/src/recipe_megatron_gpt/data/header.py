@@ -111,6 +111,8 @@ def _length(path: Path, other: Path) -> int:
         raise DataError(
             f"{prefix}: is no pair of token files (.bin and .idx); a text becomes one by\n{own_text(prefix)}"
         )
+    if any(prefix.glob("*.idx")):
+        raise DataError(f"{path}: not found; the folder {prefix} holds token files: data.files={prefix}")
     if prefix.is_dir():
         raise DataError(f"{prefix}: there are no token files (.bin and .idx) in this folder; name another")
     raise DataError(
