@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from recipe_core.cli.main import main
 from recipe_core.testing import toy
@@ -46,6 +47,31 @@ def test_another_schedule_is_named_in_one_line(typed: Typed) -> None:
     said = "continuing with another schedule: train.lr was 0.1 and is 0.2; train.steps was 4 and is 6\n"
     assert out.count("another schedule") == 1
     assert said in out
+
+
+def test_other_settings_are_named_and_the_former_ones_kept(typed: Typed) -> None:
+    assert typed("run", "toy:tiny", "train.steps=4", "train.stop_after=2", "--out", "a")[0] == 0
+    out = typed("run", "a", "train.stop_after=3", "train.keep=5", "train.lr=0.2")[1]
+    assert "continuing with another schedule: train.lr was 0.05 and is 0.2\n" in out
+    assert "continuing with other settings: train.keep was 2 and is 5\n" in out
+    assert "continuing with" not in typed("run", "a", "train.stop_after=null")[1]
+    job = yaml.safe_load(Path("a", "job.yaml").read_text())
+    assert job["history"] == ["after step 2: train.lr was 0.05 and is 0.2; train.keep was 2 and is 5"]
+    assert typed("run", "a/job.yaml", "--out", "b")[0] == 0  # which begins a history of its own
+    assert "history" not in yaml.safe_load(Path("b", "job.yaml").read_text())
+
+
+def test_a_finished_run_with_other_settings_is_left_as_it_is(typed: Typed) -> None:
+    assert typed("run", "toy:tiny", "train.steps=2", "train.log_every=1", "--out", "a")[0] == 0
+    before, rows = Path("a", "job.yaml").read_text(), Path("a", "metrics.jsonl").read_text()
+    code, out, _ = typed("run", "a", "train.lr=0.2", "train.keep=7")
+    assert code == 0
+    said = (
+        "nothing is left to do: the run has taken 2 steps, and its settings stay as they are; train.steps=4 trains on"
+    )
+    assert said in out
+    assert "continuing with" not in out
+    assert (Path("a", "job.yaml").read_text(), Path("a", "metrics.jsonl").read_text()) == (before, rows)
 
 
 def test_another_folder_begins_anew_with_the_settings(typed: Typed) -> None:

@@ -18,7 +18,7 @@ from recipe_core import DataError, Dataset, Part, PluginError, Recipe, Run, Trai
 from recipe_core.cli.check import begin_problems, data_problems
 from recipe_core.data.identity import TOKENIZER, identity_of
 from recipe_core.data.prepare.manifest import file_facts, manifest_text
-from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.toy_parts import build_data
@@ -185,6 +185,23 @@ def test_the_checkpoint_of_another_run_on_data_that_was_moved(data: Path, begun:
     assert "data.path:" in text  # the dataset does not say what of its settings is the order
     data.write_text("1 3")
     assert "the data: digest" in refused(data, data.parent / "other", f"train.resume={begun}/checkpoints/step-2")
+
+
+def test_the_checkpoint_of_another_run_that_has_taken_all_steps(data: Path, begun: Path) -> None:
+    resume = f"train.resume={begun}/checkpoints/step-2"
+    text = refused(data, data.parent / "other", resume, "train.steps=2")
+    assert text.endswith("step-2 has taken 2 steps, and train.steps=2 asks for no more; raise train.steps")
+    assert run(job(f"data.path={data}", resume, "train.steps=3"), data.parent / "other")["step"] == 3
+
+
+def test_states_belong_to_their_optimizer(data: Path, begun: Path) -> None:
+    text = refused(data, begun, "train.optimizer=lamb")
+    assert "train.optimizer was 'adamw' and is 'lamb'" in text
+    assert f"train.init_from={begun} begins with its weights" in text
+    other, step = data.parent / "other", begun / "checkpoints" / "step-2"
+    with pytest.raises(CheckpointError, match=f"states of the optimizer adamw, and this run has lamb; .*={step}$"):
+        run(job(f"data.path={data}", f"train.resume={step}", "train.optimizer=lamb"), other)
+    run(job(f"data.path={data}", f"train.init_from={begun}", "train.optimizer=lamb"), other)
 
 
 def test_weights_keep_their_tokenizer(data: Path, begun: Path) -> None:

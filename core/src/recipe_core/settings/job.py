@@ -286,7 +286,8 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
     where = "job" if isinstance(target, Mapping) else str(target)
     data = dict(target if isinstance(target, Mapping) else read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
-    data.pop("identity", None)  # of the data of the run that wrote the file; runs compare it in their own folder
+    for record in ("identity", "history"):  # of the run that wrote the file; runs compare it in their own folder
+        data.pop(record, None)
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
     if variant is not None and not isinstance(variant, str):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from recipe_core.checkpoint.locate import steps
 from recipe_core.data.identity import (
     SECTION,
     TOKENIZER,
@@ -32,17 +33,22 @@ from recipe_core.settings.job import Job
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
-FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision")
-"""Settings that a run must keep when it continues: they decide what the weights mean and which samples come next."""
+FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision", "train.optimizer")
+"""Settings that a run must keep when it continues: they decide what weights and states mean, and which samples come
+next."""
 
 SCHEDULE = tuple(
     f"train.{name}"
     for name in (
-        "steps", "epochs", "lr", "min_lr", "schedule", "schedule_power", "warmup_steps", "warmup_ratio", "optimizer",
-        "weight_decay", "betas", "eps", "clip",
+        "steps", "epochs", "lr", "min_lr", "schedule", "schedule_power", "warmup_steps", "warmup_ratio", "weight_decay",
+        "betas", "eps", "clip",
     )
 )  # fmt: skip
 """Settings that a run may change when it continues, and that change what the next steps do."""
+HISTORY = "history"
+"""Key of job.yaml: settings that were changed when the run continued."""
+PASSING = {"train.stop_after", "train.resume", "train.accept"}
+"""Settings of one start of a run."""
 
 
 def agree(out: Path, job: Job, engine: Engine) -> None:
@@ -89,6 +95,9 @@ class Claim:
         self._lock: IO[bytes] | None = None
         self.identity: dict[str, Any] = {}
         """Identity of the data as the run last recorded it; empty until :meth:`identify` where there was no run."""
+        self._history: list[str] = []
+        self._done = False
+        """The run has taken all its steps: what it recorded stays."""
 
     def take(self) -> None:
         """See :func:`claimed`."""
@@ -98,11 +107,26 @@ class Claim:
             require_run_folder(out)
         self._hold()
         if path.exists() and begun(out):
-            recorded = read_job(path)
-            self.identity = recorded_identity(recorded)
-            if changes := schedule_changes(recorded, self._job.as_dict()):
-                show(f"continuing with another schedule: {'; '.join(changes)}")
-        write_text(path, self.text())
+            self._continue(read_job(path))  # job.yaml is written when the data is known to be the same
+        else:
+            write_text(path, self.text())
+
+    def _continue(self, recorded: Mapping[str, Any]) -> None:
+        """Take over what the run recorded, and tell which settings are others now."""
+        self.identity = recorded_identity(recorded)
+        self._history = [str(line) for line in recorded.get(HISTORY) or ()]
+        step = max((int(path.name.removeprefix("step-")) for path in steps(self._out)), default=0)
+        self._done = step >= self._job.train.steps
+        schedule, others = changes(recorded, self._job.as_dict())
+        if self._done:
+            more = ", and its settings stay as they are" if schedule or others else ""
+            show(f"nothing is left to do: the run has taken {step:,} steps{more}; train.steps={2 * step} trains on")
+            return
+        for words, found in (("another schedule", schedule), ("other settings", others)):
+            if found:
+                show(f"continuing with {words}: {'; '.join(found)}")
+        if schedule or others:
+            self._history.append(f"after step {step}: {'; '.join([*schedule, *others])}")
 
     def identify(self, identity: Identity, *, keep_tokenizer: bool = True) -> None:
         """Compare the data and the tokenizer with those that the run recorded, then record them and copy the tokenizer.
@@ -116,13 +140,16 @@ class Claim:
             *require_same_data(self._out, self._job, self.identity, identity),
         ]
         self.identity = {**identity.record, **({"accepted": accepted} if accepted else {})}
+        if self._done:
+            return
         write_text(self._out / "job.yaml", self.text())
         if keep_tokenizer:
             self._keep_tokenizer(identity)
 
     def text(self) -> str:
-        """The text of job.yaml: the settings and, as far as it is known, the identity of the data."""
-        return self._job.as_yaml({SECTION: self.identity} if self.identity else {})
+        """The text of job.yaml: the settings, the identity of the data as far as it is known, and former settings."""
+        more = {SECTION: self.identity, HISTORY: self._history}
+        return self._job.as_yaml({name: value for name, value in more.items() if value})
 
     def _keep_tokenizer(self, identity: Identity) -> None:
         folder, digest = self._out / TOKENIZER, identity.record.get("tokenizer")
@@ -198,7 +225,8 @@ def require_own(out: Path, job: Job) -> None:
         changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(read_job(path), job.as_dict())]
         if changed:
             raise ConfigError(
-                f"{out} holds another run: {'; '.join(changed)}. Give another --out, or the settings of {path}"
+                f"{out} holds another run: {'; '.join(changed)}. Give another --out (train.init_from={out} begins with "
+                f"its weights), or the settings of {path}"
             )
 
 
@@ -244,13 +272,19 @@ def read_job(path: Path) -> Mapping[str, Any]:
     return sections
 
 
-def schedule_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Settings of the schedule and of the optimizer that differ, in words."""
-    before, now = dict(flat(old)), dict(flat(new))
-    paths = (
-        path for path in sorted({*before, *now}) if path in SCHEDULE or path.startswith(("schedule.", "optimizer."))
-    )
-    return [f"{p} was {before.get(p)} and is {now.get(p)}" for p in paths if before.get(p) != now.get(p)]
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Settings that differ, in words: those of the schedule and the optimizer, and others."""
+    before, now = dict(flat(_settings(old))), dict(flat(_settings(new)))
+    schedule, others = list[str](), list[str]()
+    for path in sorted({*before, *now} - PASSING):
+        if before.get(path) != now.get(path):
+            of_schedule = path in SCHEDULE or path.startswith(("schedule.", "optimizer."))
+            (schedule if of_schedule else others).append(f"{path} was {before.get(path)} and is {now.get(path)}")
+    return schedule, others
+
+
+def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in sections.items() if name not in (SECTION, HISTORY)}
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

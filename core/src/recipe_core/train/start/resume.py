@@ -72,7 +72,8 @@ def begin(
     ``identity`` is the record of the run's data, on rank 0.
 
     Raises:
-        ConfigError: the checkpoint was trained on other data, in another order or with another tokenizer.
+        ConfigError: the checkpoint was trained on other data, in another order or with another tokenizer, or has taken
+            all steps.
         ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
         CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
     """
@@ -92,6 +93,11 @@ def begin(
         notes = _load_named(job, checkpoints, Path(job.train.resume), state, identity)
     apply_state(model.module, optimizer, model.own(state))
     progress.restore(_counted(state["progress"], job.train.global_batch))
+    if path is None and progress.step >= job.train.steps:
+        raise ConfigError(
+            f"train.resume: {job.train.resume} has taken {progress.step:,} steps, and train.steps={job.train.steps} "
+            "asks for no more; raise train.steps"
+        )
     words = f"continuing after step {progress.step:,}"
     again = "" if job.train.init_from is None else "; train.init_from is not read again"
     return "\n".join([words + again, *notes])
@@ -202,10 +208,16 @@ def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[st
     Nothing is compared where it has no job.yaml.
 
     Raises:
+        CheckpointError: it is of another optimizer.
         ConfigError: data, tokenizer, order, seed or batch differ, and ``train.accept`` does not accept it.
     """
     recorded = recorded_identity(source.job())
     before, now = dict(flat(source.job())), dict(flat(job.as_dict()))
+    if (optimizer := before.get("train.optimizer", job.train.optimizer)) != job.train.optimizer:
+        raise CheckpointError(
+            f"train.resume: {source.path} has states of the optimizer {optimizer}, and this run has "
+            f"{job.train.optimizer}; take the weights alone: train.init_from={source.path}"
+        )
     names = ["train.seed", "train.global_batch"]
     if "order" not in recorded or "order" not in identity:  # the settings are all that tells the order
         names += [name for name in before.keys() & now.keys() if name.startswith("data.")]
