@@ -7,15 +7,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recipe_core.cli.main import main
 from recipe_core.launch import supervisor
 from recipe_core.testing import forks
 from recipe_core.testing.forked_rank import ForkedRank
 from recipe_core.train.metrics.curves import Row, read_rows
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,16 @@ def command(*words: str, timeout: float = forks.DEADLINE, **environment: str) ->
         timeout=timeout,
         check=False,
     )
+
+
+def typed(capture: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """A function that runs ``recipe WORDS`` in this process; it returns the exit code and the output, errors last."""
+
+    def run(*words: object) -> tuple[int, str]:
+        code = main(list(map(str, words)))
+        return code, "".join(capture.readouterr())
+
+    return run
 
 
 def at_once(code: str, *words: str, processes: int = 2, timeout: float = forks.DEADLINE) -> None:

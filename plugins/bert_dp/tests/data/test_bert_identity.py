@@ -14,7 +14,7 @@ from recipe_bert_dp.data.identity import identity
 from recipe_bert_dp.prepare.hdf5 import prepare
 from recipe_bert_dp.settings import BertHdf5, PrepareHdf5
 from recipe_core import DataError
-from recipe_core.cli.main import main
+from recipe_core.testing import runs
 
 Typed = Callable[..., tuple[int, str]]
 SIZES = ("data.sequence=64", "data.max_predictions=10", "model.vocabulary=28", "train.steps=4")
@@ -22,13 +22,7 @@ SIZES = ("data.sequence=64", "data.max_predictions=10", "model.vocabulary=28", "
 
 @pytest.fixture
 def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
-    """Type a command; its exit code and output, errors behind it."""
-
-    def run(*words: object) -> tuple[int, str]:
-        code = main(list(map(str, words)))
-        return code, "".join(capfd.readouterr())
-
-    return run
+    return runs.typed(capfd)
 
 
 @pytest.fixture

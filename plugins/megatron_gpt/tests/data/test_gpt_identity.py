@@ -12,7 +12,7 @@ import pytest
 from recipe_core import DataError
 from recipe_core.cli.main import main
 from recipe_core.data.identity import TOKENIZER, tokenizer_digest
-from recipe_core.testing.runs import run_tiny
+from recipe_core.testing import run_tiny, runs
 from recipe_megatron_gpt.data.identity import identity
 from recipe_megatron_gpt.settings import GptIndexed
 
@@ -48,13 +48,7 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
-    """Type a command; its exit code and output, errors behind it."""
-
-    def run(*words: object) -> tuple[int, str]:
-        code = main(list(map(str, words)))
-        return code, "".join(capfd.readouterr())
-
-    return run
+    return runs.typed(capfd)
 
 
 def swap(made: Path) -> None:
