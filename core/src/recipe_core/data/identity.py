@@ -23,9 +23,8 @@ from recipe_core.hooks.specs import DataIdentity, Dataset, Part
 from recipe_core.hooks.target import call
 from recipe_core.launch.identity import files_named
 from recipe_core.settings import fill
+from recipe_core.settings.job import IDENTITY
 
-SECTION = "identity"
-"""Key of the identity in job.yaml."""
 TOKENIZER = "tokenizer"
 """Folder of a run with a copy of its tokenizer."""
 _BLOCK = 4096
@@ -160,7 +159,7 @@ def tokenizer_digest(texts: Mapping[str, str]) -> str:
         return _cached_digest(texts["tokenizer.json"])
     if "vocab.txt" in texts:
         pieces = texts["vocab.txt"].splitlines()
-        return _digest({"pieces": pieces, "lowercase": _lowercase(texts.get("tokenizer_config.json", ""), pieces)})
+        return _digest({"pieces": pieces, "lowercase": lowercases(texts)})
     return _digest({name: text.split("\n") for name, text in texts.items()}) if texts else ""
 
 
@@ -188,11 +187,12 @@ def _digest_of_json(text: str) -> str:
     return _digest(_essence(content) if isinstance(content, dict) else text)
 
 
-def _lowercase(settings: str, pieces: Sequence[str]) -> bool:
-    """As the settings of BERT's tokenizer say, else true for a vocabulary without a capital letter."""
+def lowercases(texts: Mapping[str, str]) -> bool:
+    """True if BERT's tokenizer makes letters small: by its settings, else if its vocab.txt has no capital letter."""
     try:
-        return bool(parse_json(settings)["do_lower_case"])
+        return bool(parse_json(texts["tokenizer_config.json"])["do_lower_case"])
     except (DocumentError, ValueError, KeyError, TypeError):
+        pieces = texts["vocab.txt"].splitlines()
         return not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
 
 
@@ -221,6 +221,12 @@ def _without_none(value: Any) -> Any:
 def _digest(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def recorded_identity(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity in the content of a job.yaml; empty where none is recorded, as by earlier releases."""
+    identity = sections.get(IDENTITY)
+    return dict(identity) if isinstance(identity, Mapping) else {}
 
 
 def differences(recorded: Mapping[str, Any], present: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:

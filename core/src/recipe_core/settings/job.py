@@ -38,6 +38,8 @@ from recipe_core.settings.schedule import Rate
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
 SECTIONS = (*PARTS, "tracker", "train")
+IDENTITY, HISTORY = "identity", "history"
+"""Further sections of a run's job.yaml: what its data is, and settings that were changed when it continued."""
 IN_TRAIN: tuple[PartKind, ...] = ("engine", "optimizer", "schedule")
 """Parts that may be named in the section ``train`` too: ``train.optimizer=NAME``."""
 
@@ -286,7 +288,7 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
     where = "job" if isinstance(target, Mapping) else str(target)
     data = dict(target if isinstance(target, Mapping) else read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
-    for record in ("identity", "history"):  # of the run that wrote the file; runs compare it in their own folder
+    for record in (IDENTITY, HISTORY):  # of the run that wrote the file; runs compare it in their own folder
         data.pop(record, None)
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")

@@ -41,7 +41,7 @@ from recipe_core.train.divergence import Guard, Returns, RollbackError
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, read_rows
-from recipe_core.train.metrics.golden import load_golden
+from recipe_core.train.metrics.golden import Golden, load_golden
 from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.report import Report, warn
@@ -120,9 +120,8 @@ def _run(
         meter = Meter(
             engine, run, job.tokens_per_sample(), flops, reductions=model.reductions, every_loss=golden is not None
         )
-        compared = golden.announcement(progress.step) if golden is not None else ""
-        checked = replicas.announcement(job.train.check_replicas_every, engine.world_size)
-        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun, compared, checked])))
+        announced = _announced(job, engine, golden, progress.step)
+        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun, *announced])))
         stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
         watches = job.train.on_divergence != "stop" and not dry_run
         guard = Guard.of(job.train, engine, out, progress.step, saver.way_out) if watches else None
@@ -262,6 +261,12 @@ def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
         f"samples, {run.world_size} x {run.device.type}, {precision}; {out}"
     )
+
+
+def _announced(job: Job, engine: engines.Engine, golden: Golden | None, step: int) -> tuple[str, str]:
+    """What the run is going to compare, for the log."""
+    compared = golden.announcement(step) if golden is not None else ""
+    return compared, replicas.announcement(job.train.check_replicas_every, engine.world_size)
 
 
 def _outcome(signal: str | None) -> dict[str, Any]:

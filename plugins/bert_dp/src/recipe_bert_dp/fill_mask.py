@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from recipe_core import ConfigError, DataError, Generation, TrainedModel
+from recipe_core.data.identity import lowercases
 from recipe_core.files.documents import DocumentError, read_text
 
 MASK = "[MASK]"
@@ -103,15 +103,7 @@ def _tokenizer(trained: TrainedModel, path: Path | None, accept: str | None) -> 
     pieces = {piece: number for number, piece in enumerate(texts[_VOCABULARY].splitlines())}
     if missing := [token for token in _NEEDED if token not in pieces]:
         raise ConfigError(f"--tokenizer: {path or _VOCABULARY}: lacks {', '.join(missing)}; name BERT's {_VOCABULARY}")
-    return BertWordPieceTokenizer(pieces, lowercase=_lowercase(texts, pieces))
-
-
-def _lowercase(texts: Mapping[str, str], pieces: Mapping[str, int]) -> bool:
-    """As the tokenizer's settings say, else true for a vocabulary without a capital letter."""
-    try:
-        return bool(json.loads(texts[_SETTINGS])["do_lower_case"])
-    except (KeyError, ValueError, TypeError):
-        return not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    return BertWordPieceTokenizer(pieces, lowercase=lowercases(texts))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from recipe_core.checkpoint.manifest import STEP
 from recipe_core.checkpoint.match.mismatch import SHOWN
 from recipe_core.checkpoint.ranks.cuts import Shape
 from recipe_core.checkpoint.ranks.join import Grid, divided, foreign_buffers, joined
-from recipe_core.data.identity import SECTION, read_copy, tokenizer_digest
+from recipe_core.data.identity import read_copy, recorded_identity, tokenizer_digest
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, DataFacts, Dataset, Model, Part, load
@@ -142,8 +142,7 @@ class Provenance:
     @property
     def identity(self) -> Mapping[str, Any]:
         """The recorded identity of the data and the tokenizer; empty where it is not known."""
-        identity = self.sections.get(SECTION)
-        return identity if isinstance(identity, Mapping) else {}
+        return recorded_identity(self.sections)
 
     def tokenizer(self) -> dict[str, str]:
         """Names and texts of the tokenizer's files: the copy in the run folder, or those of the dataset.
@@ -158,9 +157,8 @@ class Provenance:
         if not recorded or self.tokenizer():
             return ""
         run = "its run folder" if self.folder is None else str(self.folder.parent.parent)
-        found = (
-            "the data has another one now" if self._from_dataset(lambda dataset: dataset.tokenizer) else "none is there"
-        )
+        there = self._from_dataset(lambda dataset: dataset.tokenizer)
+        found = "the data has another one now" if there else "none is there"
         return f"it was trained with the tokenizer {recorded[:12]}, {run} holds no copy of it, and {found}"
 
     def _tokenizers(self) -> Iterator[dict[str, str]]:

@@ -11,11 +11,11 @@ from typing import IO, Any
 
 from recipe_core.checkpoint.locate import steps
 from recipe_core.data.identity import (
-    SECTION,
     TOKENIZER,
     Identity,
     differences,
     read_copy,
+    recorded_identity,
     require_accepted,
     require_consistent,
     tokenizer_digest,
@@ -29,7 +29,7 @@ from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
-from recipe_core.settings.job import Job
+from recipe_core.settings.job import HISTORY, IDENTITY, Job
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
@@ -45,8 +45,6 @@ SCHEDULE = tuple(
     )
 )  # fmt: skip
 """Settings that a run may change when it continues, and that change what the next steps do."""
-HISTORY = "history"
-"""Key of job.yaml: settings that were changed when the run continued."""
 PASSING = {"train.stop_after", "train.resume", "train.accept"}
 """Settings of one start of a run."""
 
@@ -148,7 +146,7 @@ class Claim:
 
     def text(self) -> str:
         """The text of job.yaml: the settings, the identity of the data as far as it is known, and former settings."""
-        more = {SECTION: self.identity, HISTORY: self._history}
+        more = {IDENTITY: self.identity, HISTORY: self._history}
         return self._job.as_yaml({name: value for name, value in more.items() if value})
 
     def _keep_tokenizer(self, identity: Identity) -> None:
@@ -251,12 +249,6 @@ def require_same_data(out: Path, job: Job, recorded: Mapping[str, Any], identity
     return found
 
 
-def recorded_identity(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of the data in the content of a job.yaml; empty where an earlier release wrote it."""
-    identity = sections.get(SECTION)
-    return dict(identity) if isinstance(identity, Mapping) else {}
-
-
 def read_job(path: Path) -> Mapping[str, Any]:
     """The content of a job.yaml in a run folder.
 
@@ -284,7 +276,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], 
 
 
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in sections.items() if name not in (SECTION, HISTORY)}
+    return {name: value for name, value in sections.items() if name not in (IDENTITY, HISTORY)}
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

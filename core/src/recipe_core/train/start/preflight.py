@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from recipe_core.checkpoint.locate import steps
-from recipe_core.data.identity import identity_of, named_files
+from recipe_core.data.identity import identity_of, named_files, recorded_identity
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.built import build_model
@@ -17,7 +17,7 @@ from recipe_core.layouts.stages import cut
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.job import Job
 from recipe_core.train.start.destination import begun
-from recipe_core.train.start.folder import read_job, recorded_identity, require_own, require_same_data
+from recipe_core.train.start.folder import read_job, require_own, require_same_data
 from recipe_core.train.start.resume import start_problems
 
 

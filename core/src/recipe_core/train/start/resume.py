@@ -19,7 +19,7 @@ from recipe_core.checkpoint.match.provenance import Provenance
 from recipe_core.checkpoint.match.same_model import require_same
 from recipe_core.checkpoint.state import apply_state, blank_weights, fillable, gather_state, weights
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.data.identity import differences, identity_of, named_files, require_accepted
+from recipe_core.data.identity import differences, identity_of, named_files, recorded_identity, require_accepted
 from recipe_core.engine.agreement import on_each_rank
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import Engine
@@ -31,7 +31,6 @@ from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.train.optim import Trainable
-from recipe_core.train.start.folder import recorded_identity
 
 SHOWN = 5
 """Names that a message lists; it counts the others."""

@@ -18,7 +18,6 @@ from recipe_core import CheckpointError, Engine, Job, atomic_folder, write_text
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.data.identity import SECTION
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import SideRanks
 from recipe_core.files import remove
@@ -26,6 +25,7 @@ from recipe_core.files.documents import read_json
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.parallel import StepGivenUp
+from recipe_core.settings.job import IDENTITY
 from recipe_core.train.divergence import Guard, Returns, RollbackError
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.line import log_line
@@ -194,7 +194,7 @@ def _trainer(
 def _checkpoints(bench: Bench, leg: Leg, trend: Trend) -> Checkpoints:
     job = bench.job
     form = job.checkpoint.build(job.checkpoint.config)
-    text = job.as_yaml({SECTION: bench.identity} if bench.identity else {})
+    text = job.as_yaml({IDENTITY: bench.identity} if bench.identity else {})
     return Checkpoints(
         leg.folder / "checkpoints", form, bench.side, job.train.keep, warn, keep_best=job.train.keep_best,
         notes={"job.yaml": text}, trend=trend, claim=bench.claim,
