@@ -31,5 +31,6 @@ def parse_idx(data: NDArray[np.uint8]) -> Idx:
 
     Raises:
         ValueError: the file is no .idx file, of another version or length, or its numbers contradict each other.
+        OSError: the file is mapped, and was cut while it was read, or its disk failed.
     """
     return Idx(*_core.parse_idx(data))

@@ -100,4 +100,5 @@ def gather(
     Raises:
         ValueError: a token id is out of range (it names the sample, the sequence, the position in it, and the id), or
             the arrays do not fit each other. Only the entries that the samples need are checked.
+        OSError: an array is a memory map, and its file was cut while it was read, or its disk failed.
     """

@@ -7,6 +7,7 @@
 
 #include "checks.hpp"
 #include "recipe_index/limits.hpp"
+#include "recipe_index/mapped_read.hpp"
 #include "recipe_index/tokens/blend.hpp"
 #include "recipe_index/tokens/gather.hpp"
 #include "recipe_index/tokens/idx.hpp"
@@ -25,7 +26,9 @@ auto unlocked(Work work) {
 
 py::tuple parse_idx(const py::object& data) {
     const py::array bytes = array<unsigned char>("data", data);
-    const IdxLayout layout = unlocked([&] { return recipe_index::parse_idx(span<unsigned char>(bytes)); });
+    const Span<unsigned char> content = span<unsigned char>(bytes);
+    IdxLayout layout{};
+    unlocked([&] { read_mapped([&] { layout = recipe_index::parse_idx(content); }); });
     const py::object plain = py::module_::import("numpy").attr("asarray")(bytes);  // views of a memory map are none
     const auto view = [&plain](std::int64_t start, std::int64_t end, const char* dtype) {
         return py::object(plain[py::slice(start, end, 1)].attr("view")(dtype));
@@ -137,7 +140,9 @@ struct Gather {
         const Span<std::int64_t> chosen = span<std::int64_t>(which);
         py::array_t<std::int64_t> out({chosen.size(), sequence + 1});
         std::int64_t* const ids = out.mutable_data();
-        unlocked([&] { recipe_index::gather(file, samples, chosen, sequence, limit, ids); });
+        unlocked([&] {
+            read_mapped([&] { recipe_index::gather(file, samples, chosen, sequence, limit, ids); });
+        });
         return out;
     }
 
@@ -179,6 +184,13 @@ py::array gather(const py::object& tokens, const py::object& starts, const py::o
 PYBIND11_MODULE(_core, module) {
     module.doc() = "The compiled functions of recipe_index; recipe_index.plain documents them.";
     using py::arg;
+    py::register_local_exception_translator([](std::exception_ptr error) {
+        try {
+            std::rethrow_exception(error);
+        } catch (const UnreadablePage& page) {
+            py::set_error(PyExc_OSError, page.what());
+        }
+    });
     module.def("parse_idx", &parse_idx, arg("data"), "As recipe_index.plain.parse_idx, as a plain tuple.");
     module.def("document_order", &document_order, arg("documents"), arg("epochs"), arg("seed"),
                arg("separate_last_epoch"), arg("megatron"), "See recipe_index.plain.document_order.");

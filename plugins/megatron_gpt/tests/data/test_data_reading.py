@@ -73,6 +73,24 @@ def test_open_files_hold_no_handle(
     assert handles() == before
 
 
+def test_a_file_that_is_cut_while_it_is_read_is_named(
+    run_of: Callable[..., Run], write_tokens: Callable[..., str]
+) -> None:
+    """Behind the last page of a cut file is a SIGBUS, and in it are zeros, which would be a token id."""
+    path = Path(f"{write_tokens([100] * 100)}.bin")
+    samples = build(GptIndexed(files=(str(path.with_suffix("")),), sequence=16, split=(1,)), run_of())
+    whole = samples.read("train", 0, 64)
+    content = path.read_bytes()
+    for left in (len(content) - 2, 4096, 0):
+        os.truncate(path, left)
+        with pytest.raises(DataError, match=rf"tokens\.bin: was cut while the run read it: it has {left:,} bytes"):
+            samples.read("train", 0, 64)
+    path.write_bytes(content)
+    assert torch.equal(samples.read("train", 0, 64)["tokens"], whole["tokens"])
+    path.unlink()  # which leaves the map its content
+    assert torch.equal(samples.read("train", 0, 64)["tokens"], whole["tokens"])
+
+
 @on_linux
 def test_a_map_ends_with_its_last_array(tmp_path: Path) -> None:
     path = tmp_path / "numbers"

@@ -77,6 +77,28 @@ class IndexedFile:
         """First sequence of each document, and the number of sequences: ``[documents + 1]``; read when it is needed."""
         return _parsed(self.prefix).documents
 
+    def require_whole(self) -> None:
+        """Check that the .bin file was not cut since it was opened: up to the end of its last page, a map has zeros.
+
+        A file that was removed is no mistake: the map keeps what was in it.
+
+        Raises:
+            DataError: it was cut.
+        """
+        try:
+            size = self._data.stat().st_size
+        except FileNotFoundError:
+            return
+        if size < self.tokens.nbytes:
+            raise DataError(
+                f"{self._data}: was cut while the run read it: it has {size:,} bytes, and had {self.tokens.nbytes:,}; "
+                "copy or prepare the files again, and start the run again"
+            )
+
+    @cached_property
+    def _data(self) -> Path:
+        return bin_path(self.prefix)
+
     def count(self, part: range) -> int:
         """Tokens in the sequences of ``part``."""
         last = part.stop - 1
@@ -126,6 +148,8 @@ def _parsed(prefix: Path) -> recipe_index.Idx:
         return recipe_index.parse_idx(mapped(idx_path(prefix), np.uint8, access="sequential"))
     except ValueError as error:
         raise DataError(f"{idx_path(prefix)}: is damaged: {error}; copy or prepare the files again") from error
+    except OSError as error:
+        raise DataError(f"{idx_path(prefix)}: cannot be read: {error}") from error
 
 
 def best_dtype(vocabulary: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:

@@ -90,14 +90,25 @@ class Window:
     """Order of the samples: ``[samples]``."""
 
     def gather(self, which: Indices) -> Indices:
-        """As :meth:`Order.gather`, for places below the number of samples."""
+        """As :meth:`Order.gather`, for places below the number of samples.
+
+        Raises:
+            DataError: a token id is none of the vocabulary, the file was cut, or its disk failed.
+        """
         file, chosen = self.part.file, self.shuffle[which].astype(np.int64)
         try:
-            return recipe_index.gather(
+            ids = recipe_index.gather(
                 file.tokens, file.starts, file.sizes, self.order, self.cuts, chosen, self.part.sequence, self.part.limit
             )
+        except OSError as error:
+            file.require_whole()
+            path = bin_path(file.prefix)
+            raise DataError(f"{path}, or its index in {self.part.cache}: cannot be read: {error}") from error
         except ValueError as error:
+            file.require_whole()
             raise self._explained(chosen, error) from error
+        file.require_whole()  # only now: it may be cut at any time
+        return ids
 
     def _explained(self, chosen: Indices, error: ValueError) -> DataError:
         """The error for the chosen samples, in terms of documents."""
