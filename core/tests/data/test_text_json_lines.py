@@ -37,7 +37,10 @@ def outcome(path: Path, **given: Any) -> Any:
     """Everything that reading the file gives, or how it is refused."""
     counts = Counts()
     try:
-        found = [(record.text, record.position) for record in records(TextInput((str(path),), **given), counts)]
+        found = [
+            (record.text, record.position)
+            for record in records(TextInput((str(path),), most_replaced=1, **given), counts)
+        ]
     except DataError as error:
         return str(error)
     if counts.skipped:

@@ -8,6 +8,7 @@ import gzip
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -282,6 +283,65 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
     found, counts = read(path)
     assert found[0].text == "good \ufffd bad \ufffd( cut \ufffd"
     assert counts.replaced == 3
+
+
+GERMAN = "Die Straße führt über die Brücke zum größeren Fluß, und später hören wir die Möwen schreien. "
+FRENCH = "L'été dernier, nous avons mangé des crêpes à la plage près de l'église. "
+JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。"
+RUSSIAN = "Мой дядя самых честных правил, когда не в шутку занемог, он уважать себя заставил. "
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("text", "encoding", "fitting"),
+    [
+        (GERMAN, "cp1252", "cp1252"),
+        (FRENCH, "latin-1", "cp1252"),
+        (RUSSIAN, "koi8-r", "koi8_r"),
+        (RUSSIAN, "cp1251", "cp1251"),
+        (JAPANESE, "shift_jis", "cp932"),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_the_one_that_fits(
+    tmp_path: Path, ending: str, text: str, encoding: str, fitting: str
+) -> None:
+    good = "Plain words.\n" * 10
+    path = write(tmp_path / f"a.txt{ending}", PACK[ending]((good + text * 20).encode(encoding)))
+    message = refused(path)
+    assert re.match(rf"{path}:11: [\d,]+ places in [\d,]+ bytes are not utf-8, the first at byte 1\d\d; ", message)
+    assert f"; set encoding={fitting}, which seems to fit. If it is right, most_replaced=1 " in message
+    assert texts(path, encoding=fitting) == [good + text * 20]
+    assert "\ufffd" in texts(path, most_replaced=1)[0]
+
+
+def test_the_share_decides_and_a_few_places_do_not(tmp_path: Path) -> None:
+    def with_places(count: int) -> Path:
+        return write(tmp_path / f"{count}.txt", b"\xff\n" * count + b"x" * (100_000 - 2 * count))
+
+    assert read(with_places(100))[1].replaced == 100
+    assert f"{tmp_path}/101.txt:1: 101 places in 100,000 bytes are not utf-8" in refused(with_places(101))
+    assert read(with_places(101), most_replaced=0.0011)[1].replaced == 101
+    assert read(with_places(10), most_replaced=0)[1].replaced == 10
+    assert "11 places" in refused(with_places(11), most_replaced=0)
+    long = write(tmp_path / "long.txt", b"\xff" * 1000 + b"\n" * 3_000_000)  # ends long before the end of the file
+    assert "1,000 places in 65,536 bytes" in refused(long)
+
+
+def test_a_warning_names_file_line_and_byte_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = json.dumps({"text": "ü" * 100}, ensure_ascii=False).encode() + b"\n"
+    path = write(tmp_path / "a.jsonl", line * 50 + line.replace("ü".encode(), b"\xfc", 2) + line * 50)
+    for _ in range(2):
+        assert read(path)[1].replaced == 2
+    text = capsys.readouterr().err
+    at = 50 * len(line) + len(b'{"text": "')
+    size = path.stat().st_size
+    found = f"{path}:51: 2 places in {size:,} bytes are not utf-8, the first at byte {at:,}; "
+    assert text.startswith(f"recipe: warning: {found}")
+    assert text.endswith("U+FFFD stands for each now\n")
+    assert text.count("\n") == 1
+    for number in range(30):
+        read(write(tmp_path / f"{number}.txt", b"\xff"))
+    assert len(capsys.readouterr().err.splitlines()) <= 21
 
 
 def test_a_character_on_the_border_of_two_blocks_is_whole(tmp_path: Path) -> None:

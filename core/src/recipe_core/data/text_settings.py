@@ -25,7 +25,10 @@ class TextInput:
     encoding: str = "utf-8"
     """Any text encoding that Python knows."""
     errors: Literal["replace", "strict"] = "replace"
-    """Bytes that are no text in ``encoding``: replaced by U+FFFD and counted, or an error."""
+    """Bytes that are no text in ``encoding``: replaced by U+FFFD and counted, with a warning, or an error."""
+    most_replaced: float = 0.001
+    """The largest share of a file's bytes that may be replaced, where it is more than ten places: a file with more is
+    written in another encoding, and is refused."""
     on_error: Literal["stop", "skip"] = "stop"
     """A JSON line without a text, or a document that is longer than ``max_document``: an error, or left out and
     counted. A damaged file is always an error."""
@@ -41,6 +44,8 @@ class TextInput:
         problems = []
         if not self.inputs:
             problems.append("inputs: expected at least one file, folder or pattern")
+        if not 0 <= self.most_replaced <= 1:
+            problems.append(f"most_replaced: expected 0 to 1, got {self.most_replaced}")
         if problem := _encoding_problem(self.encoding):
             problems.append(f"encoding: {problem}")
         if not self.json_key:

@@ -73,6 +73,8 @@ def _decoded(stream: TextStream, number: int, start: int, line: bytes) -> str:
     """A line of UTF-8 that starts at byte ``start`` of the file; without the mark that some editors write before it."""
     if number == 1 and line.startswith(codecs.BOM_UTF8):
         start, line = start + len(codecs.BOM_UTF8), line[len(codecs.BOM_UTF8) :]
+    if stream.replacing:
+        stream.replacing.decoded = start
     try:
         return line.decode("utf-8", stream.errors)
     except UnicodeDecodeError as error:

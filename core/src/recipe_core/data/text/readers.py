@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from recipe_core.data.text.inputs import find
 from recipe_core.data.text.json_lines import json_lines
 from recipe_core.data.text.lines import numbered_lines, refuse, too_long
-from recipe_core.data.text.stream import TextStream, counting
+from recipe_core.data.text.stream import Replacing, TextStream
 from recipe_core.data.text_settings import Counts, Record, TextInput
 from recipe_core.errors import DataError
+
+_MOST_TOLD = 20
+_told: set[Path] = set()
+"""Files of whose encoding this process has warned."""
 
 
 def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Record]:
@@ -26,17 +32,31 @@ def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Recor
     """
     counts = Counts() if counts is None else counts
     sources = find(settings)
-    errors = "strict" if settings.errors == "strict" else counting(counts)
+    replacing = None if settings.errors == "strict" else Replacing(counts, settings.most_replaced)
     done = 0
     for source in sources:
         counts.files += 1
-        with TextStream(source, settings.encoding, errors) as stream:
+        with TextStream(source, settings.encoding, replacing) as stream:
             for record in _READERS[source.format](stream, settings, counts, done):
                 counts.documents += 1
                 yield record
+            if replacing:
+                replacing.judge()
+                _warn(source.path, replacing)
         done += source.size
     if not counts.documents:
         raise DataError(f"{', '.join(settings.inputs)}: {_why_nothing(counts)}")
+
+
+def _warn(path: Path, replacing: Replacing) -> None:
+    """Say once that bytes of a file were replaced, though several steps of a preparation read it."""
+    if not replacing.places or path in _told:
+        return
+    if len(_told) < _MOST_TOLD:
+        print(f"recipe: warning: {replacing.found()}; U+FFFD stands for each now", file=sys.stderr, flush=True)
+    elif len(_told) == _MOST_TOLD:
+        print("recipe: warning: the same in further files; the manifest counts all places", file=sys.stderr, flush=True)
+    _told.add(path)
 
 
 def _why_nothing(counts: Counts) -> str:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from recipe_core.data.text_settings import Counts, Source
 from recipe_core.errors import DataError
@@ -180,19 +180,22 @@ class TextStream:
     """The text of a file, as a context manager that words the errors of reading it.
 
     Args:
-        errors: an error handler of Python's decoders: ``"strict"``, or what ``counting`` returned.
+        replacing: what replaces and counts bytes that are no text; None: they are an error.
 
     Raises:
         DataError: on leaving the context; the file cannot be read, or bytes in it are no text.
     """
 
-    def __init__(self, source: Source, encoding: str, errors: str) -> None:
-        self.path, self.encoding, self.errors = source.path, encoding, errors
+    def __init__(self, source: Source, encoding: str, replacing: Replacing | None) -> None:
+        self.path, self.encoding, self.replacing = source.path, encoding, replacing
+        self.errors = replacing.name if replacing else "strict"
         self.bytes = Unpacked(source.path, source.packing)
+        if replacing:
+            replacing.begin(self)
         self.is_utf8 = codecs.lookup(encoding).name == "utf-8"
         # The byte order mark that some editors write is no text.
         name = "utf-8-sig" if self.is_utf8 else encoding
-        self.text = io.TextIOWrapper(self.bytes, encoding=name, errors=errors)
+        self.text = io.TextIOWrapper(self.bytes, encoding=name, errors=self.errors)
 
     @property
     def consumed(self) -> int:
@@ -219,15 +222,19 @@ class TextStream:
     ) -> None:
         try:
             if isinstance(error, UnicodeDecodeError):
-                # The decoder saw the newest bytes and what it had kept of the bytes before.
-                offset = self.bytes.given - len(error.object) + error.start
-                raise self.undecodable(error, offset, self._line_at(offset)) from error
+                offset = self.offset_of(error)
+                raise self.undecodable(error, offset, self.line_at(offset)) from error
             if isinstance(error, OSError):
                 raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
         finally:
             self.text.close()
 
-    def _line_at(self, offset: int) -> int:
+    def offset_of(self, error: UnicodeDecodeError) -> int:
+        """The byte of the unpacked file that the decoder of :attr:`text` could not take."""
+        # It saw the newest bytes and what it had kept of the bytes before.
+        return self.bytes.given - len(error.object) + error.start
+
+    def line_at(self, offset: int) -> int:
         """The line that holds byte ``offset`` of the unpacked file, which is read once more for it."""
         line, start = 1, 0
         with Unpacked(self.path, self.bytes.packing) as again:
@@ -245,22 +252,93 @@ class TextStream:
         self.look_ahead()
         return DataError(
             f"{self.path}:{line}: byte {offset:,} of the text is not {self.encoding} ({error.reason}: "
-            f"{error.object[error.start : error.end].hex(' ')}); set encoding=... to what the file is written in, or "
-            "errors=replace"
+            f"{error.object[error.start : error.end].hex(' ')}); {better_encoding(self.path, offset, self.encoding)}, "
+            "or errors=replace"
         )
 
 
-def counting(counts: Counts) -> str:
-    """The name of a new error handler of Python's decoders, which replaces what is no text and counts it."""
+class Replacing:
+    """An error handler of Python's decoders that puts U+FFFD in the place of what is no text, and judges each file.
 
-    def replace(error: UnicodeError) -> tuple[str, int]:
-        counts.replaced += 1
-        end: int = error.end if isinstance(error, UnicodeDecodeError) else 0
-        return "\ufffd", end
+    Args:
+        most: the largest share of a file's bytes that may be replaced, where there are more than a few.
 
-    name = f"recipe_core.data.text.{next(_numbers)}"
-    codecs.register_error(name, replace)
-    return name
+    Raises:
+        DataError: while reading; a file has more of them, so that it is written in another encoding.
+    """
+
+    FEW = 10
+    """Places in a file that are never too many."""
+    _JUDGED_EVERY = 1000
+    places: int
+    """Places of the present file that were replaced."""
+    decoded: int | None
+    """The byte of it at which the bytes start that are being decoded; None: :attr:`TextStream.text` decodes them."""
+
+    def __init__(self, counts: Counts, most: float) -> None:
+        self._counts, self._most = counts, most
+        self.name = f"recipe_core.data.text.{next(_numbers)}"
+        codecs.register_error(self.name, self)
+
+    def begin(self, stream: TextStream) -> None:
+        """Begin with another file."""
+        self._stream, self._first, self.places, self.decoded = stream, 0, 0, None
+
+    def __call__(self, error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeDecodeError):
+            raise error
+        if not self.places:
+            start = self.decoded
+            self._first = self._stream.offset_of(error) if start is None else start + error.start
+        self._counts.replaced += 1
+        self.places += 1
+        if self.places % self._JUDGED_EVERY == 0:
+            self.judge()
+        return "\ufffd", error.end
+
+    def judge(self) -> None:
+        """Refuse the present file if too much of what was read so far is no text.
+
+        Raises:
+            DataError: it is.
+        """
+        if self.places > max(self.FEW, self._most * self._stream.bytes.given):
+            found = self.found()
+            self._stream.look_ahead()
+            raise DataError(f"{found}. If it is right, most_replaced=1 puts U+FFFD in the place of each")
+
+    def found(self) -> str:
+        """How much of the present file was replaced so far, where it begins, and what to do."""
+        stream, first = self._stream, self._first
+        return (
+            f"{stream.path}:{stream.line_at(first)}: {self.places:,} places in {stream.bytes.given:,} bytes are not "
+            f"{stream.encoding}, the first at byte {first:,}; {better_encoding(stream.path, first, stream.encoding)}"
+        )
+
+
+def better_encoding(path: Path, offset: int, encoding: str) -> str:
+    """Advice for a file that is not written in ``encoding``, as its byte ``offset`` shows."""
+    usual = "set encoding=... to what the file is written in"
+    try:
+        from charset_normalizer import from_bytes
+    except ImportError:
+        return usual
+    size = 1 << 15
+    with Unpacked(path, first_bytes(path, 4)[0]) as content:
+        taken = b""
+        while content.given < offset + size and (data := content.read1()):
+            taken = (taken + data)[-3 * size :]
+    text = taken.decode(encoding, "replace")
+    wrong = text.count("\ufffd")
+    if wrong < sum(not character.isascii() for character in text) / 2:  # damage in a text of this encoding
+        return usual
+    matches: list[Any] = list(from_bytes(taken))
+    if not matches or codecs.lookup(matches[0].encoding).name == codecs.lookup(encoding).name:
+        return usual
+    best = matches[0].chaos, matches[0].coherence
+    equal = [match for match in matches if (match.chaos, match.coherence) == best]
+    western = any("cp1252" in match.could_be_from_charset for match in equal)  # the most frequent one
+    return f"set encoding={'cp1252' if western else matches[0].encoding}, which seems to fit"
 
 
 def first_bytes(path: Path, size: int) -> tuple[str | None, bytes]:
