@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         Structure,
         Use,
     )
-    from recipe_core.hooks.train import Train, too_small
+    from recipe_core.hooks.train import Train, remarked, too_small
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
     from recipe_core.layouts.parallel import Loss, Micro, Parallel, Run, Samples
@@ -111,6 +111,7 @@ _LATER = {
     ),
     "hooks.train": (
         "Train",
+        "remarked",
         "too_small",
     ),
     "hooks.version": ("API",),
@@ -220,6 +221,7 @@ __all__ = [
     "materialise",
     "normal_of",
     "read_hf_config",
+    "remarked",
     "require_hf_values",
     "too_small",
     "variants_of",

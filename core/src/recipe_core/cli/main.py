@@ -219,6 +219,7 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     """
     from recipe_core.engine import environment
     from recipe_core.launch import worker as launch
+    from recipe_core.settings.remarks import remarks_of
     from recipe_core.train.start.destination import begun, new_folder, require_run_folder, shared_folder
 
     launch.die_with_parent()
@@ -245,6 +246,9 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Line).command += f" (rank {worker.rank})"
     environment.prepare(job, processes)  # before anything reads them
+    if first:
+        for remark in remarks_of(job):
+            click.echo(f"recipe: note: {remark}", err=True)
     if folder is not None:
         return _start(ctx, job, words, folder, processes if worker is None else 1)
     folder = new_folder(job.name)

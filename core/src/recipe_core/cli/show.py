@@ -19,6 +19,7 @@ from recipe_core.hooks.specs import DataFacts, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.cores import SPIN_LIMITS, spin_choice
 from recipe_core.settings.job import Job
+from recipe_core.settings.remarks import remarks_of
 
 Row = tuple[str, str]
 _FOUND, _MISFIT = ": no problem found", "it will not fit"
@@ -79,14 +80,15 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
     if model is None or data is None or figures is None:
         silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
         unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
-        return "\n\n".join([head(_FOUND), f"  {unknown}", *_blocks([_engine(job), _environment(job, world_size)])])
+        groups = [_engine(job), _environment(job, world_size), [("note", text) for text in remarks_of(job)]]
+        return "\n\n".join([head(_FOUND), f"  {unknown}", *_blocks(groups)])
     groups = [
         [("parameters", _count(figures.parameters)), *_engine(job)],
         _memory(job, figures, world_size, target),
         [*_work(job.train, data, figures), *index_rows(job.facts, job.train, here=target is None)],
         _disk(figures, out, target),
         _environment(job, world_size),
-        [("note", text) for text in _slow(job, target)],
+        [("note", text) for text in (*remarks_of(job), *_slow(job, target))],
         [("warning", text) for text in (warnings(job, target) if target is not None else ())],
     ]
     blocks = _blocks(groups)

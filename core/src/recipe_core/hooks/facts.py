@@ -61,6 +61,8 @@ class DataFacts:
     """Token ids are below this, as far as it is known beforehand."""
     train_samples: int | None = None
     """Different training samples, as far as it is known beforehand."""
+    valid_samples: int | None = None
+    """Different validation samples, likewise."""
     problems: tuple[str, ...] = ()
     """Everything wrong with the files, one message each."""
 

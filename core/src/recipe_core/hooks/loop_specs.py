@@ -12,6 +12,10 @@ from recipe_core.hooks.train import Train
 
 OWN_LOSS = "model"
 """The loss that a model's ``build`` returns, as a name in recipes."""
+OPTIMIZER_SETTINGS = ("weight_decay", "betas", "eps", "optimizer_states", "stochastic_rounding", "trust_clip")
+"""Settings of the section ``train`` that an optimizer may use, beside ``lr``."""
+SCHEDULE_SETTINGS = ("min_lr", "warmup_steps", "warmup_ratio", "schedule_power")
+"""Those that a schedule may use, beside ``lr`` and ``steps``."""
 
 
 @dataclass(frozen=True, kw_only=True)

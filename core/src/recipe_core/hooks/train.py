@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 Precision = Literal["fp32", "bf16_mixed", "bf16", "fp8"]
 Schedule = str
@@ -22,9 +23,68 @@ def too_small(settings: object, least: float, *names: str) -> list[str]:
     return [f"{name}: expected at least {least}, got {value}" for name, value in wrong.items()]
 
 
+@dataclass(frozen=True)
+class Remark:
+    """What to say of a setting that other settings leave without effect, or with another one than it is for."""
+
+    text: Callable[[Any], str]
+    """``text(settings)``: half a sentence, empty where the setting does what it is for."""
+    always: bool = False
+    """Say it of a value too that is the recipe's own, so that the user did not choose it."""
+
+
+def remarked(default: Any, text: Callable[[Any], str], *, always: bool = False) -> Any:
+    """Declare a setting with a :class:`Remark`. `recipe check` prints it, and the start of a run."""
+    return field(default=default, metadata={Remark: Remark(text, always)})
+
+
+def remarks(settings: Any, own: Any = None) -> Iterator[tuple[str, str]]:
+    """The settings that do not do now what they are for, each with the text of its remark; ``own``: the recipe's."""
+    for one in fields(settings):
+        remark: Remark | None = one.metadata.get(Remark)
+        if remark is None or not (text := remark.text(settings)):
+            continue
+        if remark.always or own is None or getattr(own, one.name) != getattr(settings, one.name):
+            yield one.name, text
+
+
 def due(step: int, every: int) -> bool:
     """True at every ``every``-th step; never where that is 0."""
     return every > 0 and step % every == 0
+
+
+def _beyond(name: str, outcome: str) -> Callable[[Train], str]:
+    """The remark of a number of steps that the run does not reach."""
+
+    def remark(train: Train) -> str:
+        return outcome if (getattr(train, name) or 0) > train.steps else ""
+
+    return remark
+
+
+def warmup_steps(train: Train) -> int:
+    """Steps of warm-up, however it was given."""
+    return train.warmup_steps or round(train.warmup_ratio * train.steps)
+
+
+def _endless_warmup(name: str) -> Callable[[Train], str]:
+    def remark(train: Train) -> str:
+        if not getattr(train, name) or warmup_steps(train) < train.steps:
+            return ""
+        return f"the warm-up takes all of the {train.steps:,} steps, so that the rate never stays at train.lr"
+
+    return remark
+
+
+def _rising(train: Train) -> str:
+    if train.min_lr <= train.lr:
+        return ""
+    return f"it is above train.lr={train.lr}, so that the rate rises where the schedule should let it fall"
+
+
+def _without_golden(train: Train) -> str:
+    usual = train.golden_tolerance == Train.golden_tolerance
+    return "" if usual or train.golden else "there is no train.golden to compare with"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +93,7 @@ class Train:
 
     steps: int = 100
     """Optimizer steps of the whole schedule."""
-    stop_after: int | None = None
+    stop_after: int | None = remarked(None, _beyond("stop_after", "the schedule ends before it"))
     """End this invocation after so many steps; the schedule stays as long as ``steps`` says."""
     global_batch: int = 8
     """Samples per optimizer step, over all ranks and micro batches."""
@@ -41,16 +101,16 @@ class Train:
     """Samples per forward and backward of one rank."""
     lr: float = 1e-3
     """Peak learning rate."""
-    min_lr: float = 0.0
+    min_lr: float = remarked(0.0, _rising, always=True)
     """Learning rate at the end of a schedule that falls."""
     schedule: Schedule = "cosine"
     """The schedule of the learning rate: ``constant``, ``linear``, ``cosine``, ``polynomial``, ``wsd``, or one of a
     plugin. ``schedule=NAME`` says the same."""
     schedule_power: float = 0.5
     """Power of the polynomial schedule."""
-    warmup_steps: int = 0
+    warmup_steps: int = remarked(0, _endless_warmup("warmup_steps"), always=True)
     """Steps in which the learning rate rises linearly from zero."""
-    warmup_ratio: float = 0.0
+    warmup_ratio: float = remarked(0.0, _endless_warmup("warmup_ratio"), always=True)
     """The same as a proportion of ``steps``; give one of the two."""
     optimizer: str = "adamw"
     """The optimizer: ``adamw``, ``lamb``, or one of a plugin. ``optimizer=NAME`` says the same."""
@@ -90,11 +150,11 @@ class Train:
     the recipe's own line, if it has one, else ``compact``."""
     trackers: tuple[str, ...] = ("tensorboard",)
     """Where else metrics are shown, beside metrics.jsonl; settings of a tracker are ``tracker.NAME.setting``."""
-    eval_every: int = 0
+    eval_every: int = remarked(0, _beyond("eval_every", "the run ends before it; it evaluates at its start and end"))
     """Steps between evaluations; 0 evaluates never."""
     eval_samples: int = 64
     """Samples per evaluation: the first so many of the validation split, the same each time."""
-    save_every: int = 0
+    save_every: int = remarked(0, _beyond("save_every", "the run ends before it; it saves at its end alone"))
     """Steps between checkpoints; 0 saves only at the end."""
     save_minutes: float = 0.0
     """Minutes between checkpoints, beside ``save_every``; 0 does not look at the clock."""
@@ -129,7 +189,7 @@ class Train:
     golden: str | None = None
     """A run folder, a metrics.jsonl or a file with one loss a line: the loss of every step that it has is compared with
     the run's, and the run ends at the first that is too far off."""
-    golden_tolerance: float = 0.02
+    golden_tolerance: float = remarked(0.02, _without_golden)
     """How far off a loss may be, as a part of the one in ``golden``."""
     timeout: float = 600.0
     """Seconds that a rank may wait for the others, or for the next batch, before the run is ended as dead."""

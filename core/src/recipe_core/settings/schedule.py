@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recipe_core.hooks.specs import NoSettings
-from recipe_core.hooks.train import Train, too_small
+from recipe_core.hooks.train import Train, too_small, warmup_steps
 
 Rate = Callable[[int], float]
 """The learning rate of the optimizer step with this number, counted from 0."""
@@ -18,11 +18,6 @@ _FALLS: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "sqrt": lambda done: 1 - math.sqrt(done),
 }
-
-
-def warmup_steps(train: Train) -> int:
-    """Steps of warm-up, however it was given."""
-    return train.warmup_steps or round(train.warmup_ratio * train.steps)
 
 
 def constant(config: object, train: Train) -> Rate:

@@ -25,8 +25,20 @@ def facts(config: BertHdf5) -> DataFacts:
     except DataError as error:
         problems += re.split(r"\n(?! )", str(error))  # lines that are indented belong to the one before
     return DataFacts(
-        sequence=config.sequence, vocabulary=vocabulary, train_samples=samples, problems=tuple(problems)
-    )  # fmt: skip
+        sequence=config.sequence,
+        vocabulary=vocabulary,
+        train_samples=samples,
+        valid_samples=_valid_samples(config),
+        problems=tuple(problems),
+    )
+
+
+def _valid_samples(config: BertHdf5) -> int | None:
+    """Rows for validation; None without any, and where a shard is wrong: only a run that evaluates reads them."""
+    try:
+        return sum(shape.rows for shape in check(config, "test").values()) or None
+    except DataError:
+        return None
 
 
 def check(config: BertHdf5, kind: str) -> dict[Path, Shape]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from recipe_core import Engine, Job
 from recipe_core.engine.precision import multiplies_bf16
-from recipe_core.settings.schedule import warmup_steps
+from recipe_core.hooks.train import warmup_steps
 
 
 def prepare_environment() -> None:

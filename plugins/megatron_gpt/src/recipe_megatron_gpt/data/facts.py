@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from recipe_core import DataError, DataFacts
-from recipe_megatron_gpt.data.header import bin_path, read_header
-from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
+from recipe_megatron_gpt.data.header import Header, bin_path, read_header
+from recipe_megatron_gpt.data.lengths import samples_of
+from recipe_megatron_gpt.data.sources import parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer.text import tokenizer_file
 from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
@@ -13,10 +14,12 @@ from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
 def facts(config: GptIndexed) -> DataFacts:
     """Look at every file and gather what is wrong with any of them; the embedded corpus is not built for it."""
     problems: list[str] = []
-    samples = 0
+    samples = valid_samples = 0
     for source in parse(config.files):
         try:
-            samples += _train_samples(source, config)
+            header = read_header(source.prefix)
+            samples += _train_samples(header, config)
+            valid_samples += _samples(header, config, "valid")
         except DataError as error:
             problems.append(str(error))
     vocabulary = None if config.files else config.vocabulary
@@ -30,18 +33,22 @@ def facts(config: GptIndexed) -> DataFacts:
         sequence=config.sequence,
         vocabulary=vocabulary,
         train_samples=samples or None,
+        valid_samples=valid_samples or None,
         problems=tuple(problems),
     )
 
 
-def _train_samples(source: TokenFiles, config: GptIndexed) -> int:
+def _train_samples(header: Header, config: GptIndexed) -> int:
     """Samples of one epoch over the training part of one file; at least 1, for a shorter part is repeated."""
-    header = read_header(source.prefix)
     part = split_ranges(header.sequences, config.split)["train"]
-    tokens = header.tokens(part)
-    if tokens < 1:
+    if header.tokens(part) < 1:
         raise DataError(
-            f"{bin_path(source.prefix)}: the split 'train' gets {len(part)} of its {header.sequences} sequences and "
+            f"{bin_path(header.prefix)}: the split 'train' gets {len(part)} of its {header.sequences} sequences and "
             "no token; give it a larger share in data.split, or more data"
         )
-    return max(1, (tokens - 1) // config.sequence)
+    return max(1, _samples(header, config, "train"))
+
+
+def _samples(header: Header, config: GptIndexed, split: str) -> int:
+    """Whole samples of one epoch over a part of one file."""
+    return samples_of(header.tokens(split_ranges(header.sequences, config.split)[split]), config.sequence)

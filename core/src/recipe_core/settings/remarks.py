@@ -1,0 +1,47 @@
+"""Settings of a job that do not do what they are for, because of other settings or of the data. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recipe_core.hooks.loop_specs import OPTIMIZER_SETTINGS, SCHEDULE_SETTINGS
+from recipe_core.hooks.registry import PARTS
+from recipe_core.hooks.train import Train, remarks
+from recipe_core.settings.describe import written
+from recipe_core.settings.job import Job
+
+
+def remarks_of(job: Job) -> list[str]:
+    """A line for each, with the setting and its value.
+
+    None of them is a mistake: the run does what it says. What cannot be meant is a problem, see
+    :mod:`recipe_core.cli.check`.
+    """
+    own = dict(remarks(job.train, job.recipe.train))
+    found = {**own, **dict(_unused(job)), **_evaluation(job)}
+    lines = [_line("train", name, getattr(job.train, name), text) for name, text in found.items()]
+    for kind in PARTS:
+        config = getattr(job, kind).config
+        lines += [_line(kind, name, getattr(config, name), text) for name, text in remarks(config)]
+    return lines
+
+
+def _line(section: str, name: str, value: object, text: str) -> str:
+    return f"{section}.{name}={written(value)}: {text}"
+
+
+def _unused(job: Job) -> Iterator[tuple[str, str]]:
+    """Settings that other optimizers and schedules use, unless their values are the recipe's own or the usual ones."""
+    for kind, names in (("optimizer", OPTIMIZER_SETTINGS), ("schedule", SCHEDULE_SETTINGS)):
+        spec = getattr(job, kind).spec
+        for name in names:
+            unchanged = getattr(job.train, name) in (getattr(job.recipe.train, name), getattr(Train, name))
+            if name not in spec.uses and not unchanged:
+                yield name, f"{kind}={spec.name} does not use it"
+
+
+def _evaluation(job: Job) -> dict[str, str]:
+    wanted, there = job.train.eval_samples, job.facts.data.valid_samples if job.facts.data else None
+    if not job.train.eval_every or not there or wanted <= there:
+        return {}
+    return {"eval_samples": f"there are {there:,}, so that an evaluation takes some of them several times"}
