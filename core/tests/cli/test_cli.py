@@ -297,6 +297,15 @@ def test_help_and_version(typed: Typed) -> None:
     assert re.fullmatch(r"recipe, version \d+\.\d+\.\d+\n", out)
 
 
+@pytest.mark.parametrize(("encoding", "printed"), [("ascii", rb"\xe9 \ufffd"), ("utf-8", "é \ufffd".encode())])
+def test_what_the_terminal_cannot_show_is_printed_as_an_escape(encoding: str, printed: bytes) -> None:
+    """A name that is no text keeps its bytes."""
+    program = r"from recipe_core.cli.main import main; main(['--version']); print('\xe9 \ufffd \udcff')"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == printed + b" \xff"
+
+
 @pytest.mark.usefixtures("site")
 def test_several_processes_get_the_same_line_and_one_folder() -> None:
     done = spawn("--debug", "run", "fake:tiny", "--processes", "2", "train.steps=3", "layout=ddp")

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from recipe_core.cli.checkpoint.prompts import prompts
+from recipe_core.errors import ConfigError
 from recipe_core.testing import toy
 from recipe_core.testing.toy_parts import Toy
 from recipe_core.train.metrics.curves import METRICS, read_rows
@@ -48,6 +50,13 @@ def test_prompts_come_from_a_file_or_a_pipe(trained: Typed, monkeypatch: pytest.
     assert plain == trained("generate", "run", "--prompts", "lines.jsonl")
     monkeypatch.setattr("sys.stdin", io.StringIO(Path("lines.txt").read_text()))
     assert plain == trained("generate", "run", "--prompt", "-")
+
+
+def test_a_prompt_is_utf_8_whatever_the_locale() -> None:
+    """Python gives halves of surrogate pairs for bytes that the locale's encoding does not have."""
+    assert prompts(["caf\udcc3\udca9", "plain"], None) == (["café", "plain"], False)
+    with pytest.raises(ConfigError, match=r"--prompt: expected a text in UTF-8, got 'caf\\udce9' "):
+        prompts(["caf\udce9"], None)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import contextlib
 import gc
+import io
 import os
 import signal
 import sys
@@ -63,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its :class:`recipe_core.errors.ExitCode`; 130 for Ctrl-C."""
     gc.set_threshold(50_000)  # Python's 700 is for small programs: a tenth of a short command's time goes into it
     atexit.register(gc.freeze)  # and another tenth into looking, at the end, through what ends with the process
+    _escape_what_cannot_be_printed()
     line = Line()
     if COMPLETE in os.environ:
         import recipe_core.cli.completion  # noqa: F401  (it tells click about our script for bash)
@@ -77,6 +80,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         return _fail(KeyboardInterrupt("interrupted") if line.interrupted else error, line)
     return code if isinstance(code, int) else 0
+
+
+def _escape_what_cannot_be_printed() -> None:
+    """Print characters that the terminal's encoding lacks as escapes; by default they end the command."""
+
+    def escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+        try:
+            return codecs.lookup_error("surrogateescape")(error)  # a name that is no text is printed as its bytes
+        except UnicodeError:
+            return codecs.lookup_error("backslashreplace")(error)
+
+    codecs.register_error("recipe.escape", escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="recipe.escape")
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ def require_same(model: Part[Model], source: StoredCheckpoint, files: Mapping[st
 
 
 def require_consistent(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], said: str) -> None:
-    """Refuse a checkpoint that records other settings, those that decide nothing included, than ``model`` has.
+    """Refuse a checkpoint that records other settings than ``model`` has, among those that decide what it computes.
 
     ``said`` names the place of the settings of ``model``, for the message.
 
@@ -66,7 +66,7 @@ def require_consistent(model: Part[Model], source: StoredCheckpoint, files: Mapp
         CheckpointError: settings differ.
     """
     recorded = records(model, source, files, lenient=True)
-    if text := _differences(model, list(recorded), _flat(model), said, paste=False):
+    if text := _differences(model, list(recorded), _decisive(model), said, paste=False):
         raise CheckpointError(f"{source.path} {text}")
 
 
@@ -151,12 +151,16 @@ def _decisive(model: Part[Model]) -> dict[str, Any]:
 def _differences(
     model: Part[Model], recorded: list[RecordedSettings], ours: Mapping[str, Any], said: str, *, paste: bool = True
 ) -> str:
-    """All settings that differ, with both values, and the words that take them over; empty where none does."""
+    """All settings that differ, with both values, and the words that take them over; empty where none does.
+
+    Where the model itself is another, its settings are words alone: beside those of ``model`` they say nothing.
+    """
     places: dict[tuple[str, str], list[str]] = {}
     words: dict[str, Any] = {}
     for record in recorded:
         for name, value in _differing(model, record, ours):
-            places.setdefault((name, _word(value)), []).append(record.where)
+            if name == "model" or record.model == model.spec.name:
+                places.setdefault((name, _word(value)), []).append(record.where)
             words[name] = value
     if not places:
         return ""

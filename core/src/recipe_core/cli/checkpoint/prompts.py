@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +37,8 @@ def prompts(given: Sequence[str], file: Path | None) -> tuple[Iterable[str], boo
         raise ConfigError("--prompt -: reads all prompts from the standard input; give no other beside it")
     if sys.stdin.isatty():
         return _typed(), True
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     lines = [_filled(line, f"standard input, line {number}") for number, line in enumerate(sys.stdin, 1)]
     if not lines:
         raise ConfigError("--prompt: expected a text, and the standard input is empty; give --prompt TEXT")
@@ -67,10 +70,18 @@ def _prompt_of(line: str, where: str) -> str:
 
 
 def _filled(text: str, where: str) -> str:
-    text = text.rstrip("\r\n")
+    text = _decoded(text.rstrip("\r\n"), where)
     if not text.strip():
         raise ConfigError(f"{where}: expected a prompt, got an empty one")
     return text
+
+
+def _decoded(text: str, where: str) -> str:
+    """``text`` without halves of surrogate pairs, which stand for bytes that the locale's encoding does not have."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8") if not text.isascii() else text
+    except UnicodeError as error:
+        raise ConfigError(f"{where}: expected a text in UTF-8, got {ascii(text)} ({error})") from error
 
 
 def _typed() -> Iterator[str]:

@@ -110,6 +110,7 @@ def start_problems(job: Job) -> list[str]:
     try:
         if job.train.resume_path is not None:
             source = find(load(), Path(job.train.resume_path), hashes=False)
+            require_same(job.model, source, _texts(source), "train.resume")  # first: a model is the larger mistake
             _require_same_order(job, source, _named(job))
             form: Format = job.checkpoint.build(job.checkpoint.config)
             # Checkpoints of other formats are converted to the run's dtypes.
@@ -117,6 +118,7 @@ def start_problems(job: Job) -> list[str]:
             _fitting(source, job, _blank_state(job), dtypes=strict)
         elif job.train.init_from is not None:
             source = find(load(), Path(job.train.init_from), hashes=False)
+            require_same(job.model, source, _texts(source), "train.init_from")
             _require_same_tokenizer(job, source, _named(job))
             _fitting_weights(job, source, blank_weights(job.model))
     except RecipeError as error:
@@ -151,9 +153,9 @@ def _load_named(
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
     # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
     source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
+    note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
     checkpoints.on_rank_0(lambda: _require_same_order(job, source, identity))
     if source.format.name == checkpoints.format.name:
-        note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
         checkpoints.load(source.path, state)
         return [note] if note else []
     return on_each_rank(checkpoints.engine, lambda: _fill(source, job, state), source.path)
@@ -252,6 +254,7 @@ def _take_weights(
     path = Path(job.train.init_from)
     # One reading of every byte is enough, and what it finds damaged no other rank must take.
     source = checkpoints.on_rank_0(lambda: find(load(), path))
+    checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.init_from"))
     checkpoints.on_rank_0(lambda: _require_same_tokenizer(job, source, identity))
     wanted = model.with_others(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
