@@ -81,7 +81,7 @@ def _decoded(text: str, where: str) -> str:
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8") if not text.isascii() else text
     except UnicodeError as error:
-        raise ConfigError(f"{where}: expected a text in UTF-8, got {ascii(text)} ({error})") from error
+        raise ConfigError(f"{where}: expected a text in UTF-8, got {text!a} ({error})") from error
 
 
 def _typed() -> Iterator[str]:

@@ -72,6 +72,8 @@ def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[st
     trained: TrainedModel = build(registry, path, engine.device, options["form"], options["recipe"])
     for text in trained.source.passed_over:
         click.echo(f"recipe: passed over: {text}", err=True)
+    if unchecked := trained.source.unchecked():
+        click.echo(f"recipe: not checked: {unchecked}", err=True)
     return trained
 
 

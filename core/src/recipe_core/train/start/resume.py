@@ -196,11 +196,12 @@ def _fitting(
     saved = {part: saved[part] for part in state}  # others (texts, an epoch) are for scripts
     if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
-    return saved, _notes(note, provenance.left_out(opened, source.format, source.path))
+    return saved, _notes(source, note, provenance.left_out(opened, source.format, source.path))
 
 
-def _notes(note: str, left_out: list[str]) -> list[str]:
-    return [*(f"not taken: {text}" for text in left_out), *([note] if note else [])]
+def _notes(source: StoredCheckpoint, note: str, left_out: list[str]) -> list[str]:
+    unchecked = [f"not checked: {text}"] if (text := source.unchecked()) else []
+    return [*(f"not taken: {text}" for text in left_out), *([note] if note else []), *unchecked]
 
 
 def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[str, Any]) -> None:
@@ -308,7 +309,7 @@ def _fitting_weights(
     advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
-    return saved, drawn, _notes(note, provenance.left_out(opened, source.format, source.path))
+    return saved, drawn, _notes(source, note, provenance.left_out(opened, source.format, source.path))
 
 
 def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from recipe_core import CheckpointError, ConfigError
+from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.checkpoint.manifest import NAME, Manifest
+from recipe_core.hooks.registry import load
 from recipe_core.train.start.pretrained import to_hugging_face, trained
 from recipe_hf_finetune.settings import SequenceClassifier
 
@@ -47,7 +50,7 @@ def ready(source: str) -> str | None:
 
 
 def require_intact(place: str) -> None:
-    """Compare a folder of Hugging Face's with its manifest, if there is one: `recipe` writes them.
+    """Compare a folder of Hugging Face's with its manifest: `recipe` writes them. Say so where there is none.
 
     Raises:
         CheckpointError: a file is missing, or has other bytes.
@@ -57,6 +60,11 @@ def require_intact(place: str) -> None:
         manifest = Manifest.read(folder)
         if problems := manifest.wrong_hashes(folder, manifest.files):
             raise CheckpointError(f"model.source: {folder}: {'; '.join(problems)}; copy it again, or make it again")
+        return
+    form = load().get("checkpoint", "hf")
+    stored = form.load()(form.config()).detect(folder)
+    if stored and (unchecked := StoredCheckpoint(path=folder, format=form).unchecked()):
+        print(f"recipe: not checked: {unchecked}", file=sys.stderr, flush=True)
 
 
 def convert(config: SequenceClassifier, source: str, out: Path) -> None:

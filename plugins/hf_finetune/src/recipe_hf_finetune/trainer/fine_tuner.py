@@ -280,6 +280,8 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
 
     def _check_replicas(self, state: dict[str, Any]) -> None:
         """Compare what all ranks hold copies of; ReplicaError where it differs."""
+        if self.ties.engine.world_size == 1:  # whose state need not come to the host for it
+            return
         model = Parallel(self.model)
         leaves = self._comparable({**replicas.buffers(model), **state})
         replicas.check(self.ties.engine, model, leaves, self.state.global_step)
