@@ -94,7 +94,8 @@ def _escape_what_cannot_be_printed() -> None:
     codecs.register_error("recipe.escape", escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="recipe.escape")
+            with contextlib.suppress(OSError):  # of a stream that was led elsewhere after Python opened it
+                stream.reconfigure(errors="recipe.escape")
 
 
 @contextlib.contextmanager
