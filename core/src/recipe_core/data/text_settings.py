@@ -26,14 +26,14 @@ class TextInput:
     """Any text encoding that Python knows."""
     errors: Literal["replace", "strict"] = "replace"
     """Bytes that are no text in ``encoding``: replaced by U+FFFD and counted, with a warning, or an error."""
-    most_replaced: float = 0.001
-    """The largest share of a file's bytes that may be replaced, where it is more than ten places: a file with more is
-    written in another encoding, and is refused."""
     on_error: Literal["stop", "skip"] = "stop"
     """A JSON line without a text, or a document that is longer than ``max_document``: an error, or left out and
     counted. A damaged file is always an error."""
     max_document: int = 64_000_000
     """Longest document, line or wiki page, in characters. A process needs some ten bytes of memory for each."""
+    most_replaced: float = 0.001
+    """The largest share of a file's bytes that may be replaced, where it is more than ten places: a file with more is
+    written in another encoding, and is refused."""
 
     @property
     def keeps_empty(self) -> bool:

@@ -26,6 +26,7 @@ from recipe_core.launch.supervisor import STORE, SUPERVISOR
 from recipe_core.train.start.destination import file_name
 
 if TYPE_CHECKING:
+    from recipe_core.checkpoint.formats.base import Format
     from recipe_core.settings.job import Job
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", STORE, FILE, SPARE)
@@ -138,3 +139,10 @@ def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
                 return child.wait()
             time.sleep(0.05)
     return child.returncode
+
+
+def unchecked(folder: Path) -> str:
+    """A sentence that names the files of a Hugging Face folder without check sums; empty if there are none."""
+    spec = load().get("checkpoint", "hf")
+    form: Format = spec.load()(spec.config())
+    return StoredCheckpoint(path=folder, format=spec).unchecked() if form.detect(folder) else ""

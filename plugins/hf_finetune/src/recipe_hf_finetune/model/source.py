@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recipe_core import CheckpointError, ConfigError
-from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.checkpoint.manifest import NAME, Manifest
-from recipe_core.hooks.registry import load
-from recipe_core.train.start.pretrained import to_hugging_face, trained
+from recipe_core.train.start.pretrained import to_hugging_face, trained, unchecked
 from recipe_hf_finetune.settings import SequenceClassifier
 
 RECIPE = "recipe:"
@@ -61,10 +59,8 @@ def require_intact(place: str) -> None:
         if problems := manifest.wrong_hashes(folder, manifest.files):
             raise CheckpointError(f"model.source: {folder}: {'; '.join(problems)}; copy it again, or make it again")
         return
-    form = load().get("checkpoint", "hf")
-    stored = form.load()(form.config()).detect(folder)
-    if stored and (unchecked := StoredCheckpoint(path=folder, format=form).unchecked()):
-        print(f"recipe: not checked: {unchecked}", file=sys.stderr, flush=True)
+    if text := unchecked(folder):
+        print(f"recipe: not checked: {text}", file=sys.stderr, flush=True)
 
 
 def convert(config: SequenceClassifier, source: str, out: Path) -> None:
