@@ -19,11 +19,11 @@ def test_facts_of_the_embedded_corpus_do_not_build_it() -> None:
     assert facts(GptIndexed(sequence=64, vocabulary=300)) == DataFacts(sequence=64, vocabulary=300)
 
 
-def test_facts_count_the_samples_of_the_training_parts(write_tokens: Callable[..., str]) -> None:
+def test_facts_count_the_samples_of_both_parts(write_tokens: Callable[..., str]) -> None:
     files = (write_tokens([10] * 100, "a"), write_tokens([7, 3] * 50, "b", "int32"))
     # 90 documents of 10 tokens: 900, less the last; 90 documents of 5 on average: 450, less the last.
     found = facts(GptIndexed(files=files, sequence=16, split=(9, 1)))
-    assert found == DataFacts(sequence=16, train_samples=899 // 16 + 449 // 16)
+    assert found == DataFacts(sequence=16, train_samples=899 // 16 + 449 // 16, valid_samples=99 // 16 + 49 // 16)
 
 
 def test_a_tokenizer_beside_the_files_tells_the_vocabulary(write_tokens: Callable[..., str], tmp_path: Path) -> None:
