@@ -16,7 +16,7 @@ import torch
 from recipe_core.engine import native
 from recipe_core.engine.peaks import known_peak, trainium_peak
 from recipe_core.engine.protocol import start
-from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.errors import ConfigError, ExitCode, LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.worker import Worker
 from recipe_core.testing.forks import DEADLINE
@@ -408,7 +408,7 @@ engine.any(False)
 if os.environ["TEST_END"] != "well":
     raise ValueError("both ranks fail")
 """
-    expected = 0 if end == "well" else 1
+    expected = ExitCode.FINISHED if end == "well" else ExitCode.BUG
     for number in range(30):
         folder = tmp_path / str(number)
         folder.mkdir()
