@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recipe_core.cli.main import main
 from recipe_core.testing import run_tiny
 from recipe_xla import machine
 
@@ -34,7 +35,6 @@ def test_a_checkpoint_of_every_format(fine_tune: Callable[..., Any], phase1: Pat
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from recipe_core.cli.main import main
     from recipe_core.testing.checkpoints import tensors
 
     source = phase1
@@ -50,6 +50,22 @@ def test_a_checkpoint_of_every_format(fine_tune: Callable[..., Any], phase1: Pat
         inside = name.removeprefix("model.")
         if name.startswith("model.bert."):
             assert torch.equal(tuned[inside], tensor), name
+
+
+def test_a_script_whose_file_names_no_tokenizer_takes_the_one_that_is_given(
+    fine_tune: Callable[..., Any], phase1: Path, tmp_path: Path
+) -> None:
+    """That of the recipe which describes its model is not its own."""
+    assert main(["convert", str(phase1), str(tmp_path / "script"), "--to", "neuron_bert"]) == 0
+    (weights,) = (tmp_path / "script").glob("*.pt")
+    weights = weights.rename(tmp_path / weights.name)  # as a script leaves it, with nothing beside it
+    pieces = (phase1 / "tokenizer" / "vocab.txt").read_text().split("\n")
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join([*pieces[:8], pieces[9], pieces[8], *pieces[10:]]))
+    shutil.copy(phase1 / "tokenizer" / "tokenizer_config.json", tmp_path / "bert")
+    words = (f"model.source={weights}", "model.recipe=bert_dp:tiny", f"model.tokenizer={tmp_path / 'bert'}")
+    done = fine_tune(*SHORT, *words)
+    assert done.code == 0, done.text
 
 
 def test_what_was_fine_tuned_can_be_fine_tuned(fine_tune: Callable[..., Any], bert: Path, tmp_path: Path) -> None:

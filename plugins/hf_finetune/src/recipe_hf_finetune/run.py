@@ -115,7 +115,7 @@ def _bench(
     if known is None:
         known = classifier.random_config(config, len(tokenizer), max(512, data.max_length))
     encode.require_vocabulary(tokenizer, known.vocab_size, place or "random weights")
-    if config.tokenizer is not None and place is not None and sources.has_tokenizer(place):
+    if config.tokenizer is not None and place is not None and sources.has_own_tokenizer(place):
         encode.require_same(tokenizer, encode.load_tokenizer(place, config.revision), config, train.accept)
     mesh = None
     if engine.traced:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from recipe_core import CheckpointError, ConfigError
 from recipe_core.checkpoint.manifest import NAME, Manifest
-from recipe_core.train.start.pretrained import to_hugging_face, trained, unchecked
+from recipe_core.data.identity import recorded_identity
+from recipe_core.train.start.pretrained import checkpoint_at, to_hugging_face, trained, unchecked
 from recipe_hf_finetune.settings import SequenceClassifier
 
 RECIPE = "recipe:"
@@ -83,3 +84,13 @@ def has_tokenizer(place: str) -> bool:
     """True if a tokenizer lies beside the weights; assumed for a name on the hub."""
     path = Path(place)
     return not path.is_dir() or any((path / name).is_file() for name in _TOKENIZERS)
+
+
+def has_own_tokenizer(place: str) -> bool:
+    """True if the tokenizer beside the weights is that which they were trained with.
+
+    Of a checkpoint that records none, `recipe convert` takes that of the recipe, which is an assumption.
+    """
+    folder = Path(place)
+    written_by_us = (folder / "job.yaml").is_file()
+    return has_tokenizer(place) and (not written_by_us or "tokenizer" in recorded_identity(checkpoint_at(folder).job()))
