@@ -205,7 +205,7 @@ MADE_HERE = {
     "docs/how-to/machines/gpu.md": ["runs"],
     "docs/how-to/prepare-data.md": ["data"],
     "docs/how-to/pretrain-bert.md": ["data", "runs"],
-    "docs/how-to/resume.md": ["runs"],
+    "docs/how-to/resume.md": ["runs/third"],
     "docs/tutorials/first-run.md": ["runs"],
     "docs/tutorials/bert.md": ["runs"],
     "docs/explanation.md": ["data"],
