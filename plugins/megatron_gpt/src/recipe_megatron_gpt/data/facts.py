@@ -19,7 +19,8 @@ def facts(config: GptIndexed) -> DataFacts:
         try:
             header = read_header(source.prefix)
             samples += _train_samples(header, config)
-            valid_samples += _samples(header, config, "valid")
+            valid = split_ranges(header.sequences, config.split)["valid"]
+            valid_samples += samples_of(header.tokens(valid), config.sequence)
         except DataError as error:
             problems.append(str(error))
     vocabulary = None if config.files else config.vocabulary
@@ -41,14 +42,10 @@ def facts(config: GptIndexed) -> DataFacts:
 def _train_samples(header: Header, config: GptIndexed) -> int:
     """Samples of one epoch over the training part of one file; at least 1, for a shorter part is repeated."""
     part = split_ranges(header.sequences, config.split)["train"]
-    if header.tokens(part) < 1:
+    tokens = header.tokens(part)
+    if tokens < 1:
         raise DataError(
             f"{bin_path(header.prefix)}: the split 'train' gets {len(part)} of its {header.sequences} sequences and "
             "no token; give it a larger share in data.split, or more data"
         )
-    return max(1, _samples(header, config, "train"))
-
-
-def _samples(header: Header, config: GptIndexed, split: str) -> int:
-    """Whole samples of one epoch over a part of one file."""
-    return samples_of(header.tokens(split_ranges(header.sequences, config.split)[split]), config.sequence)
+    return max(1, samples_of(tokens, config.sequence))

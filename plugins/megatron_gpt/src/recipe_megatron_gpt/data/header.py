@@ -11,6 +11,7 @@ import shlex
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from recipe_core import DataError
 
@@ -43,15 +44,17 @@ class Header:
 
     def tokens(self, part: range) -> int:
         """Tokens in the sequences of ``part``, without reading their sizes: the sequences lie one behind the other."""
-        return (self._start(part.stop) - self._start(part.start)) // self.width if part else 0
+        if not part:
+            return 0
+        with idx_path(self.prefix).open("rb") as file:
+            return (self._start(part.stop, file) - self._start(part.start, file)) // self.width
 
-    def _start(self, sequence: int) -> int:
+    def _start(self, sequence: int, idx: BinaryIO) -> int:
         """Byte of the .bin file at which ``sequence`` starts; the number after the last gives the end of the file."""
         if sequence == self.sequences:
             return self.bin_bytes
-        with idx_path(self.prefix).open("rb") as file:
-            file.seek(LAYOUT.size + 4 * self.sequences + 8 * sequence)
-            return int.from_bytes(file.read(8), "little", signed=True)
+        idx.seek(LAYOUT.size + 4 * self.sequences + 8 * sequence)
+        return int.from_bytes(idx.read(8), "little", signed=True)
 
 
 def bin_path(prefix: Path) -> Path:
