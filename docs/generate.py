@@ -64,7 +64,8 @@ CODES_TAIL = """
 
 With `--processes`, the command ends with the most telling code of its ranks: that of the first one that failed by
 itself; 75 where none did and a rank was stopped, or lost another. `srun` ends with the highest code of its tasks, and
-`torchrun` with 1 whenever a rank did not end with 0: there, look at `results.json` and `logs/`.
+`torchrun` with 1 whenever a rank did not end with 0: there, `recipe status RUN` tells the rank that was the cause, and
+`recipe status RUN --again` ends with 0 where the same line may go on.
 """
 KINDS: dict[PartKind | Literal["tracker"], str] = {
     "model": "Models",

@@ -17,6 +17,8 @@ __all__ = ["build_data", "data_facts", "register_datasets", "register_models", "
 class SlowData(ToyData):
     seconds: float = 0.0
     """Time that reading a micro batch takes."""
+    broken_at: int | None = None
+    """The sample from which on reading fails, on rank 1 alone."""
 
 
 @hookimpl
@@ -42,6 +44,8 @@ def build_data(config: SlowData, run: Any) -> Any:
     class Slow(Vectors):
         def read(self, split: str, start: int, count: int) -> Any:
             time.sleep(config.seconds)
+            if config.broken_at is not None and run.rank == 1 and start >= config.broken_at:
+                raise IndexError(f"no sample {start}")
             return super().read(split, start, count)
 
     return Slow(config)

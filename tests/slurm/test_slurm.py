@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +122,26 @@ def test_a_job_that_is_started_again_ends_with_the_same_curve(
     underway(here, name)
     interrupt(here, job)
     finished(here, name, job, restarts=1)
+
+
+def test_a_rank_that_is_killed_has_the_job_started_again(here: Cluster) -> None:
+    """srun ends with 137, the highest of both codes."""
+    job = submit(here, "rank-killed")
+    underway(here, "rank-killed")
+    pid = int(json.loads(Path("rank-killed/logs/rank-1.beat.json").read_text())["pid"])
+    os.kill(pid, signal.SIGKILL)
+    finished(here, "rank-killed", job, restarts=1)
+    assert re.search(r"recipe: lost: rank 1 on (\S+): rank 1 of 2 \(host \1\) is gone", log("rank-killed"))
+
+
+def test_a_bug_on_one_rank_does_not_have_the_job_started_again(here: Cluster) -> None:
+    """srun ends with 75, the code of the other rank, which lost its peer; it is the highest of both."""
+    job = submit(here, "bug", "data.broken_at=60")
+    assert ended(here, job) == "FAILED", log("bug")
+    assert here.restarts(job) == 0
+    now = facts(here, "bug")
+    assert (now["state"], now["exit_code"]) == ("failed", 70)
+    assert re.match(r"bug: rank 1 on \S+: .*no sample", str(now["detail"])), now["detail"]
 
 
 def test_a_job_at_its_time_limit_saves_and_is_started_again(here: Cluster) -> None:

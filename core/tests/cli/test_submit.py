@@ -273,11 +273,14 @@ class Batch:
 
     def __init__(self, typed: Typed, program: Callable[[Path, str, str], None], folder: Path) -> None:
         bin_, run = folder / "bin", folder / "run"
-        program(bin_, "recipe", f'if [ "$1" = status ]; then cat {folder}/step; else eval "$(cat {folder}/act)"; fi')
+        again = 'echo "told $7"; [ "$7" -eq 75 ] || [ "$7" -gt 128 ]'  # status RUN --again --since TIME --code N
+        status = f'if [ "$3" = --again ]; then {again}; else cat {folder}/step; fi'
+        program(bin_, "recipe", f'if [ "$1" = status ]; then {status}; else eval "$(cat {folder}/act)"; fi')
         program(bin_, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
         program(bin_, "squeue", f"cat {folder}/state")
         (folder / "state").write_text("RUNNING\n")
-        program(bin_, "scontrol", f'echo "$@" >> {folder}/requeued; kill -KILL $PPID')
+        requeue = f'echo "$@" >> {folder}/requeued; kill -KILL $PPID'
+        program(bin_, "scontrol", f'if [ "$1" = requeue ]; then {requeue}; else echo "$@" >> {folder}/comment; fi')
         (folder / "site.yaml").write_text(f"program: {bin_}/recipe\n")
         words = ("submit", *WORDS, "--time", "1h", "--print", "--out", str(run), "--site", str(folder / "site.yaml"))
         self.folder, self.text = folder, typed(*words)[1]
@@ -302,12 +305,13 @@ def batch(typed: Typed, program: Callable[[Path, str, str], None], tmp_path: Pat
 def test_the_script_ends_with_the_code_of_the_ranks(batch: Batch) -> None:
     assert batch.start("exit 0") == (0, False)
     assert batch.start("exit 70") == (70, False)
+    assert (batch.folder / "comment").read_text() == "update JobId=7 Comment=told 70\n"
 
 
 def test_a_stopped_run_is_started_again_while_it_saves_something_new(batch: Batch) -> None:
     for step in (1, 2, 3):
         assert batch.start(f"echo {step} > {batch.folder}/step; exit 75", step - 1) == (-9, True)
-    assert batch.start("exit 75", 3) == (-9, True)  # one start that saved nothing may be bad luck
+    assert batch.start("exit 137", 3) == (-9, True)  # one start that saved nothing may be bad luck
     assert batch.start("exit 75", 3) == (1, False)  # two are not
 
 

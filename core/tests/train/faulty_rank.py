@@ -1,7 +1,8 @@
 """``python faulty_rank.py FAULT RANK STEP WORDS``: ``recipe WORDS`` with the toy plugin, and a fault in some ranks.
 
 The fault happens from step STEP (from 1) on, in the rank RANK, or in ``all``; the file ``injected`` in the current
-folder gets its time then, and from there on the ranks' watchdogs count.
+folder gets its time then, and from there on the ranks' watchdogs count. ``mistake`` is a wrong word on the line of a
+rank, and no file.
 """
 
 from __future__ import annotations
@@ -65,5 +66,9 @@ if __name__ == "__main__":
     setattr(supervisor, "Popen", ForkedRank)  # noqa: B010
     measure_own_time()
     watch_from(Path("injected").absolute())
-    inject(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    sys.exit(cli.main(sys.argv[4:]))
+    fault, rank, step, *words = sys.argv[1:]
+    if fault == "mistake":
+        words += ["train.lr=fast"] * (rank == os.environ["RANK"])
+    else:
+        inject(fault, rank, int(step))
+    sys.exit(cli.main(words))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from recipe_core.errors import ExitCode
+from recipe_core.launch.ending import read_ending
 from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 
 TIMEOUT = 6.0
@@ -49,6 +50,13 @@ def record(folder: Path, rank: int) -> dict[str, object]:
     return found
 
 
+def ending(folder: Path, begun: float) -> tuple[str, int | None, str]:
+    """Kind, rank and activity of the end, as `recipe status` and the batch script are told."""
+    found = read_ending(folder / "run", begun)
+    assert found is not None
+    return found.kind, found.rank, found.activity
+
+
 def test_a_loader_that_hangs(tmp_path: Path) -> None:
     alert = 'echo "$RECIPE_HANG_RANKS $RECIPE_HANG_KIND $RECIPE_HANG_STEP" >> alert'
     begun = time.time()
@@ -60,6 +68,7 @@ def test_a_loader_that_hangs(tmp_path: Path) -> None:
         r"Rank 1, thread feed_0, .*\n(  .*\n)*  File .*faulty_rank.py\", line \d+, in sleep\n", done.stderr
     )
     assert (tmp_path / "alert").read_text() == "1 hung 4\n"  # once, by rank 0
+    assert ending(tmp_path, begun) == ("hung", 1, "loader")
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count('"loss"') == 3
 
 
@@ -72,6 +81,7 @@ def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     assert "rank 0 of 2" in done.stderr  # which waits, and says so
     assert "train.on_hang: 'exit 3' ended with exit code 3" in done.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
+    assert ending(tmp_path, begun)[:2] == ("lost", 1)
 
 
 @pytest.mark.long
@@ -94,6 +104,7 @@ def test_other_faults_of_one_machine(tmp_path: Path, fault: str, code: int, text
     assert done.returncode == code, done.stderr
     assert in_time(tmp_path, begun)
     assert re.search(rf"rank 1 of 2 \(host .*\) {re.escape(text)}", done.stderr), done.stderr
+    assert ending(tmp_path, begun)[:2] == ("hung" if code == ExitCode.HUNG else "lost", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +177,7 @@ def test_faults_of_one_of_two_hosts(
         wait(processes, launcher, survivors, tmp_path, begun)
         for survivor in survivors:
             assert text in said(tmp_path, launcher, survivor), said(tmp_path, launcher, survivor)
+            assert ending(tmp_path, begun)[:2] == ("hung" if fault in ("loader", "save") else "lost", rank)
             if launcher == "ranks":  # torchrun's agents end with 1, whatever the ranks end with
                 code = ExitCode.HUNG if fault in ("loader", "save") else ExitCode.STOPPED
                 assert processes[survivor].returncode == code
@@ -204,6 +216,23 @@ def test_a_peer_that_never_comes(tmp_path: Path, missing: int) -> None:
         text = (tmp_path / f"rank-{here}.txt").read_text()
         assert f"rank {missing} of 2 has not come within {TIMEOUT:g} s" in text, text
         assert process.returncode == ExitCode.STOPPED
+
+
+@pytest.mark.slow
+@on_two_hosts
+@pytest.mark.parametrize("mistaken", [0, 1])
+def test_a_mistake_on_one_host_ends_the_other_long_before_the_timeout(tmp_path: Path, mistaken: int) -> None:
+    """It ends before it could meet the other; the mistake is the cause, whatever the other ends with."""
+    with two_hosts() as hosts:
+        (tmp_path / "injected").write_text(str(time.time()))
+        words = [*line("mistake", mistaken, 0), "train.timeout=600"]
+        processes = hosts.ranks(words, tmp_path, TORCHELASTIC_RUN_ID="one")
+        codes = [process.wait(300) for process in processes]
+    assert (codes[mistaken], codes[1 - mistaken]) == (ExitCode.MISTAKE, ExitCode.STOPPED)
+    name = f"rank {mistaken} of 2 (host {('first', 'second')[mistaken]})"
+    text = said(tmp_path, "ranks", 1 - mistaken)
+    assert f"{name} has failed before it met the others: train.lr: " in text, text
+    assert ending(tmp_path, 0.0)[:2] == ("mistake", mistaken)
 
 
 @pytest.mark.slow

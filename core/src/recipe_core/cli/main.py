@@ -41,6 +41,7 @@ from recipe_core.launch.cores import limit_spinning
 
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
+    from recipe_core.launch.worker import Worker
     from recipe_core.settings.job import Job
 
 COMPLETE = "_RECIPE_COMPLETE"
@@ -249,10 +250,13 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
         out = out or continued
         job = _checked_job(words, worker.world_size if worker else processes or 0, out)
         folder = out or (shared_folder(job.name, worker) if worker else None)
-    except RecipeError:
-        # The ranks of a machine all see this mistake; one of them tells it. Our supervisor sees to that by itself.
-        if worker is not None and worker.launcher != "recipe" and worker.local_rank > 0:
-            return ExitCode.MISTAKE
+    except Exception as error:
+        # The ranks of a machine all see a mistake; one of them tells it. Our supervisor sees to that by itself.
+        if worker is not None and worker.launcher != "recipe":
+            if out is not None:  # those of other machines may see none, and wait
+                _leave_word(worker, out, error)
+            if isinstance(error, RecipeError) and worker.local_rank > 0:
+                return ExitCode.MISTAKE
         raise
     if worker is None:
         processes = processes or _fitting(job)
@@ -276,6 +280,18 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()  # which only succeeds where the run failed before it wrote anything
+
+
+def _leave_word(worker: Worker, out: Path, error: Exception) -> None:
+    """Tell the ranks of other machines why this one does not come, where the folder can be a run's."""
+    from recipe_core.launch.watch.board import leave_word
+    from recipe_core.launch.worker import exit_code
+    from recipe_core.train.start.destination import require_run_folder
+
+    with contextlib.suppress(RecipeError):
+        require_run_folder(out)
+        line = (str(error) or type(error).__name__).partition("\n")[0]
+        leave_word(out / "logs", worker.rank, worker.world_size, exit_code(error), line)
 
 
 def _details(words: Sequence[str]) -> str:

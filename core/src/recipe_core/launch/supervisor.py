@@ -19,6 +19,7 @@ from recipe_core.errors import ExitCode, LaunchError
 from recipe_core.files import disk_error
 from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
+from recipe_core.launch.ending import Ending, kind_of, record_ending
 from recipe_core.launch.failures import Failure
 from recipe_core.launch.stop import SIGNALS
 from recipe_core.launch.tee import Output
@@ -331,10 +332,13 @@ class _Supervisor:
         if sys.stdout.isatty() and any(rank.process.returncode for rank in self._ranks):
             print("\x1b[?25h")  # rank 0 may have left its bar's line open and the cursor hidden
         if self._killed:
-            print("recipe: killed by the second Ctrl-C; nothing was saved", file=sys.stderr)
+            text = "killed by the second Ctrl-C; nothing was saved"
+            print(f"recipe: {text}", file=sys.stderr)
+            self._note(Failure(time.time(), text, None, 128 + signal.SIGINT), None)
             return 128 + signal.SIGINT
         if self._hung is not None:
             print(f"recipe: {self._hung.message}; they are in {self._logs}", file=sys.stderr)
+            self._note(self._hung, None)
             return self._hung.exit_code
         causes = [(failure, rank) for rank in self._ranks if (failure := rank.failure(self._received))]
         if not causes:
@@ -346,6 +350,7 @@ class _Supervisor:
         first, rank = min(
             causes, key=lambda cause: (cause[0].lost_peer, cause[0].exit_code == ExitCode.STOPPED, cause[0].time)
         )
+        self._note(first, rank)
         if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank said so by itself
             return first.exit_code
         print(f"recipe: {first.text}" if first.traceback is None else first.text, file=sys.stderr)
@@ -355,6 +360,22 @@ class _Supervisor:
             file=sys.stderr,
         )
         return first.exit_code
+
+    def _note(self, failure: Failure, rank: _Rank | None) -> None:
+        """Record the end for `recipe status` and others who were not there; of a hang, the ranks know the cause."""
+        kind = "lost" if failure.lost_peer else kind_of(failure.exit_code)
+        cause = rank.number if rank is not None and kind not in ("hung", "lost", "stopped") else None
+        record_ending(
+            self._logs.parent,
+            Ending(
+                kind=kind,
+                exit_code=failure.exit_code,
+                message=failure.message,
+                rank=cause,
+                host=socket.gethostname() if cause is not None else "",
+                time=max(failure.time, time.time()),
+            ),
+        )
 
 
 def _environment(rank: int, processes: int, store: Path, errors: tuple[Path, Path]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.files.documents import read_json
 from recipe_core.hooks.specs import load
+from recipe_core.launch.ending import Ending, read_ending
 from recipe_core.launch.launchers.submitted import Submitted, read_note
 from recipe_core.launch.process import Process, read_process
 
@@ -36,6 +37,8 @@ class Standing:
     job: Submitted | None = None
     """The last job that was submitted."""
     job_state: JobState | None = None
+    ending: Ending | None = None
+    """Why the last start of several processes ended, where somebody said so."""
 
 
 def standing(registry: Registry, out: Path) -> Standing:
@@ -56,8 +59,9 @@ def standing(registry: Registry, out: Path) -> Standing:
         return Standing(state=state, detail=f"job {job.job_id} of {job.launcher}", **known)  # type: ignore[arg-type]
     if process is None:
         return Standing(state="new", detail="no process has trained here yet", **known)  # type: ignore[arg-type]
-    state, code, detail = _ended(out, process)
-    return Standing(state=state, exit_code=code, detail=detail, **known)  # type: ignore[arg-type]
+    ending = read_ending(out, process.began)
+    state, code, detail = _ended(out, process, ending)
+    return Standing(state=state, exit_code=code, detail=detail, ending=ending, **known)  # type: ignore[arg-type]
 
 
 def busy_job(registry: Registry, out: Path) -> str:
@@ -97,8 +101,11 @@ def _running(
     return "unknown", f"{where}, which this machine cannot ask"
 
 
-def _ended(out: Path, process: Process) -> tuple[State, int | None, str]:
+def _ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
     """State, exit code and reason of a run whose process has ended."""
+    if ending is not None and ending.kind not in ("finished", "stopped"):  # which the process knows as well itself
+        state: State = "stopped" if ending.exit_code == ExitCode.STOPPED else "failed"
+        return "killed" if ending.kind == "killed" else state, ending.exit_code, ending.line()
     results = _results(out, process)
     if process.ended is None and not results:
         return "killed", None, f"process {process.pid} on {process.host} ended without a word"

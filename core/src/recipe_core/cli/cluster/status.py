@@ -17,6 +17,7 @@ from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
+    from recipe_core.launch.ending import Ending
 
 _COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}
 run_folder = click.argument("out", type=LocalPath(path_type=Path), metavar="RUN")
@@ -29,8 +30,15 @@ def add_status_command(group: click.Group, debug: Callable[[Any], Any], registry
     @run_folder
     @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
     @click.option("--step", "only_step", is_flag=True, help="Print the step of the newest checkpoint, 0 without one.")
+    @click.option(
+        "--again", is_flag=True, help="Say why the last start ended; exit with 0 if the same line may go on, else 1."
+    )
+    @click.option("--since", type=float, metavar="TIME", help="With --again: of a start from then on, in Unix time.")
+    @click.option("--code", type=int, metavar="N", help="With --again: its exit code, where nobody said more.")
     @debug
-    def status(out: Path, as_json: bool, only_step: bool) -> None:
+    def status(
+        out: Path, as_json: bool, only_step: bool, again: bool, since: float | None, code: int | None
+    ) -> int | None:
         """Tell how a run stands.
 
         It waits, runs, or has ended, and how; step, losses, time left, host and job. RUN is a run folder, or that of
@@ -38,7 +46,11 @@ def add_status_command(group: click.Group, debug: Callable[[Any], Any], registry
         """
         if only_step:
             click.echo(saved_step(out))
-            return
+            return None
+        if again:
+            ending = _ending(out, since, code)
+            click.echo(ending.line())
+            return 0 if ending.again else 1
         plugins = registry()
         folders = runs_in(out)
         facts = [_facts(plugins, folder) for folder in folders]
@@ -46,6 +58,30 @@ def add_status_command(group: click.Group, debug: Callable[[Any], Any], registry
             click.echo(json.dumps(facts[0] if folders == [out] else facts, indent=2))
         else:
             click.echo("\n\n".join("\n".join(_lines(fact)) for fact in facts))
+        return None
+
+
+def _ending(out: Path, since: float | None, code: int | None) -> Ending:
+    """Why the last start of a run ended.
+
+    Raises:
+        ConfigError: it is no run folder, or nobody knows.
+    """
+    from recipe_core.launch.ending import Ending, kind_of, read_ending
+    from recipe_core.launch.process import read_process
+
+    saved_step(out)
+    process = read_process(out)
+    if since is None:
+        since = process.began if process else 0.0
+    if ending := read_ending(out, since):
+        return ending
+    if process is not None and process.began >= since and process.exit_code is not None:
+        code = process.exit_code
+        return Ending(kind=kind_of(code), exit_code=code, message=process.reason)
+    if code is None:
+        raise ConfigError(f"{out}: no process has said why it ended; --code tells the exit code of the last start")
+    return Ending(kind=kind_of(code), exit_code=code, message=f"ended with exit code {code}, and without a word")
 
 
 def runs_in(out: Path) -> list[Path]:
@@ -89,6 +125,7 @@ def _facts(registry: Registry, out: Path) -> dict[str, Any]:
         "last": [row for row in losses if len(row) > 1][-3:],
         "process": asdict(now.process) if now.process else None,
         "job": asdict(now.job) | {"state": now.job_state} if now.job else None,
+        "ending": asdict(now.ending) if now.ending else None,
         "updated": (out / METRICS).stat().st_mtime if rows else None,
     }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Slurm: the batch script of a run, with one task of srun for each rank.
 
-The script starts the ranks again when they end with exit code 75 (stopped, start me again), unless two starts in a row
-saved nothing new. Slurm's signal before the time limit goes to the ranks themselves; the script waits for them.
+The script starts the ranks again where `recipe status --again` says that the same line may go on, unless two starts in
+a row saved nothing new: srun's exit code alone does not tell, for it is the highest of all ranks. Slurm's signal before
+the time limit goes to the ranks themselves; the script waits for them.
 """
 
 from __future__ import annotations
@@ -168,12 +169,19 @@ if [ -e "$stop" ]; then exit 0; fi
 
 # Signals are for the ranks, which save and end; this script waits for them.
 trap : TERM INT HUP USR1 USR2
+began=$(date +%s)
 {_srun(submission, config)} --label "${{recipe[@]}}" run "$run/job.yaml" --out "$run"
 code=$?
+if [ "$code" -eq 0 ]; then exit 0; fi
 
-# 75: stopped before the end, and to be started again. Not RUNNING: it was cancelled, or Slurm starts it again itself.
+# srun's code is the highest of all ranks; which of them was the cause, they have told each other.
+why=$("${{recipe[@]}}" status "$run" --again --since "$began" --code "$code")
+again=$?
+echo "recipe: $why" >&2
+# Not RUNNING: it was cancelled, or Slurm starts it again itself.
 state=$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")
-if [ "$code" -eq 75 ] && [ ! -e "$stop" ] && [ "$state" = RUNNING ]; then
+scontrol update JobId="$SLURM_JOB_ID" Comment="${{why:0:200}}" 2> /dev/null
+if [ "$again" -eq 0 ] && [ ! -e "$stop" ] && [ "$state" = RUNNING ]; then
     step=$(at_step) || exit 2
     if stuck 2 "$step"; then give_up "$step"; exit 1; fi
     scontrol requeue "$SLURM_JOB_ID" && sleep 60  # which ends this script

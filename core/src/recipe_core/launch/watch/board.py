@@ -30,7 +30,8 @@ class Sight:
     record: Record | None = None
     """Its newest record; None where it wrote none."""
     came: bool = False
-    """It has beaten since this rank began to look, or shortly before: its record is of this run, not of an earlier."""
+    """It has beaten since this rank began to look, or shortly before, or in the same start of a batch system: its
+    record is of this run, not of an earlier one."""
     silent: float = 0.0
     """Seconds in which this rank looked and saw no new beat."""
     gone: bool = False
@@ -52,6 +53,7 @@ class Board:
         self._began: float | None = None
         """Time of the first beat, by the clock of the file server, which also dates the other ranks' files."""
         self._looked: float | None = None
+        self._start = start_of(os.environ)
 
     def path(self, rank: int) -> Path:
         """The file of a rank."""
@@ -92,7 +94,8 @@ class Board:
                 continue
             first = sight.record is None
             sight.record, sight.silent = newest, 0.0
-            sight.came = sight.came or not first or (self._began is not None and dated >= self._began)
+            same_start = bool(self._start) and newest.get("start") == self._start
+            sight.came = sight.came or not first or same_start or (self._began is not None and dated >= self._began)
 
     def _read(self, rank: int) -> tuple[Record | None, float]:
         """The record of a rank and the date of its file; None where there is none, or a half-written one."""
@@ -102,6 +105,29 @@ class Board:
             if isinstance(found, dict):
                 return found, dated
         return None, 0.0
+
+
+def start_of(environment: Mapping[str, str]) -> str:
+    """What all ranks of one start have in common, and no other start has; empty where their launcher says nothing."""
+    for names in (
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+    ):
+        if names[0] in environment:
+            return "-".join(environment.get(name, "0") for name in names)
+    return ""
+
+
+def leave_word(logs: Path, rank: int, world_size: int, code: int, message: str) -> None:
+    """Tell the ranks that look for this one that it ends before it could meet them; a full disk does no harm."""
+    text = f"has failed before it met the others: {message}"
+    record = {
+        "rank": rank, "world_size": world_size, "host": socket.gethostname(), "pid": os.getpid(), "beat": 1,
+        "process": f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}", "time": time.time(),
+        "start": start_of(os.environ), "lanes": {}, "ended": {"code": code, "text": text, "message": message},
+    }  # fmt: skip
+    with suppress(OSError):
+        Board(logs, rank, world_size).write(record)
 
 
 def _same(one: Record, other: Record) -> bool:

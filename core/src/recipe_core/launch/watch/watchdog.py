@@ -25,7 +25,7 @@ from recipe_core.errors import HungError, LostRankError, RecipeError
 from recipe_core.launch import failures
 from recipe_core.launch.failures import chain, exit_code, explain, record_failure
 from recipe_core.launch.watch import alert, flight
-from recipe_core.launch.watch.board import Board, Sight
+from recipe_core.launch.watch.board import Board, Sight, start_of
 from recipe_core.launch.watch.heartbeat import LOADER, SAVE, WATCHERS, Activity, beat, stacks
 from recipe_core.launch.watch.pace import Pace
 from recipe_core.launch.watch.verdict import MAIN, Case, Verdict, known
@@ -72,6 +72,7 @@ class Watchdog:
         self._pace = Pace(rank, say) if rank == 0 and self._board else None
         self._grace = min(_GRACE, timeout / 2)
         self._process = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._start = start_of(os.environ)
         self._beats = 0
         self._ages: dict[int, tuple[Activity, float]] = {}
         self._over = 0.0
@@ -242,7 +243,7 @@ class Watchdog:
             "rank": self._rank, "world_size": self._world_size, "host": socket.gethostname(), "pid": os.getpid(),
             "process": self._process, "beat": self._beats, "time": time.time(), "timeout": self._timeout,
             "lanes": lanes, "steps": beat.work.steps, "work_seconds": beat.work.seconds, "pending": under_way,
-            "stacks": stacks(), "ended": self._ended,
+            "stacks": stacks(), "ended": self._ended, "start": self._start,
         }  # fmt: skip
 
     # The end of the thread that trains.
@@ -286,7 +287,7 @@ class Watchdog:
         text = f"has failed: {lines[0]}"
         if isinstance(error, SystemExit):
             text = f"has ended with exit code {code} before the run was over"
-        ended: dict[str, Any] = {"code": code, "text": text}
+        ended: dict[str, Any] = {"code": code, "text": text, "message": lines[0]}
         if verdict is not None:
             ended["verdict"] = {
                 "ranks": verdict.ranks, "lost": verdict.lost, "text": verdict.text, "speaker": verdict.speaker
