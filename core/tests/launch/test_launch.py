@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -395,11 +396,48 @@ with StopFlag() as stop:
     pids = run.ready("0", "1")
     run.process.send_signal(signal.SIGINT)
     run.ready("again-0", "again-1")
-    run.process.send_signal(signal.SIGINT)
+    while run.process.poll() is None:  # one that comes too soon is the first, sent by two
+        run.process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
     code, _, err = run.finish()
     assert code == 130
     assert "second Ctrl-C" in err
     assert not any(alive(pid) for pid in pids)
+
+
+def test_a_ctrl_c_to_every_process_of_a_run_is_one(launch: Callable[..., Launch]) -> None:
+    """As systemd sends it: to the ranks, which get it from their supervisor as well."""
+    body = """
+from recipe_core.launch.stop import REPEATED
+REPEATED[signal.SIGINT] = 1e-9  # no two of them come so soon after one another
+with StopFlag() as stop:
+    ready()
+    until(lambda: stop.signal)
+    ready(f"again-{rank}")
+    until(lambda: signal.SIGUSR2 in stop._came)
+sys.exit(75)
+"""
+    run = launch(body)
+    pids = run.ready("0", "1")
+    run.process.send_signal(signal.SIGINT)
+    run.ready("again-0", "again-1")
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    run.process.send_signal(signal.SIGUSR2)  # which was sent later: the ranks have taken all that came before
+    assert run.finish()[0] == 75
+
+
+def test_what_timeout_sends_to_a_command_and_to_its_group_is_one_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    rank = types.SimpleNamespace(ended=None, send=sent.append, kill=lambda: sent.append(signal.SIGKILL))
+    times = iter((100.0, 100.1, 100.49, 100.5))
+    monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=times.__next__))
+    ours = supervisor._Supervisor(1, tmp_path, 5.0)
+    ours._ranks = [rank]  # type: ignore[list-item]
+    ours._forward(bytes([signal.SIGINT] * 4))
+    assert sent == [signal.SIGINT, signal.SIGKILL]
 
 
 def test_under_nohup_a_hangup_stays_ignored(launch: Callable[..., Launch]) -> None:
@@ -433,7 +471,8 @@ def test_where_the_kernel_does_not_tell_the_rank_looks_itself(
 ) -> None:
     body = """
 import recipe_core.launch.worker
-recipe_core.launch.worker._watch(os.getppid())
+module = recipe_core.launch.worker
+module._watch(os.getppid(), module._end_at_once)
 ready()
 time.sleep(600)
 """
@@ -444,6 +483,32 @@ time.sleep(600)
     run.process.kill()
     run.process.wait()
     wait_for(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_rank_whose_torchrun_is_gone_is_asked_to_stop(tmp_path: Path) -> None:
+    rank = """
+import os, pathlib, sys, time
+from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.worker import die_with_parent
+die_with_parent()
+with StopFlag() as stop:
+    print("ready", flush=True)
+    while stop.signal is None:
+        time.sleep(0.01)
+pathlib.Path(sys.argv[1]).write_text(stop.signal)
+"""
+    agent = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    path = tmp_path / "signal"
+    with subprocess.Popen(
+        [sys.executable, "-c", agent, rank, str(path)], env=os.environ | {"TORCHELASTIC_RUN_ID": "none"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        assert process.stderr.read() == f"recipe: torchrun, process {process.pid}, is gone; its ranks save and stop\n"
+    assert path.read_text() == "SIGUSR1"
 
 
 def test_a_process_without_supervisor_has_nothing_to_die_with(monkeypatch: pytest.MonkeyPatch) -> None:

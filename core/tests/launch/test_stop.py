@@ -197,7 +197,7 @@ sys.exit(7 * bool(stop.signal))
 """
 
 
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.1), (signal.SIGTERM, 1.0)])
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.5), (signal.SIGTERM, 1.0)])
 def test_the_second_one_ends_the_process_at_once(number: signal.Signals, seconds: float) -> None:
     code, errors = program(TWO.format(seconds=seconds, then=f"time.sleep({2 * DEADLINE})"), number, number)
     assert (code, errors) == (
@@ -205,9 +205,15 @@ def test_the_second_one_ends_the_process_at_once(number: signal.Signals, seconds
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("sent", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR1, signal.SIGTERM)])
-def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[int, int]) -> None:
-    assert program(TWO.format(seconds=0.99, then="noted(2)"), *sent) == (7, "")
+@pytest.mark.parametrize(
+    ("sent", "seconds"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), 0.99), ((signal.SIGUSR1, signal.SIGTERM), 9.0),
+        ((signal.SIGINT, signal.SIGINT), 0.49), ((signal.SIGUSR1, signal.SIGUSR1), 9.0),
+    ],
+)  # fmt: skip
+def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[int, int], seconds: float) -> None:
+    assert program(TWO.format(seconds=seconds, then="noted(2)"), *sent) == (7, "")
 
 
 def test_forks_end_by_sigterm_and_tell_their_parent_nothing() -> None:

@@ -23,8 +23,10 @@ from recipe_core.errors import ExitCode
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 """Signals that ask a run to stop."""
-_REPEATED = 1.0
-"""Seconds after which a second SIGTERM is meant as one: a launcher and a batch system may both send the first."""
+REPEATED = {signal.SIGINT: 0.5, signal.SIGTERM: 1.0}
+"""Seconds after which a second one is meant as one: a launcher and a batch system may both send the first, and
+``timeout`` sends it to a command and to its process group."""
+_supervised = False
 _RECORDING = 3.0
 """Seconds that writing down why a process ends at once may take."""
 
@@ -33,9 +35,10 @@ class StopFlag:
     """Within the block, a signal to stop is noted, or with ``at_once`` ends the process with exit code 75.
 
     ``signal`` is the name of the first one that came, or None; the training loop looks at it between steps and micro
-    batches, together with the other ranks. The second Ctrl-C, or SIGTERM after a second or more, ends the process at
-    once, with nothing saved. A signal that the process was told to ignore (nohup) stays ignored, and outside the main
-    thread, where Python takes no handlers, the flag stays None. Leaving the block brings the earlier handlers back.
+    batches, together with the other ranks. A second Ctrl-C, or SIGTERM, after :data:`REPEATED` ends the process at
+    once, with nothing saved; a rank of our supervisor leaves the second Ctrl-C to that. A signal that the process was
+    told to ignore (nohup) stays ignored, and outside the main thread, where Python takes no handlers, the flag stays
+    None. Leaving the block brings the earlier handlers back.
 
     Signals are read by a thread: the main one may be in a call of minutes, such as waiting for other ranks or a
     compilation, in which Python runs no handler.
@@ -125,13 +128,13 @@ class StopFlag:
 
     def _note(self, number: int, name: str, now: float) -> None:
         first = self._came.setdefault(number, now)
-        again = first != now and (number == signal.SIGINT or now - first >= _REPEATED)
+        again = now - first >= REPEATED.get(number, float("inf"))
         self._first = self._first or name
         if self._settled:
             return
         if self._at_once:
             self._end_at_once(name)
-        if again and number in (signal.SIGINT, signal.SIGTERM):
+        if again and not (_supervised and number == signal.SIGINT):
             _end(f"ended at once by the second {name}; nothing more was saved", 128 + number)
 
     def _end_at_once(self, name: str) -> None:
@@ -143,6 +146,15 @@ class StopFlag:
 
 def _left_to_the_thread(number: int, frame: object) -> None:
     """The handler of Python's, which runs in the main thread; see :meth:`StopFlag._listen`."""
+
+
+def leave_second_to_supervisor() -> None:
+    """From now on, no Ctrl-C ends this process at once: our supervisor counts them, and passes the first one on.
+
+    Who sends it to every process of a run (systemd, a terminal) sends it to the ranks, too: they get that one twice.
+    """
+    global _supervised
+    _supervised = True
 
 
 def unblock() -> None:

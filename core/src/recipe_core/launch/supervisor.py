@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.ending import Ending, kind_of, record_ending
 from recipe_core.launch.failures import Failure
-from recipe_core.launch.stop import SIGNALS
+from recipe_core.launch.stop import REPEATED, SIGNALS
 from recipe_core.launch.tee import Output
 from recipe_core.launch.watch.silence import INTERVAL, Silence
 
@@ -40,7 +40,7 @@ def supervise(argv: list[str], processes: int, logs: Path) -> int:
 
     Each rank gets torchrun's variables and has a session of its own, so that a terminal's Ctrl-C
     reaches this process alone. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank, for which they
-    are blocked until it is ready (:func:`recipe_core.launch.stop.unblock`); the second Ctrl-C kills them. When a rank
+    are blocked until it is ready (:func:`recipe_core.launch.stop.unblock`); a second Ctrl-C kills them. When a rank
     fails the others get ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the reason of the one that failed
     first is printed once.
 
@@ -160,7 +160,7 @@ class _Rank:
             self.kill()  # what it left behind; at once, while no other process can have got its number
         return self.ended is not None
 
-    def failure(self, forwarded: list[int]) -> Failure | None:
+    def failure(self, forwarded: Container[int]) -> Failure | None:
         """Why it failed; None when it did not, or only because we stopped it after another one's failure."""
         code = self.process.returncode
         if code == 0:
@@ -209,8 +209,8 @@ class _Supervisor:
         self._grace = grace
         self._ranks: list[_Rank] = []
         self._outputs: list[Output] = []
-        self._received: list[int] = []
-        """The signals that came to us and were passed on."""
+        self._received: dict[int, float] = {}
+        """The signals that came to us and were passed on, with the time of the first."""
         self._killed = False
         """The second Ctrl-C came."""
         self._failed_at: float | None = None
@@ -282,13 +282,16 @@ class _Supervisor:
 
     def _forward(self, numbers: bytes) -> None:
         for number in numbers:
-            if number == signal.SIGINT and number in self._received:
-                self._killed = True
-                self.kill()
-            elif number != signal.SIGCHLD:
-                self._received.append(number)
+            if number == signal.SIGCHLD:
+                continue
+            now = time.monotonic()
+            first = self._received.setdefault(number, now)
+            if number != signal.SIGINT or first == now:
                 for rank in self._ranks:
                     rank.send(number)
+            elif now - first >= REPEATED[signal.SIGINT]:
+                self._killed = True
+                self.kill()
 
     def _press(self) -> float | None:
         """Take the measures that are due against ranks that outlive a failed one; seconds until the next is due."""

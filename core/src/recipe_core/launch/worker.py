@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from recipe_core.errors import LaunchError
 from recipe_core.launch.failures import exit_code, record_failure
-from recipe_core.launch.stop import unblock
+from recipe_core.launch.stop import leave_second_to_supervisor, unblock
 from recipe_core.launch.supervisor import STORE, SUPERVISOR, TERMINAL, supervise
 from recipe_core.launch.tee import keep
 
@@ -179,13 +180,17 @@ def die_with_parent() -> None:
     """End this rank when the supervisor that started it ends, however that ends; nothing where there is none.
 
     Call it first, before slow imports, and from the main thread. A supervisor that is killed cannot stop its ranks,
-    and orphans would keep the devices.
+    and orphans would keep the devices. A rank of torchrun is asked to stop, as by SIGUSR1: its node may be given to
+    others any time, but it can still save.
     """
     unblock()
     # Taken out, so that a program that this rank starts does not believe to be a rank.
     supervisor = int(os.environ.pop(SUPERVISOR, "0"))
     if not supervisor:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            _watch(os.getppid(), _stop_without_torchrun)
         return
+    leave_second_to_supervisor()
     if sys.platform == "linux":
         import ctypes
         import signal
@@ -193,19 +198,31 @@ def die_with_parent() -> None:
         pr_set_pdeathsig = 1  # linux/prctl.h
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
     else:
-        _watch(supervisor)
+        _watch(supervisor, _end_at_once)
     if os.getppid() != supervisor:  # it was gone before the kernel knew of our wish
         os._exit(1)
 
 
-def _watch(supervisor: int) -> None:
-    """Look every second whether the supervisor lives, where the kernel does not tell."""
+def _watch(parent: int, without: Callable[[int], None]) -> None:
+    """Look every second whether the parent lives, where the kernel does not tell; then call ``without(parent)``."""
     import threading
     import time
 
     def look() -> None:
-        while os.getppid() == supervisor:
+        while os.getppid() == parent:
             time.sleep(1)
-        os._exit(1)
+        without(parent)
 
-    threading.Thread(target=look, name="supervisor-watch", daemon=True).start()
+    threading.Thread(target=look, name="parent-watch", daemon=True).start()
+
+
+def _end_at_once(_: int) -> None:
+    os._exit(1)
+
+
+def _stop_without_torchrun(agent: int) -> None:
+    import signal
+
+    with suppress(OSError):
+        os.write(2, f"recipe: torchrun, process {agent}, is gone; its ranks save and stop\n".encode())
+    os.kill(os.getpid(), signal.SIGUSR1)  # which, unlike SIGTERM, is never taken for a second one
