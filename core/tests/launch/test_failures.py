@@ -34,6 +34,7 @@ from recipe_core.launch.failures import exit_code, explain, read_failure, record
         ("[unbound_buffer.cc:78] Timed out waiting 20000ms for recv", "did not take part", LostRankError),
         ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms", "rank 1, 3 did not", LostRankError),
         ("NCCL error: remote process exited or there was a network error", "lost contact", LostRankError),
+        ("Failed to recv, got 0 bytes. Connection was likely closed.", "lost contact", LostRankError),
         ("wait timeout after 600000ms, keys: /default_pg/0/1", "did not take part", LostRankError),
         ("The client socket has failed to connect to any network address of (a, 7)", "cannot reach", LaunchError),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -108,7 +109,10 @@ def test_stacks_name_the_threads() -> None:
 
 
 def entry(rank: int, beat: int, process: str = "a", **more: Any) -> dict[str, Any]:
-    return {"rank": rank, "process": process, "beat": beat, "host": "elsewhere", "pid": 1, **more}
+    return {
+        "rank": rank, "world_size": 3, "process": process, "beat": beat, "host": "elsewhere", "pid": 1, "time": 1.0,
+        "timeout": 9.0, "lanes": {}, "steps": 0, "work_seconds": 0.0, "ended": None, **more,
+    }  # fmt: skip
 
 
 def test_silence_is_what_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +147,23 @@ def test_a_record_of_an_earlier_run_is_none_of_this_one(tmp_path: Path) -> None:
     assert here.sights[1].record == entry(1, 1, process="b")
 
 
+@pytest.mark.parametrize(
+    ("start", "beats", "came"), [("one", 1, True), ("one", 2, False), ("another", 1, False), ("", 1, False)]
+)
+def test_the_word_of_a_rank_that_ended_before_this_one_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, beats: int, came: bool
+) -> None:
+    """Known by its start: what ranks of a start before it left behind may be as old."""
+    monkeypatch.setattr(board, "start_of", lambda environment: "one")
+    there = Board(tmp_path, 1, 2)
+    there.write(entry(1, beats, ended={"code": 2}) | {"start": start})
+    os.utime(there.path(1), (1, 1))
+    here = Board(tmp_path, 0, 2)
+    here.write(entry(0, 1))
+    here.look(most=1.0)
+    assert here.sights[1].came == came
+
+
 def test_a_record_that_is_replaced_while_it_is_read_keeps_its_own_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +182,7 @@ def test_a_record_that_is_replaced_while_it_is_read_keeps_its_own_date(
 
     monkeypatch.setattr(board, "parse_json", read_slowly)
     here.look(most=1.0)
-    assert "ended" in (here.sights[1].record or {})
+    assert (here.sights[1].record or {})["ended"] == {"code": 75}
     assert not here.sights[1].came
     monkeypatch.undo()
     here.look(most=1.0)
@@ -169,16 +190,17 @@ def test_a_record_that_is_replaced_while_it_is_read_keeps_its_own_date(
     assert here.sights[1].record == entry(1, 1, process="b")
 
 
-def test_a_half_written_record_is_no_beat(tmp_path: Path) -> None:
+def test_a_half_written_or_foreign_record_is_no_beat(tmp_path: Path) -> None:
     here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
     there.write(entry(1, 1, stacks="long " * 100))
     here.look(most=1.0)
     there.write(entry(1, 2))  # shorter: nothing is left of the longer one
     here.look(most=1.0)
     assert here.sights[1].record == entry(1, 2)
-    there.path(1).write_text('{"rank": 1, "pro')
-    here.look(most=1.0)
-    assert here.sights[1].record == entry(1, 2)
+    for text in ('{"rank": 1, "pro', json.dumps({**entry(1, 3), "steps": None}), '{"rank": 1}', "[]"):
+        there.path(1).write_text(text)
+        here.look(most=1.0)
+        assert here.sights[1].record == entry(1, 2)
 
 
 def test_a_process_of_this_host_that_is_gone(tmp_path: Path) -> None:

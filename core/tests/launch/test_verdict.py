@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 from recipe_core.launch.watch.board import Sight
-from recipe_core.launch.watch.verdict import Case, Verdict
+from recipe_core.launch.watch.verdict import Case, Verdict, contradiction
 
 
 def record(rank: int, name: str, *, waits: bool = False, seconds: float = 10.0, **more: Any) -> dict[str, Any]:
     lane = {"name": name, "waits": waits, "step": 5, "micro": None, "within": "", "seconds": seconds}
-    return {"rank": rank, "host": f"host-{rank // 2}", "lanes": {"main": lane}, "stacks": {}, "pending": [], **more}
+    return {
+        "rank": rank,
+        "host": f"host-{rank // 2}",
+        "lanes": {"main": lane},
+        "stacks": {},
+        "pending": [],
+        "ended": None,
+        **more,
+    }
 
 
 def sight(rank: int, name: str, **options: Any) -> Sight:
@@ -138,3 +146,25 @@ def test_many_ranks_are_counted() -> None:
     assert len(found.ranks) == 100
     assert "and 92 more ranks" in found.text
     assert len(found.text.splitlines()) == 11
+
+
+def test_ranks_that_were_told_different_numbers_of_ranks() -> None:
+    mine = record(0, "start", world_size=4)
+    fellow, other = sight(1, "start", world_size=4), sight(3, "start", world_size=2)
+    assert contradiction(mine, {0: Sight(), 1: fellow, 2: Sight()}) is None
+    assert contradiction(mine, {0: Sight(), 1: fellow, 2: Sight(), 3: other}) == (
+        "the ranks do not agree, and nothing was computed:\n"
+        "  - number of ranks (WORLD_SIZE): 4 on rank 0 (host-0), 2 on rank 3 (host-1)\n"
+        "Start all of them with the same number"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Sight(record(1, "start", world_size=2), came=False),
+        sight(1, "start", world_size=2, ended={"code": 75, "text": "is gone"}),
+    ],
+)
+def test_what_an_earlier_start_left_behind_contradicts_nobody(other: Sight) -> None:
+    assert contradiction(record(0, "start", world_size=4), {0: Sight(), 1: other}) is None

@@ -237,6 +237,32 @@ def test_a_mistake_on_one_host_ends_the_other_long_before_the_timeout(tmp_path: 
 
 @pytest.mark.slow
 @on_two_hosts
+@pytest.mark.parametrize("more", [0, 1])
+def test_hosts_that_were_told_different_numbers_of_ranks(tmp_path: Path, more: int) -> None:
+    with two_hosts() as hosts:
+        (tmp_path / "injected").write_text(str(time.time()))
+        words = [*line("none", 0, 0), "train.timeout=600"]
+        processes = [
+            hosts.rank(number, words, tmp_path, **{"WORLD_SIZE": "4"} if number == more else {}) for number in (0, 1)
+        ]
+        codes = [process.wait(300) for process in processes]
+    told = {more: 4, 1 - more: 2}
+    texts = [(tmp_path / f"rank-{number}.txt").read_text() for number in (0, 1)]
+    named = [f"{told[number]} on rank {number} ({('first', 'second')[number]})" for number in (0, 1)]
+    found = [number for number in (0, 1) if "number of ranks (WORLD_SIZE): " in texts[number]]
+    assert found  # the other may have read of its end before it saw it itself
+    for number in found:
+        assert f"number of ranks (WORLD_SIZE): {named[number]}, {named[1 - number]}" in texts[number]
+        assert codes[number] == ExitCode.MISTAKE
+    for number in {0, 1} - set(found):
+        assert f"rank {1 - number} of {told[number]} (host " in texts[number]
+        assert "has failed: the ranks do not agree" in texts[number]
+        assert codes[number] == ExitCode.STOPPED
+    assert ending(tmp_path, 0.0)[0] == "mistake"
+
+
+@pytest.mark.slow
+@on_two_hosts
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_host_that_is_lost(tmp_path: Path, launcher: str, lost: int) -> None:

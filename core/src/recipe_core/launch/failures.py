@@ -51,7 +51,8 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
     (r"Ranks ([\d, ]+) failed to pass monitoredBarrier", LostRankError, "rank {0} " + _LATE),
     (r"failed to pass monitoredBarrier", LostRankError, "another rank " + _LATE),
     (
-        r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process exited",
+        r"Connection closed by peer|Connection reset by peer|Connection was likely closed|Broken pipe|"
+        r"remote process exited",
         LostRankError,
         "lost contact with another rank: it ended or its machine cannot be reached; its own log says why",
     ),

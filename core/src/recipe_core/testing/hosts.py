@@ -139,7 +139,7 @@ class Hosts:
             "RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
             "MASTER_ADDR": self.first.address, "MASTER_PORT": str(PORT),
         }  # fmt: skip
-        return host.start(words, logs / f"rank-{number}.txt", **variables, **environment)
+        return host.start(words, logs / f"rank-{number}.txt", **{**variables, **environment})
 
     def torchrun(
         self, words: Sequence[str], logs: Path, *options: str, processes: int = 1, **environment: str

@@ -21,6 +21,12 @@ from recipe_core.files.documents import parse_json
 
 Record = Mapping[str, Any]
 """Layout of the record that a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "rank": (int,), "world_size": (int,), "host": (str,), "pid": (int,), "process": (str,), "beat": (int,),
+    "time": (int, float), "timeout": (int, float), "lanes": (dict,), "steps": (int,), "work_seconds": (int, float),
+    "ended": (dict, type(None)),
+}  # fmt: skip
+"""What readers rely on."""
 
 
 @dataclass
@@ -30,8 +36,8 @@ class Sight:
     record: Record | None = None
     """Its newest record; None where it wrote none."""
     came: bool = False
-    """It has beaten since this rank began to look, or shortly before, or in the same start of a batch system: its
-    record is of this run, not of an earlier one."""
+    """It has beaten since this rank began to look, or shortly before, or left a word in the same start of a launcher:
+    its record is of this run, not of an earlier one."""
     silent: float = 0.0
     """Seconds in which this rank looked and saw no new beat."""
     gone: bool = False
@@ -94,15 +100,19 @@ class Board:
                 continue
             first = sight.record is None
             sight.record, sight.silent = newest, 0.0
-            same_start = bool(self._start) and newest.get("start") == self._start
-            sight.came = sight.came or not first or same_start or (self._began is not None and dated >= self._began)
+            dated_since = self._began is not None and dated >= self._began
+            sight.came = sight.came or not first or dated_since or self._left_word(newest)
+
+    def _left_word(self, record: Record) -> bool:
+        """True if a rank of this very start had ended before it could beat, perhaps before this one began to look."""
+        return bool(self._start and record["ended"]) and (record.get("start"), record["beat"]) == (self._start, 1)
 
     def _read(self, rank: int) -> tuple[Record | None, float]:
-        """The record of a rank and the date of its file; None where there is none, or a half-written one."""
+        """The record of a rank and the date of its file; None where there is none, or a half-written or foreign one."""
         with suppress(OSError, ValueError), self.path(rank).open("rb") as file:
             dated = os.fstat(file.fileno()).st_mtime  # first: a write after it must not date the record before it
             found = parse_json(file.read())
-            if isinstance(found, dict):
+            if isinstance(found, dict) and all(isinstance(found.get(k), kinds) for k, kinds in _FIELDS.items()):
                 return found, dated
         return None, 0.0
 
@@ -110,7 +120,7 @@ class Board:
 def start_of(environment: Mapping[str, str]) -> str:
     """What all ranks of one start have in common, and no other start has; empty where their launcher says nothing."""
     for names in (
-        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE"),
         ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
     ):
         if names[0] in environment:
@@ -124,7 +134,8 @@ def leave_word(logs: Path, rank: int, world_size: int, code: int, message: str) 
     record = {
         "rank": rank, "world_size": world_size, "host": socket.gethostname(), "pid": os.getpid(), "beat": 1,
         "process": f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}", "time": time.time(),
-        "start": start_of(os.environ), "lanes": {}, "ended": {"code": code, "text": text, "message": message},
+        "timeout": 0.0, "start": start_of(os.environ), "lanes": {}, "steps": 0, "work_seconds": 0.0,
+        "ended": {"code": code, "text": text, "message": message},
     }  # fmt: skip
     with suppress(OSError):
         Board(logs, rank, world_size).write(record)

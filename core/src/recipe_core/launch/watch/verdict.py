@@ -146,6 +146,22 @@ class Case:
         return min([rank for rank in living if rank not in culprits] or living)
 
 
+def contradiction(mine: Record, others: Mapping[int, Sight]) -> str | None:
+    """The message where a rank that lives was told another number of ranks than this one: they can never meet."""
+    records = [sight.record for sight in others.values() if sight.came and sight.record is not None]
+    told = [mine, *(record for record in records if not record["ended"])]
+    first: dict[Any, Record] = {}
+    for one in told:
+        first.setdefault(one["world_size"], one)
+    if len(first) == 1:
+        return None
+    lines = [f"{number} on rank {one['rank']} ({one['host']})" for number, one in first.items()]
+    return (
+        f"the ranks do not agree, and nothing was computed:\n  - number of ranks (WORLD_SIZE): {', '.join(lines)}\n"
+        "Start all of them with the same number"
+    )
+
+
 def known(others: Mapping[int, Sight]) -> Verdict | None:
     """The verdict of a rank that has found one and ended: it saw more than can be seen now."""
     for sight in others.values():

@@ -21,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from recipe_core.errors import HungError, LostRankError, RecipeError
+from recipe_core.errors import ConfigError, HungError, LostRankError, RecipeError
 from recipe_core.launch import failures
 from recipe_core.launch.failures import chain, exit_code, explain, record_failure
 from recipe_core.launch.watch import alert, flight
 from recipe_core.launch.watch.board import Board, Sight, start_of
 from recipe_core.launch.watch.heartbeat import LOADER, SAVE, WATCHERS, Activity, beat, stacks
 from recipe_core.launch.watch.pace import Pace
-from recipe_core.launch.watch.verdict import MAIN, Case, Verdict, known
+from recipe_core.launch.watch.verdict import MAIN, Case, Verdict, contradiction, known
 
 _LIMITED = (LOADER,)
 """Activities that may not take longer than ``train.timeout`` either, though no other rank waits for them."""
@@ -115,12 +115,16 @@ class Watchdog:
             now = time.monotonic()
             passed, last = min(now - last, 2 * self._interval), now  # a process that was stopped saw nothing
             stuck, verdict = self._stuck(passed), self._verdict_of_another(passed)
+            contrary = contradiction(self._mine(), self._board.sights) if self._board else None
             if self._stop.is_set():
                 return
-            if verdict is not None:
-                self._end(verdict)
+            if contrary is not None:
+                self._end(ConfigError(contrary))
+            elif verdict is not None:
+                self._end(_error(verdict), verdict)
             elif stuck is not None:
-                self._end(self._judge(stuck))
+                verdict = self._judge(stuck)
+                self._end(_error(verdict), verdict)
 
     def _stuck(self, passed: float) -> str | None:
         """The lane that has come to its limit; ages grow by what this thread saw pass."""
@@ -172,12 +176,11 @@ class Watchdog:
             self._wake.set()
             self._written.wait(_PATIENCE)
 
-    def _end(self, verdict: Verdict) -> None:
+    def _end(self, error: RecipeError, verdict: Verdict | None = None) -> None:
         """Tell why, and end this process, whatever its other threads are in."""
-        error = _error(verdict)
         self._ended = self._ending(error, verdict)
         self._write_soon()
-        complaint = self._alarm(verdict)
+        complaint = self._alarm(verdict) if verdict is not None else None
         telling = threading.Thread(target=self._tell, args=(error, complaint), name=f"{WATCHERS}-tell", daemon=True)
         telling.start()
         telling.join(_PATIENCE)  # a log on a disk that hangs
@@ -239,12 +242,14 @@ class Watchdog:
             under_way = flight.pending()
             if MAIN in lanes:
                 lanes[MAIN]["waits"] |= _waited(beat.main, under_way) > 0
-        return {
-            "rank": self._rank, "world_size": self._world_size, "host": socket.gethostname(), "pid": os.getpid(),
-            "process": self._process, "beat": self._beats, "time": time.time(), "timeout": self._timeout,
-            "lanes": lanes, "steps": beat.work.steps, "work_seconds": beat.work.seconds, "pending": under_way,
-            "stacks": stacks(), "ended": self._ended, "start": self._start,
+        return self._mine() | {
+            "pid": os.getpid(), "process": self._process, "start": self._start, "beat": self._beats,
+            "time": time.time(), "timeout": self._timeout, "lanes": lanes, "steps": beat.work.steps,
+            "work_seconds": beat.work.seconds, "pending": under_way, "stacks": stacks(), "ended": self._ended,
         }  # fmt: skip
+
+    def _mine(self) -> dict[str, Any]:
+        return {"rank": self._rank, "world_size": self._world_size, "host": socket.gethostname()}
 
     # The end of the thread that trains.
 
