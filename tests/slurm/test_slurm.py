@@ -131,7 +131,23 @@ def test_a_rank_that_is_killed_has_the_job_started_again(here: Cluster) -> None:
     pid = int(json.loads(Path("rank-killed/logs/rank-1.beat.json").read_text())["pid"])
     os.kill(pid, signal.SIGKILL)
     finished(here, "rank-killed", job, restarts=1)
-    assert re.search(r"recipe: lost: rank 1 on (\S+): rank 1 of 2 \(host \1\) is gone", log("rank-killed"))
+    script = Path(f"rank-killed/logs/slurm-{job}.log").read_text()
+    assert re.search(r"recipe: lost: rank 1 on (n[12]): rank 1 of 2 \(host \1\) ", script)
+    assert "rank 1 on n" in here.run("scontrol", "show", "job", job)  # the comment
+
+
+def test_a_job_is_started_again_without_the_node_of_the_rank_that_failed(here: Cluster) -> None:
+    site = here.folder / "exclude.yaml"
+    site.write_text(f"{SITE}slurm: {{exclude_failing: true}}\n")
+    words = ("--nodes", "1", "--processes-per-node", "2", "--time", "20m", "--site", str(site), "--out", "moved")
+    job = here.recipe("submit", "slow", "data.seconds=0.8", *words).split()[1].rstrip(":")
+    underway(here, "moved")
+    record = json.loads(Path("moved/logs/rank-1.beat.json").read_text())
+    os.kill(int(record["pid"]), signal.SIGKILL)
+    finished(here, "moved", job, restarts=1)
+    script = Path(f"moved/logs/slurm-{job}.log").read_text()
+    assert f"recipe: starts again without node {record['host']}\n" in script
+    assert json.loads(Path("moved/logs/rank-1.beat.json").read_text())["host"] != record["host"]
 
 
 def test_a_bug_on_one_rank_does_not_have_the_job_started_again(here: Cluster) -> None:

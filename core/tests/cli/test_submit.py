@@ -339,6 +339,35 @@ def test_the_script_outlives_the_signals_that_stop_the_ranks(batch: Batch) -> No
     assert batch.start(f"kill -TERM $PPID; kill -USR1 $PPID; sleep 0.3; {step}; exit 75") == (-9, True)
 
 
+@pytest.mark.parametrize(
+    ("why", "before", "excluded"),
+    [
+        ("lost: rank 1 on n2: is gone (in 'loader')", "", "n2"),
+        ("hung: rank 12 on n2.site: x", "n[5-6]", "n[5-6],n2.site"),
+        ("stopped: rank 1 on n2: x", "", None),
+        ("lost: the network is cut: rank 1 on n2: x", "", None),
+    ],
+)
+def test_a_job_is_started_again_without_the_node_that_failed(
+    typed: Typed, batch: Batch, program: Callable[[Path, str, str], None], why: str, before: str, excluded: str | None
+) -> None:
+    folder = batch.folder
+    bin_ = folder / "bin"
+    site = folder / "site.yaml"
+    site.write_text(f"program: {bin_}/recipe\nslurm: {{exclude_failing: true}}\n")
+    words = ("--print", "--out", str(folder / "run"), "--site", str(site))
+    batch.text = typed("submit", *WORDS, "--time", "1h", *words)[1]
+    status = f'if [ "$3" = --again ]; then echo "{why}"; else cat {folder}/step; fi'
+    program(bin_, "recipe", f'if [ "$1" = status ]; then {status}; else exit 137; fi')
+    program(bin_, "squeue", f'if [ "$2" = --format=%x ]; then echo "{before}"; else echo RUNNING; fi')
+    program(bin_, "scontrol", f'echo "$@" >> {folder}/requeued')
+    program(bin_, "sleep", "exit 0")
+    assert batch.start("", 1) == (137, True)
+    assert (folder / "requeued").read_text().splitlines() == [
+        f"update JobId=7 Comment={why}", "requeue 7", *[f"update JobId=7 ExcNodeList={excluded}"] * bool(excluded)
+    ]  # fmt: skip
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_ranks_of_a_script_get_its_variables_and_keep_their_own(typed: Typed, batch: Batch, tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(

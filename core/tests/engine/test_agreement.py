@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pytest
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import agree, on_each_rank, on_rank_0, together
 from recipe_core.errors import ConfigError, DataError, DiskError, RecipeError
+from recipe_core.launch.host import host
 from recipe_core.launch.identity import differences, identity
 from recipe_core.settings.job import resolve
 from recipe_core.testing import toy
@@ -113,7 +113,7 @@ def test_ranks_that_agree_leave_nothing_behind(tmp_path: Path, monkeypatch: pyte
 def test_what_differs_is_named_on_all_ranks(tmp_path: Path) -> None:
     other = {"settings": {"train.lr": "0.1", "train.steps": "6"}, "versions": {}}
     found = agreed([SAME, other], [tmp_path / "run"] * 2)
-    name = platform.node()
+    name = host()
     for error in found:
         assert type(error) is ConfigError
         assert str(error).splitlines() == [
@@ -135,7 +135,7 @@ def test_a_folder_that_only_rank_0_sees(tmp_path: Path, monkeypatch: pytest.Monk
 def test_clocks_that_are_apart_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = iter([1000.0, 1093.0])
     monkeypatch.setattr(agreement, "_now", lambda: next(clocks))
-    name = platform.node()
+    name = host()
     line = f"the clocks of {name} and {name} are 93 seconds apart; times in their logs cannot be compared"
     assert agreed([SAME, SAME], [tmp_path / "run"] * 2) == [[line], [line]]
 

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar, cast
 
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import aside, disk_error, is_full
-from recipe_core.launch.identity import Identity, differences, digest, host
+from recipe_core.launch.host import host
+from recipe_core.launch.identity import Identity, differences, digest
 
 T = TypeVar("T")
 LIBRARIES = ("torch", "numpy", "torch-xla", "transformers", "tokenizers", "accelerate", "recipe-index")

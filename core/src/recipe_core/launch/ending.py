@@ -62,8 +62,9 @@ class Ending:
     def line(self) -> str:
         """All of it in one line."""
         where = "" if self.rank is None else f"rank {self.rank}{f' on {self.host}' if self.host else ''}: "
+        first = self.message.partition("\n")[0]
         at = f" (in {self.activity!r}{f' of step {self.step}' if self.step else ''})" if self.activity else ""
-        return f"{self.kind}: {where}{self.message.partition(chr(10))[0]}{at}"
+        return f"{self.kind}: {where}{first}{'' if repr(self.activity) in first else at}"
 
 
 def kind_of(exit_code: int) -> Kind:

@@ -9,7 +9,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,11 +50,6 @@ def identity(job: Job, world_size: int, libraries: Sequence[str], variables: re.
 def digest(facts: Mapping[str, str]) -> str:
     """A hash of the facts of a section."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def host() -> str:
-    """The name of this machine."""
-    return platform.node() or "unknown host"
 
 
 def differences(facts: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from recipe_core.errors import ExitCode
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 """Signals that ask a run to stop."""
-REPEATED = {signal.SIGINT: 0.5, signal.SIGTERM: 1.0}
+REPEATED: dict[int, float] = {signal.SIGINT: 0.5, signal.SIGTERM: 1.0}
 """Seconds after which a second one is meant as one: a launcher and a batch system may both send the first, and
 ``timeout`` sends it to a command and to its process group."""
 _supervised = False

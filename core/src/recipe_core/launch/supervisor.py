@@ -21,6 +21,7 @@ from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.ending import Ending, kind_of, record_ending
 from recipe_core.launch.failures import Failure
+from recipe_core.launch.host import host
 from recipe_core.launch.stop import REPEATED, SIGNALS
 from recipe_core.launch.tee import Output
 from recipe_core.launch.watch.silence import INTERVAL, Silence
@@ -375,7 +376,7 @@ class _Supervisor:
                 exit_code=failure.exit_code,
                 message=failure.message,
                 rank=cause,
-                host=socket.gethostname() if cause is not None else "",
+                host=host() if cause is not None else "",
                 time=max(failure.time, time.time()),
             ),
         )

@@ -45,6 +45,8 @@ class Slurm:
     """Main memory of a node to ask for."""
     exclusive: bool = False
     """Share the nodes with no other job."""
+    exclude_failing: bool = False
+    """Start a job again without the node of the rank that was lost, killed or hung; the run's log names it."""
     options: tuple[str, ...] = ()
     """Further options of sbatch, each as one word: ``--reservation=march``."""
 
@@ -184,9 +186,25 @@ scontrol update JobId="$SLURM_JOB_ID" Comment="${{why:0:200}}" 2> /dev/null
 if [ "$again" -eq 0 ] && [ ! -e "$stop" ] && [ "$state" = RUNNING ]; then
     step=$(at_step) || exit 2
     if stuck 2 "$step"; then give_up "$step"; exit 1; fi
-    scontrol requeue "$SLURM_JOB_ID" && sleep 60  # which ends this script
+    {_again(config)}
 fi
 exit "$code\""""
+
+
+def _again(config: Slurm) -> str:
+    """The lines that have the job started again, which ends the script."""
+    if not config.exclude_failing:
+        return 'scontrol requeue "$SLURM_JOB_ID" && sleep 60  # which ends this script'
+    return """\
+scontrol requeue "$SLURM_JOB_ID" || exit "$code"
+    cause='^(lost|killed|hung): rank [0-9]+ on ([^:]+): '
+    if [[ $why =~ $cause ]]; then  # it waits now, and may still be told to shun a node
+        node=${BASH_REMATCH[2]}
+        shunned=$(squeue --noheader --format=%x --jobs="$SLURM_JOB_ID")
+        scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="${shunned:+$shunned,}$node" &&
+            echo "recipe: starts again without node $node" >&2
+    fi
+    sleep 60  # until Slurm ends this script"""
 
 
 def _for_sbatch(option: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.files.documents import parse_json
+from recipe_core.launch.host import host
 
 Record = Mapping[str, Any]
 """Layout of the record that a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
@@ -132,8 +132,8 @@ def leave_word(logs: Path, rank: int, world_size: int, code: int, message: str) 
     """Tell the ranks that look for this one that it ends before it could meet them; a full disk does no harm."""
     text = f"has failed before it met the others: {message}"
     record = {
-        "rank": rank, "world_size": world_size, "host": socket.gethostname(), "pid": os.getpid(), "beat": 1,
-        "process": f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}", "time": time.time(),
+        "rank": rank, "world_size": world_size, "host": host(), "pid": os.getpid(), "beat": 1,
+        "process": f"{host()}-{os.getpid()}-{time.time_ns()}", "time": time.time(),
         "timeout": 0.0, "start": start_of(os.environ), "lanes": {}, "steps": 0, "work_seconds": 0.0,
         "ended": {"code": code, "text": text, "message": message},
     }  # fmt: skip
@@ -147,7 +147,7 @@ def _same(one: Record, other: Record) -> bool:
 
 def _is_gone(record: Record) -> bool:
     """True if the process ran here and has ended; one that only waits for its parent still counts as there."""
-    if os.name != "posix" or record.get("host") != socket.gethostname():  # Windows has no signal 0
+    if os.name != "posix" or record.get("host") != host():  # Windows has no signal 0
         return False
     try:
         os.kill(int(record["pid"]), 0)

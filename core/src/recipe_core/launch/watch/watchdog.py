@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any
 from recipe_core.errors import ConfigError, HungError, LostRankError, RecipeError
 from recipe_core.launch import failures
 from recipe_core.launch.failures import chain, exit_code, explain, record_failure
+from recipe_core.launch.host import host
 from recipe_core.launch.watch import alert, flight
 from recipe_core.launch.watch.board import Board, Sight, start_of
 from recipe_core.launch.watch.heartbeat import LOADER, SAVE, WATCHERS, Activity, beat, stacks
@@ -71,7 +71,7 @@ class Watchdog:
         self._quiet = max(3.0, 4 * self._interval)
         self._pace = Pace(rank, say) if rank == 0 and self._board else None
         self._grace = min(_GRACE, timeout / 2)
-        self._process = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._process = f"{host()}-{os.getpid()}-{time.time_ns()}"
         self._start = start_of(os.environ)
         self._beats = 0
         self._ages: dict[int, tuple[Activity, float]] = {}
@@ -249,7 +249,7 @@ class Watchdog:
         }  # fmt: skip
 
     def _mine(self) -> dict[str, Any]:
-        return {"rank": self._rank, "world_size": self._world_size, "host": socket.gethostname()}
+        return {"rank": self._rank, "world_size": self._world_size, "host": host()}
 
     # The end of the thread that trains.
 
