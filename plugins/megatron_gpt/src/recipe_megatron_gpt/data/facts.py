@@ -18,9 +18,10 @@ def facts(config: GptIndexed) -> DataFacts:
     for source in parse(config.files):
         try:
             header = read_header(source.prefix)
-            samples += _train_samples(header, config)
-            valid = split_ranges(header.sequences, config.split)["valid"]
-            valid_samples += samples_of(header.tokens(valid), config.sequence)
+            parts = split_ranges(header.sequences, config.split)
+            train, valid = header.tokens(parts["train"], parts["valid"])
+            samples += _train_samples(header, len(parts["train"]), train, config.sequence)
+            valid_samples += samples_of(valid, config.sequence)
         except DataError as error:
             problems.append(str(error))
     vocabulary = None if config.files else config.vocabulary
@@ -39,13 +40,11 @@ def facts(config: GptIndexed) -> DataFacts:
     )
 
 
-def _train_samples(header: Header, config: GptIndexed) -> int:
+def _train_samples(header: Header, sequences: int, tokens: int, length: int) -> int:
     """Samples of one epoch over the training part of one file; at least 1, for a shorter part is repeated."""
-    part = split_ranges(header.sequences, config.split)["train"]
-    tokens = header.tokens(part)
     if tokens < 1:
         raise DataError(
-            f"{bin_path(header.prefix)}: the split 'train' gets {len(part)} of its {header.sequences} sequences and "
+            f"{bin_path(header.prefix)}: the split 'train' gets {sequences} of its {header.sequences} sequences and "
             "no token; give it a larger share in data.split, or more data"
         )
-    return max(1, samples_of(tokens, config.sequence))
+    return max(1, samples_of(tokens, length))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import shlex
 import struct
 from dataclasses import dataclass
+from errno import ELOOP, ENOENT, ENOTDIR
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from stat import S_ISREG
 
 from recipe_core import DataError
 
@@ -42,14 +44,15 @@ class Header:
         """Bytes of one token."""
         return WIDTHS[self.dtype]
 
-    def tokens(self, part: range) -> int:
-        """Tokens in the sequences of ``part``, without reading their sizes: the sequences lie one behind the other."""
-        if not part:
-            return 0
-        with idx_path(self.prefix).open("rb") as file:
-            return (self._start(part.stop, file) - self._start(part.start, file)) // self.width
+    def tokens(self, *parts: range) -> list[int]:
+        """Tokens in the sequences of each part, without reading their sizes: the sequences lie one behind the other."""
+        with idx_path(self.prefix).open("rb", buffering=0) as file:
+            return [
+                (self._start(part.stop, file) - self._start(part.start, file)) // self.width if part else 0
+                for part in parts
+            ]
 
-    def _start(self, sequence: int, idx: BinaryIO) -> int:
+    def _start(self, sequence: int, idx: FileIO) -> int:
         """Byte of the .bin file at which ``sequence`` starts; the number after the last gives the end of the file."""
         if sequence == self.sequences:
             return self.bin_bytes
@@ -76,7 +79,7 @@ def read_header(prefix: Path) -> Header:
     idx, data = idx_path(prefix), bin_path(prefix)
     try:
         idx_bytes, bin_bytes = _length(idx, data), _length(data, idx)
-        with idx.open("rb") as file:
+        with idx.open("rb", buffering=0) as file:
             head = file.read(LAYOUT.size)
     except PermissionError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror}); ask its owner for that right") from error
@@ -105,8 +108,14 @@ def read_header(prefix: Path) -> Header:
 
 
 def _length(path: Path, other: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
+    try:
+        found = path.stat()
+    except OSError as error:
+        if error.errno not in (ENOENT, ENOTDIR, ELOOP):
+            raise
+    else:
+        if S_ISREG(found.st_mode):
+            return found.st_size
     if other.is_file():
         raise DataError(f"{path}: not found, though {other.name} is there; the two files belong together, {_AGAIN}")
     prefix = path.with_suffix("")

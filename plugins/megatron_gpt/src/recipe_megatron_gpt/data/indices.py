@@ -107,7 +107,7 @@ def _lengths(config: GptIndexed, source: TokenFiles, split: str) -> tuple[int, i
     except DataError:  # which the facts tell
         return 0, 0
     part = split_ranges(header.sequences, config.split)[split]
-    return len(part), header.tokens(part)
+    return len(part), header.tokens(part)[0]
 
 
 def _window(config: GptIndexed, share: _Share, split: str) -> tuple[WindowSize, int]:
