@@ -22,6 +22,7 @@ from recipe_core.data.prepare import (
     read_manifest,
     sha256,
 )
+from recipe_core.data.prepare.manifest import NAME, manifest_text
 from recipe_core.errors import ConfigError, DataError, DiskError
 
 SETTINGS = {"inputs": ["a.txt"], "vocabulary": 300}
@@ -226,3 +227,10 @@ def test_facts_and_hashes_of_inputs(tmp_path: Path) -> None:
     assert sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     with pytest.raises(DataError, match=r"b: cannot be read \(No such file"):
         sha256(tmp_path / "b")
+
+
+def test_names_of_inputs_that_are_no_text_in_this_locale(tmp_path: Path) -> None:
+    """``LC_ALL=C`` with an umlaut in a name, which Python gives as halves of surrogate pairs; or no text anywhere."""
+    names = ["\udcc3\udca4.txt", "\udcff.txt"]
+    (tmp_path / NAME).write_text(manifest_text({"inputs": names}), encoding="utf-8")
+    assert read_manifest(tmp_path)["inputs"] == ["ä.txt", "\ufffd.txt"]

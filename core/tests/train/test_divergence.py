@@ -120,15 +120,16 @@ def test_rollback_passes_over_checkpoints_of_a_loss_that_has_risen(tmp_path: Pat
     assert steps[-1] == 20
 
 
-def test_the_last_step_may_be_the_one_that_diverges(tmp_path: Path) -> None:
-    """Its loss was computed before its update; the validation behind it tells."""
-    with pytest.raises(DivergedError, match=r"step 1: the validation loss is (nan|inf), which is not finite\. Nothing"):
-        run(job("train.steps=1", "train.eval_every=1", "train.lr=1e30"), tmp_path / "run")
+@pytest.mark.parametrize(("eval_every", "what"), [(1, "validation loss"), (0, "loss after it")])
+def test_the_last_step_may_be_the_one_that_diverges(tmp_path: Path, eval_every: int, what: str) -> None:
+    """Its loss was computed before its update; the validation behind it tells, or one micro batch more."""
+    with pytest.raises(DivergedError, match=rf"step 1: the {what} is (nan|inf), which is not finite\. Nothing"):
+        run(job("train.steps=1", f"train.eval_every={eval_every}", "train.lr=1e30"), tmp_path / "run")
     assert not list((tmp_path / "run").glob("checkpoints/step-*"))
-    assert "val_loss" in read_rows(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert ("val_loss" in read_rows(tmp_path / "run" / "metrics.jsonl")[-1]) == bool(eval_every)
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["exit_code"] == 65
-    assert results["reason"].startswith("step 1: the validation loss is ")
+    assert results["reason"].startswith(f"step 1: the {what} is ")
 
 
 RATES = ["1e6", *(pytest.param(f"1e{power}", marks=pytest.mark.slow) for power in (10, 15, 20, 25, 30, 35)), "1e38"]

@@ -275,6 +275,17 @@ def test_an_owed_evaluation_is_made_on_two_ranks(tmp_path: Path) -> None:
     assert [row["step"] for row in one if "val_loss" in row] == [0, 4, 8]
 
 
+def test_an_owed_evaluation_may_show_that_the_last_step_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, words = str(tmp_path / "run"), ("train.steps=1", "train.eval_every=1", "train.lr=1e30")
+    with monkeypatch.context() as patch:
+        stop_at(1, "step", patch)
+        train(out, *words)
+    with pytest.raises(DivergedError, match=r"step 1: the validation loss is (nan|inf), which is not finite"):
+        train(out, *words)
+
+
 def stopped_at_4(out: str) -> list[Row]:
     with pytest.MonkeyPatch.context() as patch:
         stop_at(4, "step", patch)

@@ -217,3 +217,12 @@ def test_resume_from_a_step_of_its_own(fine_tune: Callable[..., Any], line: tupl
     assert "continuing after step 10" in fine_tune(*back).text  # the same line again goes on, and not back
     assert fine_tune(*words).code == 0
     assert figures(done.out) == whole
+
+
+def test_the_last_step_may_be_the_one_that_diverges(fine_tune: Callable[..., Any], line: tuple[str, ...]) -> None:
+    """Its loss was computed before its update; the run was said to be finished, with an accuracy."""
+    done = fine_tune(*line, "train.eval_every=1", "train.lr=1e30", "train.warmup_steps=0")
+    assert done.code == ExitCode.DIVERGED, done.text
+    assert "step 1: the validation loss is nan, which is not finite. Nothing was saved since; " in done.text
+    assert not list(done.out.glob("checkpoints/step-*"))
+    assert read_rows(done.out / "metrics.jsonl")[-1]["step"] == 1

@@ -33,6 +33,11 @@ MOST_RETURNS = 3
 """Times that a run goes back to the same checkpoint."""
 
 
+def not_finite(step: int, what: str, way_out: str) -> DivergedError:
+    """The error of a step whose numbers are ``what``: "the loss is nan"."""
+    return DivergedError(f"step {step}: {what}, which is not finite. Nothing was saved since; {way_out}")
+
+
 class RollbackError(DivergedError):
     """``step`` diverged, and the run is to continue from an earlier checkpoint, behind ``consumed_samples``."""
 

@@ -56,9 +56,15 @@ class Feed:
 
     def validation(self, start: int) -> Batch:
         """The micro batch of the validation split that begins at sample ``start``, on the device."""
+        return self._one("valid", start, self.run.train.eval_samples)
+
+    def training(self, start: int) -> Batch:
+        """One micro batch of the training split, as :meth:`validation` gives of the other."""
+        return self._one("train", start, self.run.train.global_batch)
+
+    def _one(self, split: str, start: int, samples: int) -> Batch:
         # by the same thread, since a dataset may expect one reader at a time
-        batch = self._reader.submit(self._micro, "valid", start, self.run.train.eval_samples).result()
-        return self._loader.place(batch)
+        return self._loader.place(self._reader.submit(self._micro, split, start, samples).result())
 
     def _micro(self, split: str, start: int, samples: int) -> Batch:
         """The micro batch that begins at ``start``, of ``samples`` samples that the data-parallel ranks share.

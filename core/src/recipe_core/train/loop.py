@@ -27,7 +27,7 @@ from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, SAVE, 
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepGivenUp, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
-from recipe_core.train.divergence import Guard
+from recipe_core.train.divergence import Guard, not_finite
 from recipe_core.train.feed import Feed, starts
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.golden import Golden
@@ -102,7 +102,9 @@ class Trainer:
                     stopped = values is None
                     row |= values or {}
                 self._record(row)
-                self._require_finite_validation(row)
+                self._require_finite("validation loss", row.get("val_loss", 0.0))
+            if final and not (stopped or evaluate or self.dry_run or self.engine.traced):  # which would compile for it
+                self._require_finite("loss after it", self._loss_after_update())
             save = (save or stopped) and saved != progress.step
             check = due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save)
             self._check_and_save(row.get("val_loss"), check=check, save=save)
@@ -182,13 +184,16 @@ class Trainer:
         for first in firsts:
             if self.stopping.now():
                 return None
-            beat.enter(LOADER)
-            batch = self.feed.validation(first)
-            beat.enter("evaluation")
-            values = without_counts(self.model.evaluate(batch, partial(self._forward, [first])), reductions)
-            accumulate(total, values, len(firsts), reductions)
+            accumulate(total, self._values(self.feed.validation, first), len(firsts), reductions)
         means = reduce_over_ranks(self.engine, self.run, total, reductions)
         return {f"val_{name}": value for name, value in means.items()}
+
+    def _values(self, read: Callable[[int], Batch], first: int) -> dict[str, Tensor]:
+        """The values over one micro batch, without gradients."""
+        beat.enter(LOADER)
+        batch = read(first)
+        beat.enter("evaluation")
+        return without_counts(self.model.evaluate(batch, partial(self._forward, [first])), self.model.reductions)
 
     def _evaluate_first(self) -> bool:
         """Evaluate before the first step, where that is due; returns whether a signal asked to stop.
@@ -205,6 +210,7 @@ class Trainer:
         if values or step == 0:
             self._record(_position(self.progress) | (values or {}))
         if values and owed:
+            self._require_finite("validation loss", values["val_loss"])
             self.checkpoints.evaluated(step, values["val_loss"])
         return values is None
 
@@ -230,18 +236,22 @@ class Trainer:
     def _not_finite(self, row: Row) -> DivergedError | None:
         if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]):
             return None
-        return DivergedError(
-            f"step {row['step']}: the loss is {row['loss']} and the gradient norm {row['grad_norm']}, which is not "
-            f"finite. Nothing was saved since; {self.saver.way_out(row['step'])}"
-        )
+        what = f"the loss is {row['loss']} and the gradient norm {row['grad_norm']}"
+        return not_finite(row["step"], what, self.saver.way_out(row["step"]))
 
-    def _require_finite_validation(self, row: Row) -> None:
-        """Notice the divergence of the last step before it is saved: its loss was computed before its update."""
-        if not math.isfinite(loss := row.get("val_loss", 0.0)):
-            raise DivergedError(
-                f"step {row['step']}: the validation loss is {loss}, which is not finite. Nothing was saved since; "
-                f"{self.saver.way_out(row['step'])}"
-            )
+    def _require_finite(self, name: str, loss: float) -> None:
+        """Notice the divergence of a step before it is saved: its own loss was computed before its update."""
+        if not math.isfinite(loss):
+            step = self.progress.step
+            raise not_finite(step, f"the {name} is {loss}", self.saver.way_out(step))
+
+    def _loss_after_update(self) -> float:
+        """The loss of the last step's first micro batch, with the weights as they are now."""
+        cfg, reductions = self.run.train, self.model.reductions
+        first = starts(self.run, self.progress.consumed_samples - cfg.global_batch, cfg.global_batch)[0]
+        total: dict[str, Tensor] = {}
+        accumulate(total, self._values(self.feed.training, first), 1, reductions)
+        return reduce_over_ranks(self.engine, self.run, total, reductions)["loss"]
 
     def _record(self, row: Row) -> None:
         if self.metrics is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from recipe_core.files import digest
 from recipe_core.files.documents import read_text
 
 NAME = "manifest.json"
+_HALVES = re.compile("[\udc80-\udcff]+")
 LOCK, JOURNAL = "lock", "journal.jsonl"
 """Files of a preparation under way. They may outlive it where the power failed just after the set got its name."""
 
@@ -26,8 +28,14 @@ def file_facts(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
-    """A manifest as it is written, with a digest of itself."""
-    return json.dumps(sealed(manifest), indent=2, ensure_ascii=False) + "\n"
+    """A manifest as it is written, with a digest of itself; file names that are no text have U+FFFD in them."""
+    text = _HALVES.sub(_as_utf8, json.dumps(dict(manifest), ensure_ascii=False))
+    return json.dumps(sealed(json.loads(text)), indent=2, ensure_ascii=False) + "\n"
+
+
+def _as_utf8(halves: re.Match[str]) -> str:
+    """The text of bytes that the locale's encoding does not have, which Python writes as halves of surrogate pairs."""
+    return halves.group().encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from recipe_core import CheckpointError, DivergedError, Engine, Parallel, RecipeError
+from recipe_core import CheckpointError, Engine, Parallel, RecipeError
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag
@@ -26,6 +26,7 @@ from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
 from recipe_core.layouts.parallel import StepGivenUp
 from recipe_core.layouts.replicated import settle_buckets
 from recipe_core.train import replicas
+from recipe_core.train.divergence import not_finite
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE
@@ -186,22 +187,28 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         norm = self._row["grad_norm"]
         if not (math.isfinite(loss) and (math.isfinite(norm) or not self.ties.train.clip)):
             self._flush()
-            raise DivergedError(
-                f"step {step}: the loss is {loss} and the gradient norm {norm}, which is not finite. Nothing was saved "
-                f"since; {self.ties.checkpoints.way_out(step)}"
-            )
+            what = f"the loss is {loss} and the gradient norm {norm}"
+            raise not_finite(step, what, self.ties.checkpoints.way_out(step))
 
     def _consumed_samples(self) -> int:
         return int((self.state.global_step + self.ties.passing.steps) * self.ties.train.global_batch)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Measure on the validation split. Training goes on with the random numbers that it would have had without."""
+        """Measure on the validation split. Training goes on with the random numbers that it would have had without.
+
+        Raises:
+            DivergedError: after a step, the loss is not finite.
+        """
         state = torch.get_rng_state()  # reading the samples draws one
         try:
             with beat.during("evaluation"):
                 measures: dict[str, float] = super().evaluate(*args, **kwargs)
         finally:
             torch.set_rng_state(state)
+        step, loss = self.state.global_step, self._val_loss
+        if step and loss is not None and not math.isfinite(loss):  # the step's own loss was computed before its update
+            self._flush()
+            raise not_finite(step, f"the validation loss is {loss}", self.ties.checkpoints.way_out(step))
         return measures
 
     def _measured(self, prediction: Any) -> dict[str, float]:
