@@ -150,6 +150,15 @@ def test_a_job_is_started_again_without_the_node_of_the_rank_that_failed(here: C
     assert json.loads(Path("moved/logs/rank-1.beat.json").read_text())["host"] != record["host"]
 
 
+def test_a_rank_that_hangs_is_ended_and_the_job_started_again(here: Cluster) -> None:
+    """It is stopped, and cannot end by itself; the other one ends with the verdict."""
+    job = submit(here, "hangs", "train.timeout=15")
+    underway(here, "hangs")
+    os.kill(int(json.loads(Path("hangs/logs/rank-1.beat.json").read_text())["pid"]), signal.SIGSTOP)
+    finished(here, "hangs", job, restarts=1)
+    assert "rank 1 of 2 (host n" in Path("hangs/launch/verdict").read_text()
+
+
 def test_a_bug_on_one_rank_does_not_have_the_job_started_again(here: Cluster) -> None:
     """srun ends with 75, the code of the other rank, which lost its peer; it is the highest of both."""
     job = submit(here, "bug", "data.broken_at=60")

@@ -339,6 +339,24 @@ def test_the_script_outlives_the_signals_that_stop_the_ranks(batch: Batch) -> No
     assert batch.start(f"kill -TERM $PPID; kill -USR1 $PPID; sleep 0.3; {step}; exit 75") == (-9, True)
 
 
+def test_a_rank_that_hangs_is_killed_soon_after_the_verdict(
+    batch: Batch, program: Callable[[Path, str, str], None]
+) -> None:
+    """Slurm would wait for it for longer than train.timeout."""
+    folder = batch.folder
+    program(folder / "bin", "sleep", "exit 0")
+    program(folder / "bin", "scancel", f'echo "$@" > {folder}/killed.new; mv {folder}/killed.new {folder}/killed')
+    steps = 'printf "7.batch\\n7.0\\n"'
+    program(folder / "bin", "squeue", f'if [ "$1" = --steps ]; then {steps}; else cat {folder}/state; fi')
+    verdict = folder / "run" / "launch" / "verdict"
+    verdict.parent.mkdir(parents=True)
+    verdict.write_text("of an earlier start")
+    os.utime(verdict, (1, 1))
+    hang = f"while [ ! -e {folder}/killed ]; do $(which -a sleep | tail -n 1) 0.05; done; exit 69"
+    assert batch.start(f"[ ! -e {folder}/killed ]; touch {verdict}; {hang}", 1) == (69, False)
+    assert (folder / "killed").read_text() == "--signal=KILL 7.0\n"
+
+
 @pytest.mark.parametrize(
     ("why", "before", "excluded"),
     [

@@ -18,6 +18,8 @@ from recipe_core.hooks.launcher import Submission
 
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
 _TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+_GRACE = 30
+"""Seconds that the ranks have to end once one of them knows for whom they wait in vain."""
 _PLAIN = re.compile(r"[\w./=:@+,%-]*", re.ASCII)
 _QUOTED = re.compile(r'(["\\])')
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -172,8 +174,14 @@ if [ -e "$stop" ]; then exit 0; fi
 # Signals are for the ranks, which save and end; this script waits for them.
 trap : TERM INT HUP USR1 USR2
 began=$(date +%s)
+# A rank that others found hanging may not end by itself, and Slurm would wait for it.
+verdict() {{ while [ ! "$run/launch/verdict" -nt "$starts" ]; do sleep 5; done; }}
+step() {{ squeue --steps --noheader --format=%i --jobs="$SLURM_JOB_ID" | grep '[.][0-9]*$'; }}
+(verdict; sleep {_GRACE}; scancel --signal=KILL "$(step)") &
+watch=$!
 {_srun(submission, config)} --label "${{recipe[@]}}" run "$run/job.yaml" --out "$run"
 code=$?
+kill "$watch" 2> /dev/null
 if [ "$code" -eq 0 ]; then exit 0; fi
 
 # srun's code is the highest of all ranks; which of them was the cause, they have told each other.

@@ -21,6 +21,8 @@ from recipe_core.launch.host import host
 
 Record = Mapping[str, Any]
 """Layout of the record that a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
+VERDICT = Path("launch") / "verdict"
+"""In the run folder: whom the last start that hung, or lost a rank, waited for."""
 _FIELDS: dict[str, tuple[type, ...]] = {
     "rank": (int,), "world_size": (int,), "host": (str,), "pid": (int,), "process": (str,), "beat": (int,),
     "time": (int, float), "timeout": (int, float), "lanes": (dict,), "steps": (int,), "work_seconds": (int, float),
@@ -81,6 +83,16 @@ class Board:
                 self._began = os.fstat(descriptor).st_mtime
         finally:
             os.close(descriptor)
+
+    def note_verdict(self, text: str) -> None:
+        """Leave the verdict where the script of a batch system looks for it: ranks that hang cannot end themselves.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = self.folder.parent / VERDICT
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8")
 
     def look(self, most: float) -> None:
         """Read every other rank's record; a look counts for at most ``most`` seconds of silence.

@@ -218,6 +218,8 @@ class Watchdog:
             record = self._record()
             with suppress(OSError):  # a full disk: the others see this rank as silent, no more
                 self._board.write(record)
+                if self._start and (verdict := (record["ended"] or {}).get("verdict")):
+                    self._board.note_verdict(verdict["text"])
             self._board.look(2 * self._interval)
             if self._pace is not None:
                 others = {rank: sight.record for rank, sight in self._board.sights.items()}
