@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,15 @@ def test_clocks_that_are_apart_are_said(tmp_path: Path, monkeypatch: pytest.Monk
     name = host()
     line = f"the clocks of {name} and {name} are 93 seconds apart; times in their logs cannot be compared"
     assert agreed([SAME, SAME], [tmp_path / "run"] * 2) == [[line], [line]]
+
+
+def test_numbers_of_threads_that_differ_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_now", lambda: 1000.0)
+    threads = {"first": "8", "second": "4"}
+    monkeypatch.setattr(agreement, "_threads", lambda: threads.pop(next(iter(threads))))
+    found = agreed([SAME, SAME], [tmp_path / "run"] * 2)
+    assert found[0] == found[1]
+    assert re.match(r"OMP_NUM_THREADS: [48] on rank 0 \(.*\), [48] on rank 1 \(.*\); on CPUs, other", found[0][0])
 
 
 def test_ranks_of_a_value_are_counted_in_runs() -> None:

@@ -12,11 +12,15 @@ from typing import Protocol, TypeVar, cast
 
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import aside, disk_error, is_full
+from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.host import host
 from recipe_core.launch.identity import Identity, differences, digest
 
 T = TypeVar("T")
-LIBRARIES = ("torch", "numpy", "torch-xla", "transformers", "tokenizers", "accelerate", "recipe-index")
+LIBRARIES = (
+    "torch", "numpy", "triton", "torchao", "torch-xla", "libneuronxla", "torch-neuronx", "neuronx-cc",
+    "neuronx-distributed", "transformers", "tokenizers", "accelerate", "recipe-index",
+)  # fmt: skip
 """Distributions whose versions all ranks must have in common."""
 VARIABLES = re.compile(
     r"ATEN_CPU_CAPABILITY|CUBLAS(LT)?_\w+|CUDNN_\w+|DNNL_\w+|MKL_(CBWR|ENABLE_INSTRUCTIONS)|NCCL_(ALGO|PROTO)|"
@@ -103,7 +107,7 @@ def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], 
         out: the run folder.
 
     Returns:
-        Lines for the log: differences that change no result.
+        Lines for the log: differences that are no mistake.
 
     Raises:
         ConfigError: something differs; the message names it, the ranks, their machines and their values.
@@ -127,7 +131,7 @@ def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], 
         if other:
             facts = ranks.gather({name: value for section in other for name, value in identity[section].items()})
             _refuse(differences(facts, hosts))
-        clocks, seen = zip(*ranks.gather((_now(), marker.seen(told[0][1]))), strict=True)
+        clocks, seen, threads = zip(*ranks.gather((_now(), marker.seen(told[0][1]), _threads())), strict=True)
     finally:
         marker.remove()
     if not all(seen):
@@ -136,13 +140,22 @@ def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], 
             f"{out}: not all ranks see what rank 0 writes into it ({lines[0]}); give an --out on a file system that "
             "all machines share"
         )
+    remarks = [
+        f"{line}; on CPUs, other numbers of threads add in another order, and the last bits of a loss differ"
+        for line in differences([{"OMP_NUM_THREADS": one} for one in threads], hosts)
+    ]
     early, late = min(range(len(clocks)), key=clocks.__getitem__), max(range(len(clocks)), key=clocks.__getitem__)
     if (apart := clocks[late] - clocks[early]) > _CLOCKS:
-        return [
+        remarks.append(
             f"the clocks of {hosts[early]} and {hosts[late]} are {apart:,.0f} seconds apart; times in their "
             "logs cannot be compared"
-        ]
-    return []
+        )
+    return remarks
+
+
+def _threads() -> str:
+    """The threads that an operator of this rank takes on the processor, as far as it can be known without torch."""
+    return os.environ.get("OMP_NUM_THREADS") or str(usable_cores())
 
 
 def _now() -> float:
