@@ -61,6 +61,16 @@ def test_other_settings_are_named_and_the_former_ones_kept(typed: Typed) -> None
     assert "history" not in yaml.safe_load(Path("b", "job.yaml").read_text())
 
 
+def test_settings_that_an_older_version_did_not_have(typed: Typed) -> None:
+    assert typed("run", "toy:tiny", "train.steps=4", "train.stop_after=2", "--out", "a")[0] == 0
+    recorded = yaml.safe_load(Path("a", "job.yaml").read_text())
+    del recorded["train"]["keep"], recorded["train"]["betas"]
+    Path("a", "job.yaml").write_text(yaml.safe_dump(recorded))
+    out = typed("run", "toy:tiny", "train.steps=4", "train.stop_after=1", "train.keep=7", "--out", "a")[1]
+    assert "continuing with other settings: train.keep was None and is 7\n" in out
+    assert "another schedule" not in out
+
+
 def test_a_finished_run_with_other_settings_is_left_as_it_is(typed: Typed) -> None:
     assert typed("run", "toy:tiny", "train.steps=2", "train.log_every=1", "--out", "a")[0] == 0
     before, rows = Path("a", "job.yaml").read_text(), Path("a", "metrics.jsonl").read_text()
