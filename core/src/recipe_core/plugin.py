@@ -118,12 +118,14 @@ def register_launchers() -> Iterable[Launcher]:
     yield Launcher(
         name="k8s",
         build="recipe_core.launch.launchers.trainjob:manifests",
+        sees_files=False,
         config=Kubernetes,
-        summary="Kubernetes: a TrainJob of Kubeflow Trainer v2, printed for kubectl",
+        summary="Kubernetes: a TrainJob of Kubeflow Trainer 2.3, printed for kubectl",
     )
     yield Launcher(
         name="sky",
         build="recipe_core.launch.launchers.sky:task",
+        sees_files=False,
         config=Sky,
         summary="SkyPilot: a task, printed for sky launch",
     )

@@ -21,7 +21,7 @@ setup: |
 environment: {NCCL_SOCKET_IFNAME: ib0, NOTE: "it's $HOME"}
 slurm: {partition: gpu, gpus_per_process: 1, gpu_type: h100, cpus_per_process: 8, options: [--comment=a b]}
 k8s: {image: "registry.example:5000/recipe:1", claim: data, namespace: team}
-sky: {accelerators: H100, bucket: runs, use_spot: true, install: pip install recipe-core}
+sky: {accelerators: H100, volume: runs, use_spot: true, install: pip install recipe-core}
 """
 
 

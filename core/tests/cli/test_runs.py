@@ -249,6 +249,7 @@ def test_a_run_of_this_machine_is_followed_and_stopped(typed: Typed, processes: 
         facts = state(typed, Path("long"))
         assert facts["saved_step"] == facts["step"] > 0
         assert facts["exit_code"] in (0, ExitCode.STOPPED)
+        assert typed("status", "long", "--again") == (0, "stopped: SIGTERM\n", "")
         if follower is not None:  # which ends by itself
             assert "stopped at step" in follower.communicate(timeout=60)[0]
     finally:

@@ -50,7 +50,6 @@ def ranks(tmp_path: Path) -> Callable[..., None]:
         ((LOST, HUNG, HUNG), "hung", 69, "hung: rank 1 on host1: rank 1 of 3 is the one (in 'loader' of step 4)"),
         ((STOPPED, STOPPED, STOPPED), "stopped", 75, "stopped: stopped"),
         ((STOPPED, LOST, STOPPED), "lost", 75, "lost: rank 1 on host1"),
-        ((OVER, OVER, OVER), "finished", 0, "finished: has ended as if the run were over"),
         ((OVER, None, LOST), "lost", 75, "lost: rank 1 on host1"),
     ],
 )
@@ -62,6 +61,12 @@ def test_of_ranks_that_nobody_supervises(
     assert ending is not None
     assert (ending.kind, ending.exit_code, ending.again) == (kind, code, kind in AGAIN)
     assert ending.line().startswith(line)
+
+
+def test_ranks_that_ended_in_good_order_say_nothing(tmp_path: Path, ranks: Callable[..., None]) -> None:
+    """They were stopped, or had finished: results.json tells."""
+    ranks(OVER, OVER, OVER)
+    assert read_ending(tmp_path, 100.0) is None
 
 
 def test_of_supervised_ranks(tmp_path: Path, ranks: Callable[..., None]) -> None:

@@ -61,6 +61,8 @@ class Launcher(Spec):
     """
 
     build: str = field(metadata=called("submission", "config"))
+    sees_files: bool = True
+    """Its jobs see the files of this machine. Else absolute paths that are not here are left to the job's own start."""
     submit: str = field(default="", metadata=called("folder", "files"))
     """``package.module:function(folder, files) -> str``: submits the files, which are in ``folder``, and returns the
     id of the job. Empty: the files are printed, for another program to take."""

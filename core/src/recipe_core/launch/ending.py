@@ -31,7 +31,7 @@ _BY_CODE: dict[int, Kind] = {
 }
 AGAIN: tuple[Kind, ...] = ("stopped", "lost", "killed", "hung")
 """After these the same line goes on from the last checkpoint; whether it gets further, the next start will show."""
-_OUTSIDE: tuple[Kind, ...] = ("hung", "lost", "stopped", "finished")
+_OUTSIDE: tuple[Kind, ...] = ("hung", "lost", "stopped")
 """What a rank suffers from others, the strongest first: any other ending of a rank comes before, as the cause."""
 
 
@@ -111,8 +111,10 @@ def _of_rank(rank: int, record: Mapping[str, Any], records: Mapping[int, Mapping
     if not ended:
         return
     code, verdict = int(ended["code"]), ended.get("verdict")
+    if code == ExitCode.FINISHED:  # or stopped in good order: results.json tells
+        return
     if verdict is None:
-        cause: int | None = None if code in (ExitCode.FINISHED, ExitCode.STOPPED) else rank
+        cause: int | None = None if code == ExitCode.STOPPED else rank
         yield _ending(kind_of(code), code, str(ended.get("message") or ended["text"]), cause, record, record)
         return
     kind: Kind = "lost" if verdict["lost"] else "hung"

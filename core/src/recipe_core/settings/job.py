@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -357,3 +357,15 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
                 both = f"{name}, {section['use']}"
                 problems.append(f"train.{kind}, {kind}: they name two {NOUNS[kind]}s ({both}); give one of them")
     return sections
+
+
+def default_of(job: Job, path: str) -> Any:
+    """The default of the setting ``path`` as job.yaml would have it; None where it has none."""
+    section, _, name = path.partition(".")
+    part = getattr(job, section, None)
+    for one in fields(config) if is_dataclass(config := getattr(part, "config", part)) else ():
+        if one.name == name and one.default_factory is not MISSING:
+            return fill.plain(one.default_factory())
+        if one.name == name and one.default is not MISSING:
+            return fill.plain(one.default)
+    return None

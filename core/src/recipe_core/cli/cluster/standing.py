@@ -60,7 +60,7 @@ def standing(registry: Registry, out: Path) -> Standing:
     if process is None:
         return Standing(state="new", detail="no process has trained here yet", **known)  # type: ignore[arg-type]
     ending = read_ending(out, process.began)
-    state, code, detail = _ended(out, process, ending)
+    state, code, detail = ended(out, process, ending)
     return Standing(state=state, exit_code=code, detail=detail, ending=ending, **known)  # type: ignore[arg-type]
 
 
@@ -101,9 +101,9 @@ def _running(
     return "unknown", f"{where}, which this machine cannot ask"
 
 
-def _ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
+def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
     """State, exit code and reason of a run whose process has ended."""
-    if ending is not None and ending.kind not in ("finished", "stopped"):  # which the process knows as well itself
+    if ending is not None and ending.kind != "stopped":  # which the process knows as well itself
         state: State = "stopped" if ending.exit_code == ExitCode.STOPPED else "failed"
         return "killed" if ending.kind == "killed" else state, ending.exit_code, ending.line()
     results = _results(out, process)

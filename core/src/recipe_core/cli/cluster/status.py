@@ -67,6 +67,7 @@ def _ending(out: Path, since: float | None, code: int | None) -> Ending:
     Raises:
         ConfigError: it is no run folder, or nobody knows.
     """
+    from recipe_core.cli.cluster.standing import ended
     from recipe_core.launch.ending import Ending, kind_of, read_ending
     from recipe_core.launch.process import read_process
 
@@ -74,11 +75,15 @@ def _ending(out: Path, since: float | None, code: int | None) -> Ending:
     process = read_process(out)
     if since is None:
         since = process.began if process else 0.0
-    if ending := read_ending(out, since):
+    ending = read_ending(out, since)
+    if ending is not None and ending.kind != "stopped":  # whose signal the process itself knows
         return ending
-    if process is not None and process.began >= since and process.exit_code is not None:
-        code = process.exit_code
-        return Ending(kind=kind_of(code), exit_code=code, message=process.reason)
+    if process is not None and process.began >= since:
+        state, known, detail = ended(out, process, None)
+        if known is not None:
+            return Ending(kind=kind_of(known), exit_code=known, message=detail or state)
+    if ending is not None:
+        return ending
     if code is None:
         raise ConfigError(f"{out}: no process has said why it ended; --code tells the exit code of the last start")
     return Ending(kind=kind_of(code), exit_code=code, message=f"ended with exit code {code}, and without a word")

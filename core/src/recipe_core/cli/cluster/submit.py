@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
     from recipe_core.launch.launchers.site import Site
     from recipe_core.settings.job import Job
+
+
+_WEIGHT = re.compile(r"^[\d.eE+-]+:")
 
 
 def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
@@ -66,10 +70,13 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
             plugins, words, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
         )
         folder = out or _new_folder(plugins, words)
-        job = _checked(plugins, words, folder, target, line["array"])
+        known, notes = (words, []) if launcher.sees_files else _known_here(plugins, words)
+        job = _checked(plugins, known, folder, target, line["array"])
         submission = _submission(plugins, words, job, folder, target, profile.site, line)
         files: Mapping[str, str] = launcher.load()(submission, profile.config)
         _warn(job, target)
+        for note in notes:
+            click.echo(f"recipe: note: {note}", err=True)
         if only_print or not launcher.submit:
             if not only_print:
                 click.echo(f"recipe: not submitted: --to {to} prints what its own command takes", err=True)
@@ -112,6 +119,36 @@ def _checked(registry: Registry, words: tuple[str, ...], folder: Path, target: T
         if number and (out / "job.yaml").exists():
             checked(registry, (*words, f"train.seed={job.train.seed + number}"), target.world_size, out, target)
     return job
+
+
+def _known_here(registry: Registry, words: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """The line without settings that name files of other machines alone, and a note for each of these settings."""
+    from recipe_core.settings.fill import flat
+    from recipe_core.settings.job import default_of, resolve
+
+    job = resolve(registry, *split(words))
+    without, notes = list(words), []
+    for name, value in flat(job.as_dict()):
+        texts = value if isinstance(value, (list, tuple)) else [value]
+        if not name.startswith(("data.", "train.", "model.")) or not all(isinstance(text, str) for text in texts):
+            continue
+        if away := [text for text in texts if _is_away(text)]:
+            without.append(f"{name}={json.dumps(default_of(job, name))}")
+            notes.append(f"{name}: {away[0]} is not on this machine; the job looks at it when it starts")
+        elif here := [text for text in texts if _is_here(text)]:
+            notes.append(f"{name}: {here[0]} is a path of this machine, and of the job's only if its image has it")
+    return tuple(without), notes
+
+
+def _is_away(text: str) -> bool:
+    """True of an absolute path, or the weight and the path of token files, where nothing is here."""
+    path = _WEIGHT.sub("", text)
+    return path.startswith("/") and not any(Path(path + ending).exists() for ending in ("", ".idx", ".bin"))
+
+
+def _is_here(text: str) -> bool:
+    path = _WEIGHT.sub("", text)
+    return "/" in path and Path(path).exists()
 
 
 def _folders(folder: Path, array: int | None) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
-from recipe_core.launch.launchers.torchrun import as_yaml, node_script
+from recipe_core.launch.launchers.torchrun import as_yaml, node_script, refuse_secrets
 
 FILE = "sky.yaml"
 _PORT = 29500
@@ -29,11 +29,16 @@ class Sky:
     use_spot: bool = False
     """Take machines that may be reclaimed; `sky jobs launch` starts the run again elsewhere."""
     max_restarts: int = 3
-    """How often a managed job is started again after it ended with an error, or was stopped by the time limit."""
+    """How often a managed job is started again after another exit code than 75; after that, it always is."""
+    volume: str = field(default="", metadata={"remote": True})
+    """Name of a volume of SkyPilot for data and run folders, which all nodes mount; with several nodes required."""
     bucket: str = field(default="", metadata={"remote": True})
-    """Name of a bucket for run folders, which is mounted on every node; required."""
+    """Name of a bucket for data and the run folder of a single node, instead of a volume. Files are written to the
+    node's disk and uploaded behind the run: what it wrote last may be missing where the node is lost."""
     mount: str = "/recipe"
-    """Where the bucket is mounted; run folders are in ``runs/`` in it."""
+    """Where volume or bucket are mounted; run folders are in ``runs/`` in it, and paths of the job begin with it."""
+    secrets: tuple[str, ...] = ()
+    """Names of variables that ``sky`` takes from the shell that calls it: ``--secret HF_TOKEN``."""
     install: str = field(default="", metadata={"remote": True})
     """Shell that installs `recipe` and its plugins on a new machine, once."""
 
@@ -51,10 +56,21 @@ def task(submission: Submission, config: Sky) -> dict[str, str]:
     """Return the task as YAML.
 
     Raises:
-        ConfigError: the site profile names no bucket, or an array was asked for.
+        ConfigError: the site profile names no place for run folders, or one that several nodes cannot share; an array
+            was asked for; something looks like a secret.
     """
-    if not config.bucket:
-        raise ConfigError("site profile: sky.bucket must be set for --to sky: the bucket for run folders")
+    if not config.volume and not config.bucket:
+        raise ConfigError(
+            "site profile: sky.volume (or sky.bucket, for one node) must be set for --to sky: run folders"
+        )
+    if submission.nodes > 1 and not config.volume:
+        raise ConfigError(
+            f"site profile: sky.bucket: {submission.nodes} nodes share a run folder, and in a bucket none sees at once "
+            "what another one writes; set sky.volume, or take --nodes 1"
+        )
+    refuse_secrets(
+        submission, {"sky.install": config.install}, "name the variable in sky.secrets, and call sky with --secret NAME"
+    )
     if submission.array:
         raise ConfigError(
             "--array: a file of SkyPilot with several tasks runs them one after the other; submit each seed by itself, "
@@ -72,14 +88,17 @@ def _task(submission: Submission, config: Sky, out: str) -> dict[str, Any]:
         resources["accelerators"] = f"{config.accelerators}:{submission.processes_per_node}"
     if config.use_spot:
         resources["use_spot"] = True
-    resources["job_recovery"] = {"max_restarts_on_errors": config.max_restarts}
+    resources["job_recovery"] = {"max_restarts_on_errors": config.max_restarts, "recover_on_exit_codes": [75]}
     setup = {"setup": config.install.rstrip() + "\n"} if config.install else {}
+    secrets = {"secrets": dict.fromkeys(config.secrets)} if config.secrets else {}
+    bucket = {"file_mounts": {config.mount: {"name": config.bucket, "mode": "MOUNT_CACHED"}}}
     options = f"{_NODES}--nproc-per-node {submission.processes_per_node} "
     return {
         "name": submission.name,
         "num_nodes": submission.nodes,
         "resources": resources,
-        "file_mounts": {config.mount: {"name": config.bucket, "mode": "MOUNT"}},
+        **({"volumes": {config.mount: config.volume}} if config.volume else bucket),
+        **secrets,
         **setup,
         "run": node_script(submission, out, options),
     }

@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
+from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
 
 JOB = "/tmp/recipe-job.yaml"
+_SECRET_NAME = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY(?:_ID)?|PRIVATE_KEY)(?:_.*)?",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|xox[abp]-[\w-]{10,})|"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+"""Tokens of the Hugging Face Hub, AWS, GitHub, OpenAI and Slack, and private keys."""
+
+
+def refuse_secrets(submission: Submission, texts: Mapping[str, str], way_out: str) -> None:
+    """Refuse a submission whose YAML, which is printed and stored, would show what looks like a secret.
+
+    Args:
+        submission: the run.
+        texts: further text of the YAML, by its setting.
+        way_out: how a secret gets to the job instead.
+
+    Raises:
+        ConfigError: it names the setting, not the value.
+    """
+    named = [f"environment.{name}" for name, value in submission.environment.items() if value and _names_secret(name)]
+    everything = {
+        **{f"environment.{name}": value for name, value in submission.environment.items()},
+        "setup": submission.setup, "the settings of the run": submission.job, **texts,
+    }  # fmt: skip
+    found = [*named, *(where for where, text in everything.items() if _SECRET_VALUE.search(text))]
+    if found:
+        raise ConfigError(
+            f"{', '.join(dict.fromkeys(found))}: looks like a secret, which everybody could read in the YAML; {way_out}"
+        )
+
+
+def _names_secret(name: str) -> bool:
+    return _SECRET_NAME.fullmatch(name) is not None
 
 
 def node_script(submission: Submission, out: str, options: str, number: int = 0) -> str:
@@ -28,11 +68,37 @@ def node_script(submission: Submission, out: str, options: str, number: int = 0)
             f'[ "${{{name}+set}}" ] || export {name}={shlex.quote(value)}'
             for name, value in submission.environment.items()
         ),
+        _same_version(program),
         f"printf %s {shlex.quote(submission.job)} > {JOB}",
-        f"exec {_limit(submission)}torchrun {options}--no-python \\",
-        f"    {program} run {JOB}{seed} --out {shlex.quote(out)}",
+        "began=$(date +%s)",
+        f"{_limit(submission)}torchrun {options}--no-python \\",
+        f"    {program} run {JOB}{seed} --out {shlex.quote(out)} &",
+        _ENDING.format(program=program, out=shlex.quote(out)).rstrip(),
     ]
     return "\n".join(filter(None, lines)) + "\n"
+
+
+_ENDING = """\
+ranks=$!
+trap 'signal=1; kill -TERM "$ranks"' TERM INT HUP  # they save and end
+while signal=; wait "$ranks"; code=$?; [ "$signal" ]; do :; done
+[ "$code" -ne 0 ] || exit 0
+# torchrun ends with 1 whatever happened; the ranks have told each other.
+why=$({program} status {out} --again --since "$began" --code "$code") && code=75
+echo "recipe: $why" >&2
+exit "$code"
+"""
+"""The end of the script: 75 where the same line may go on."""
+
+
+def _same_version(program: str) -> str:
+    """Lines that end the script where the image has another version than whoever submitted the run."""
+    version = importlib.metadata.version("recipe-core")
+    return (
+        f"there=$({program} --version) || exit 2\n"
+        f'[ "${{there##* }}" = {version} ] || {{ echo "recipe: this machine has $there, and {version} submitted the '
+        'run; use the same version in both places" >&2; exit 2; }'
+    )
 
 
 def _limit(submission: Submission) -> str:

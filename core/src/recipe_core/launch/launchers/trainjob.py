@@ -1,15 +1,20 @@
-"""Kubernetes: a TrainJob of Kubeflow Trainer v2, whose runtime for PyTorch gives torchrun its variables (PET_*)."""
+"""Kubernetes: a TrainJob of Kubeflow Trainer, whose runtime for PyTorch gives torchrun its variables (PET_*).
+
+It needs Trainer 2.3: earlier ones do not take the time that a pod has to save (2.2), or patches of a runtime at all.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
-from recipe_core.launch.launchers.torchrun import as_yaml, node_script
+from recipe_core.launch.launchers.torchrun import as_yaml, node_script, refuse_secrets
+from recipe_core.settings.fill import merge
 
 FILE = "trainjob.yaml"
 _LABEL = 63
@@ -38,6 +43,13 @@ class Kubernetes:
     """Processor cores for each process; 0: not asked for."""
     node_memory_gb: int = 0
     """Main memory of a node to ask for; 0: not asked for."""
+    resources: Mapping[str, str] = field(default_factory=dict)
+    """Further resources of a node: ``rdma/hca: 1``."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables from Secrets: ``HF_TOKEN: hub/token`` is the key ``token`` of the Secret ``hub``."""
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the pods, as TrainJob's runtimePatches take them: ``tolerations``, ``nodeSelector``,
+    ``imagePullSecrets``, ``affinity``, ``serviceAccountName``, further ``volumes``."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -47,6 +59,13 @@ class Kubernetes:
         ]
         if not PurePosixPath(self.mount).is_absolute():
             problems.append(f"mount: expected a path that begins with '/', got {self.mount!r}")
+        problems += [
+            f"secrets: {name}: expected SECRET/KEY, got {place!r}"
+            for name, place in self.secrets.items()
+            if not re.fullmatch(r"[a-z0-9.-]+/[\w.-]+", place)
+        ]
+        if "containers" in self.pod:
+            problems.append("pod: containers are what the other settings describe; leave them out")
         if problems:
             raise ValueError("\n".join(problems))
 
@@ -63,6 +82,9 @@ def manifests(submission: Submission, config: Kubernetes) -> dict[str, str]:
             f"site profile: {' and '.join(missing)} must be set for --to k8s: the container image with `recipe` in it, "
             "and the PersistentVolumeClaim for run folders"
         )
+    refuse_secrets(
+        submission, {"k8s.pod": str(dict(config.pod))}, "name the key of a Secret: k8s.secrets: {NAME: SECRET/KEY}"
+    )
     jobs = [_train_job(submission, config, number) for number in range(max(1, submission.array))]
     return {FILE: as_yaml(jobs)}
 
@@ -77,6 +99,8 @@ def _train_job(submission: Submission, config: Kubernetes, number: int) -> dict[
         "command": ["bash", "-c"],
         "args": [node_script(submission, str(out), "", number)],
     }
+    if config.secrets:
+        trainer["env"] = [_from_secret(name, place) for name, place in config.secrets.items()]
     if resources := _resources(submission, config):
         trainer["resourcesPerNode"] = {"limits": resources}
     spec: dict[str, Any] = {"runtimeRef": {"name": config.runtime}, "trainer": trainer}
@@ -99,16 +123,30 @@ def _resources(submission: Submission, config: Kubernetes) -> dict[str, Any]:
         "cpu": config.cpus_per_process * each,
         "memory": f"{config.node_memory_gb}G" if config.node_memory_gb else 0,
     }
-    return {name: amount for name, amount in amounts.items() if amount}
+    return {name: amount for name, amount in amounts.items() if amount} | dict(config.resources)
+
+
+def _from_secret(name: str, place: str) -> dict[str, Any]:
+    secret, _, key = place.partition("/")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def _patch(submission: Submission, config: Kubernetes) -> dict[str, Any]:
-    """The volume, and time to save when a node is drained."""
-    pod = {
-        "terminationGracePeriodSeconds": submission.stop_seconds,
-        "volumes": [{"name": "recipe", "persistentVolumeClaim": {"claimName": config.claim}}],
-        "containers": [{"name": "node", "volumeMounts": [{"name": "recipe", "mountPath": config.mount}]}],
-    }
+    """The volumes, and time to save when a node is drained."""
+    mounts = [{"name": "recipe", "mountPath": config.mount}, {"name": "shared-memory", "mountPath": "/dev/shm"}]
+    pod = merge(
+        {
+            "terminationGracePeriodSeconds": submission.stop_seconds,
+            "volumes": [
+                {"name": "recipe", "persistentVolumeClaim": {"claimName": config.claim}},
+                # 64 MB by default, which neither NCCL nor a loader of data can do with.
+                {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+                *config.pod.get("volumes", ()),
+            ],
+            "containers": [{"name": "node", "volumeMounts": mounts}],
+        },
+        {name: value for name, value in config.pod.items() if name != "volumes"},
+    )
     replicated = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
     return {
         "manager": "recipe-submit",

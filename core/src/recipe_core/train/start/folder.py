@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,8 +28,8 @@ from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_
 from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
-from recipe_core.settings.fill import flat, plain
-from recipe_core.settings.job import HISTORY, IDENTITY, Job
+from recipe_core.settings.fill import flat
+from recipe_core.settings.job import HISTORY, IDENTITY, Job, default_of
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
@@ -272,22 +272,10 @@ def changes(old: Mapping[str, Any], job: Job) -> tuple[list[str], list[str]]:
     before, now = dict(flat(_settings(old))), dict(flat(_settings(job.as_dict())))
     schedule, others = list[str](), list[str]()
     for path in sorted({*before, *now} - PASSING):
-        if before.get(path) != now.get(path) and (path in before or now[path] != _default(job, path)):
+        if before.get(path) != now.get(path) and (path in before or now[path] != default_of(job, path)):
             of_schedule = path in SCHEDULE or path.startswith(("schedule.", "optimizer."))
             (schedule if of_schedule else others).append(f"{path} was {before.get(path)} and is {now.get(path)}")
     return schedule, others
-
-
-def _default(job: Job, path: str) -> Any:
-    """The default of the setting ``path`` as job.yaml would have it; None where it has none."""
-    section, _, name = path.partition(".")
-    part = getattr(job, section, None)
-    for field in fields(config) if is_dataclass(config := getattr(part, "config", part)) else ():
-        if field.name == name and field.default_factory is not MISSING:
-            return plain(field.default_factory())
-        if field.name == name and field.default is not MISSING:
-            return plain(field.default)
-    return None
 
 
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
