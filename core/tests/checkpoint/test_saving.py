@@ -173,7 +173,7 @@ def test_the_best_stays_beside_the_last_good_one(tmp_path: Path, monkeypatch: py
 def test_verify_names_what_is_not_finite(tmp_path: Path, kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a checkpoint of before, whose bytes are those that were written."""
     monkeypatch.setattr(Checkpoints, "require_finite", lambda *args: None)
-    monkeypatch.setattr(training.Trainer, "_loss_after_update", lambda trainer: 0.0)
+    monkeypatch.setattr(training.Trainer, "_loss_after_update", lambda trainer, batch: 0.0)
     spoil(2, lambda trainer: poison(kind, math.inf, trainer), monkeypatch)
     train(str(tmp_path / "run"), "train.steps=2", "train.save_every=1", "train.eval_every=0", f"checkpoint={form}")
     path = tmp_path / "run" / "checkpoints" / "step-2"

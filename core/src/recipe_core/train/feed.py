@@ -35,6 +35,8 @@ class Feed:
         self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None
     ) -> None:
         self.samples, self.run = samples, run
+        self.kept: Batch | None = None
+        """The first micro batch of the last step."""
         self._reader = ThreadPoolExecutor(1, "feed")
         self._loader = (device_loader or partial(PlainLoader, run.device))(self._request, run.train)
 
@@ -50,21 +52,17 @@ class Feed:
     def step(self, consumed: int, *, last: bool = False) -> Sequence[Batch]:
         """This rank's micro batches of the step that begins after ``consumed`` samples, on the device.
 
-        Reads the next step's ahead unless it is the ``last``.
+        Reads the next step's ahead unless it is the ``last``, whose first one it keeps.
         """
-        return self._loader.step(consumed, last=last)
+        batches = self._loader.step(consumed, last=last)
+        self.kept = batches[0] if last else None
+        return batches
 
     def validation(self, start: int) -> Batch:
         """The micro batch of the validation split that begins at sample ``start``, on the device."""
-        return self._one("valid", start, self.run.train.eval_samples)
-
-    def training(self, start: int) -> Batch:
-        """One micro batch of the training split, as :meth:`validation` gives of the other."""
-        return self._one("train", start, self.run.train.global_batch)
-
-    def _one(self, split: str, start: int, samples: int) -> Batch:
         # by the same thread, since a dataset may expect one reader at a time
-        return self._loader.place(self._reader.submit(self._micro, split, start, samples).result())
+        batch = self._reader.submit(self._micro, "valid", start, self.run.train.eval_samples).result()
+        return self._loader.place(batch)
 
     def _micro(self, split: str, start: int, samples: int) -> Batch:
         """The micro batch that begins at ``start``, of ``samples`` samples that the data-parallel ranks share.

@@ -103,8 +103,9 @@ class Trainer:
                     row |= values or {}
                 self._record(row)
                 self._require_finite("validation loss", row.get("val_loss", 0.0))
-            if final and not (stopped or evaluate or self.dry_run or self.engine.traced):  # which would compile for it
-                self._require_finite("loss after it", self._loss_after_update())
+            unseen = final and not (stopped or evaluate or self.dry_run or self.engine.traced)  # which would compile
+            if unseen and self.feed.kept is not None:
+                self._require_finite("loss after it", self._loss_after_update(self.feed.kept))
             save = (save or stopped) and saved != progress.step
             check = due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save)
             self._check_and_save(row.get("val_loss"), check=check, save=save)
@@ -184,14 +185,13 @@ class Trainer:
         for first in firsts:
             if self.stopping.now():
                 return None
-            accumulate(total, self._values(self.feed.validation, first), len(firsts), reductions)
+            beat.enter(LOADER)
+            accumulate(total, self._values(self.feed.validation(first), first), len(firsts), reductions)
         means = reduce_over_ranks(self.engine, self.run, total, reductions)
         return {f"val_{name}": value for name, value in means.items()}
 
-    def _values(self, read: Callable[[int], Batch], first: int) -> dict[str, Tensor]:
-        """The values over one micro batch, without gradients."""
-        beat.enter(LOADER)
-        batch = read(first)
+    def _values(self, batch: Batch, first: int) -> dict[str, Tensor]:
+        """The values over the micro batch that begins at sample ``first``, without gradients."""
         beat.enter("evaluation")
         return without_counts(self.model.evaluate(batch, partial(self._forward, [first])), self.model.reductions)
 
@@ -245,12 +245,12 @@ class Trainer:
             step = self.progress.step
             raise not_finite(step, f"the {name} is {loss}", self.saver.way_out(step))
 
-    def _loss_after_update(self) -> float:
-        """The loss of the last step's first micro batch, with the weights as they are now."""
+    def _loss_after_update(self, batch: Batch) -> float:
+        """The loss of ``batch``, the last step's first micro batch, with the weights as they are now."""
         cfg, reductions = self.run.train, self.model.reductions
         first = starts(self.run, self.progress.consumed_samples - cfg.global_batch, cfg.global_batch)[0]
         total: dict[str, Tensor] = {}
-        accumulate(total, self._values(self.feed.training, first), 1, reductions)
+        accumulate(total, self._values(batch, first), 1, reductions)
         return reduce_over_ranks(self.engine, self.run, total, reductions)["loss"]
 
     def _record(self, row: Row) -> None:
