@@ -56,6 +56,9 @@ def agree(out: Path, job: Job, engine: Engine) -> None:
         ConfigError: they do not agree; or ``out`` may not be used, as :func:`claimed` says.
     """
 
+    if engine.world_size == 1:  # which need not look for what others may have
+        return
+
     def require_usable() -> None:
         require_own(out, job)
         if not begun(out):
