@@ -7,6 +7,7 @@ nobody sees all ranks, each rank with its last heartbeat in ``logs/rank-N.beat.j
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ from typing import Any, Literal
 from recipe_core.errors import DiskError, ExitCode
 from recipe_core.files import write_text
 from recipe_core.files.documents import parse_json, read_record
+from recipe_core.launch.failures import Failure
+from recipe_core.launch.host import host
 
 FILE = Path("launch") / "ending.json"
 Kind = Literal["finished", "finding", "mistake", "diverged", "hung", "bug", "disk", "stopped", "lost", "killed"]
@@ -77,6 +80,20 @@ def record_ending(out: Path, ending: Ending) -> None:
     with suppress(DiskError, OSError):
         (out / FILE).parent.mkdir(exist_ok=True)
         write_text(out / FILE, json.dumps(asdict(ending), indent=2) + "\n")
+
+
+def record_failure_ending(out: Path, failure: Failure, rank: int | None = None) -> None:
+    """Write the end of a run whose first failure was that of ``rank``; of a hang, the ranks know the cause."""
+    kind = "lost" if failure.lost_peer else kind_of(failure.exit_code)
+    cause = None if kind in _OUTSIDE else rank
+    where = host() if cause is not None else ""
+    record_ending(
+        out,
+        Ending(
+            kind=kind, exit_code=failure.exit_code, message=failure.message, rank=cause, host=where,
+            time=max(failure.time, time.time()),
+        ),
+    )  # fmt: skip
 
 
 def read_ending(out: Path, since: float) -> Ending | None:

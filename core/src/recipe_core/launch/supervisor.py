@@ -19,9 +19,8 @@ from recipe_core.errors import ExitCode, LaunchError
 from recipe_core.files import disk_error
 from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
-from recipe_core.launch.ending import Ending, kind_of, record_ending
+from recipe_core.launch.ending import record_failure_ending
 from recipe_core.launch.failures import Failure
-from recipe_core.launch.host import host
 from recipe_core.launch.stop import REPEATED, SIGNALS
 from recipe_core.launch.tee import Output
 from recipe_core.launch.watch.silence import INTERVAL, Silence
@@ -338,11 +337,11 @@ class _Supervisor:
         if self._killed:
             text = "killed by the second Ctrl-C; nothing was saved"
             print(f"recipe: {text}", file=sys.stderr)
-            self._note(Failure(time.time(), text, None, 128 + signal.SIGINT), None)
+            record_failure_ending(self._logs.parent, Failure(time.time(), text, None, 128 + signal.SIGINT))
             return 128 + signal.SIGINT
         if self._hung is not None:
             print(f"recipe: {self._hung.message}; they are in {self._logs}", file=sys.stderr)
-            self._note(self._hung, None)
+            record_failure_ending(self._logs.parent, self._hung)
             return self._hung.exit_code
         causes = [(failure, rank) for rank in self._ranks if (failure := rank.failure(self._received))]
         if not causes:
@@ -354,7 +353,7 @@ class _Supervisor:
         first, rank = min(
             causes, key=lambda cause: (cause[0].lost_peer, cause[0].exit_code == ExitCode.STOPPED, cause[0].time)
         )
-        self._note(first, rank)
+        record_failure_ending(self._logs.parent, first, rank.number)
         if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank said so by itself
             return first.exit_code
         print(f"recipe: {first.text}" if first.traceback is None else first.text, file=sys.stderr)
@@ -364,22 +363,6 @@ class _Supervisor:
             file=sys.stderr,
         )
         return first.exit_code
-
-    def _note(self, failure: Failure, rank: _Rank | None) -> None:
-        """Record the end for `recipe status` and others who were not there; of a hang, the ranks know the cause."""
-        kind = "lost" if failure.lost_peer else kind_of(failure.exit_code)
-        cause = rank.number if rank is not None and kind not in ("hung", "lost", "stopped") else None
-        record_ending(
-            self._logs.parent,
-            Ending(
-                kind=kind,
-                exit_code=failure.exit_code,
-                message=failure.message,
-                rank=cause,
-                host=host() if cause is not None else "",
-                time=max(failure.time, time.time()),
-            ),
-        )
 
 
 def _environment(rank: int, processes: int, store: Path, errors: tuple[Path, Path]) -> dict[str, str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _WEIGHT = re.compile(r"^[\d.eE+-]+:")
+"""What a list of files may have before a path: its share of the samples."""
 
 
 def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
@@ -141,9 +142,11 @@ def _known_here(registry: Registry, words: tuple[str, ...]) -> tuple[tuple[str, 
 
 
 def _is_away(text: str) -> bool:
-    """True of an absolute path, or the weight and the path of token files, where nothing is here."""
-    path = _WEIGHT.sub("", text)
-    return path.startswith("/") and not any(Path(path + ending).exists() for ending in ("", ".idx", ".bin"))
+    """True of an absolute path that names nothing here."""
+    from recipe_core.launch.identity import files_named
+
+    path = Path(_WEIGHT.sub("", text))
+    return path.is_absolute() and not path.exists() and not files_named(path)
 
 
 def _is_here(text: str) -> bool:

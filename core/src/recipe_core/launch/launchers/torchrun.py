@@ -34,7 +34,11 @@ def refuse_secrets(submission: Submission, texts: Mapping[str, str], way_out: st
     Raises:
         ConfigError: it names the setting, not the value.
     """
-    named = [f"environment.{name}" for name, value in submission.environment.items() if value and _names_secret(name)]
+    named = [
+        f"environment.{name}"
+        for name, value in submission.environment.items()
+        if value and _SECRET_NAME.fullmatch(name)
+    ]
     everything = {
         **{f"environment.{name}": value for name, value in submission.environment.items()},
         "setup": submission.setup, "the settings of the run": submission.job, **texts,
@@ -44,10 +48,6 @@ def refuse_secrets(submission: Submission, texts: Mapping[str, str], way_out: st
         raise ConfigError(
             f"{', '.join(dict.fromkeys(found))}: looks like a secret, which everybody could read in the YAML; {way_out}"
         )
-
-
-def _names_secret(name: str) -> bool:
-    return _SECRET_NAME.fullmatch(name) is not None
 
 
 def node_script(submission: Submission, out: str, options: str, number: int = 0) -> str:
