@@ -310,5 +310,5 @@ def named_files(config: Any) -> list[Path]:
     """The files that the settings of a dataset name."""
     values = [value for _, value in fill.flat(fill.plain(config))]
     texts = [text for value in values for text in (value if isinstance(value, (list, tuple)) else (value,))]
-    named = [path for text in texts if isinstance(text, str) and text for path in files_named(Path(text))]
-    return [path for path in named if path.is_file()]
+    paths = [Path(text) for text in texts if isinstance(text, str) and text]
+    return [path for path in files_named(paths) if path.is_file()]

@@ -11,7 +11,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -119,24 +121,39 @@ def _code(package: str) -> Iterator[tuple[str, str]]:
 
 def _data(job: Job) -> Iterator[tuple[str, str]]:
     """Each file that a setting names: its size, and a hash of its beginning."""
-    settings = dict(flat(job.as_dict()))
-    for name, value in settings.items():
-        for text in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(text, str) and ("/" in text or Path(text).exists()):
-                for number, file in enumerate(files_named(Path(text))):
-                    yield f"{name}: {file}", _described(file, head=number < _HEADS)
+    for name, value in flat(job.as_dict()):
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        paths = [Path(text) for text in values if isinstance(text, str) and ("/" in text or Path(text).exists())]
+        for number, file in enumerate(files_named(paths)):
+            yield f"{name}: {file}", _described(file, head=number < _HEADS)
 
 
-def files_named(path: Path) -> list[Path]:
-    """The files and folders that ``path`` names: itself, the entries of a folder, or those whose names it begins."""
-    try:
-        if path.is_dir():
-            return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-        if path.exists():
-            return [path]
-        return sorted(path.parent.glob(f"{path.name}.*")) if path.parent.is_dir() else []
-    except (OSError, ValueError):
-        return []
+def files_named(paths: Iterable[Path]) -> list[Path]:
+    """The files and folders that ``paths`` name: themselves, a folder's entries, or those whose names a path begins.
+
+    ``data/wiki`` names ``data/wiki.bin``. Each folder is listed once, however many of the paths lie in it.
+    """
+    listings: dict[Path, list[str]] = {}
+    found = []
+    for path in paths:
+        try:
+            if path.is_dir():
+                found += [path / name for name in _listing(path, listings) if not name.startswith(".")]
+            elif path.exists():
+                found.append(path)
+            elif path.parent.is_dir():
+                names, beginning = _listing(path.parent, listings), f"{path.name}."
+                rest = islice(names, bisect_left(names, beginning), None)
+                found += [path.parent / name for name in takewhile(lambda name: name.startswith(beginning), rest)]
+        except (OSError, ValueError):  # what cannot be looked at names nothing here; its reader says why
+            continue
+    return found
+
+
+def _listing(folder: Path, listings: dict[Path, list[str]]) -> list[str]:
+    if folder not in listings:
+        listings[folder] = sorted(os.listdir(folder))
+    return listings[folder]
 
 
 def _described(file: Path, *, head: bool) -> str:

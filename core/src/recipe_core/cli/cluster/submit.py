@@ -146,7 +146,7 @@ def _is_away(text: str) -> bool:
     from recipe_core.launch.identity import files_named
 
     path = Path(_WEIGHT.sub("", text))
-    return path.is_absolute() and not path.exists() and not files_named(path)
+    return path.is_absolute() and not path.exists() and not files_named([path])
 
 
 def _is_here(text: str) -> bool:
