@@ -19,7 +19,9 @@ OVER = {"code": 0, "text": "has ended as if the run were over"}
 
 def told(code: int, *ranks: int, lost: bool) -> dict[str, Any]:
     """The end of a rank that found out why the run does not go on."""
-    verdict = {"ranks": ranks, "lost": lost, "text": f"rank {ranks[0]} of 3 is the one\nmore", "speaker": 0}
+    text = f"rank {ranks[0]} of 3 is the one\nmore"
+    hosts = [f"host{rank}" for rank in ranks]
+    verdict = {"ranks": ranks, "lost": lost, "text": text, "speaker": 0, "hosts": hosts}
     return {"code": code, "text": "has failed: rank 1", "message": "rank 1", "verdict": verdict}
 
 
@@ -61,6 +63,13 @@ def test_of_ranks_that_nobody_supervises(
     assert ending is not None
     assert (ending.kind, ending.exit_code, ending.again) == (kind, code, kind in AGAIN)
     assert ending.line().startswith(line)
+
+
+def test_a_rank_that_never_came_has_its_host_from_the_verdict(tmp_path: Path, ranks: Callable[..., None]) -> None:
+    ranks(told(75, 7, lost=True))
+    ending = read_ending(tmp_path, 100.0)
+    assert ending is not None
+    assert ending.line() == "lost: rank 7 on host7: rank 7 of 3 is the one"
 
 
 def test_ranks_that_ended_in_good_order_say_nothing(tmp_path: Path, ranks: Callable[..., None]) -> None:

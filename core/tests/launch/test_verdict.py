@@ -101,10 +101,18 @@ def test_lost_ranks(other: Sight, text: str) -> None:
     assert found.text.startswith(text)
 
 
+def test_of_a_rank_that_never_came_the_launcher_knows_the_host() -> None:
+    former = Sight(record(1, "loader") | {"host": "of-an-earlier-start"}, expected="n2")
+    for absent in (former, Sight(expected="n2")):
+        found = judge(WAITING, None, absent)
+        assert (found.ranks, found.hosts) == ((1,), ("n2",))
+        assert found.text.startswith("rank 1 of 2 (host n2) has not come within 10 s")
+
+
 def test_an_earlier_verdict_is_taken_over() -> None:
-    verdict = {"ranks": [2], "lost": False, "text": "rank 2 hangs", "speaker": 1}
+    verdict = {"ranks": [2], "lost": False, "text": "rank 2 hangs", "speaker": 1, "hosts": ["n2"]}
     ended = sight(1, "barrier", waits=True, ended={"code": 69, "text": "has failed", "verdict": verdict})
-    assert judge(WAITING, None, ended, sight(2, "loader")) == Verdict((2,), False, "rank 2 hangs", 1)
+    assert judge(WAITING, None, ended, sight(2, "loader")) == Verdict((2,), False, "rank 2 hangs", 1, ("n2",))
 
 
 def test_all_wait_and_one_is_behind() -> None:

@@ -136,7 +136,8 @@ def _of_rank(rank: int, record: Mapping[str, Any], records: Mapping[int, Mapping
         return
     kind: Kind = "lost" if verdict["lost"] else "hung"
     first = int(verdict["ranks"][0])
-    yield _ending(kind, code, str(verdict["text"]), first, records.get(first, {}), record)
+    last = records.get(first) or {"host": next(iter(verdict["hosts"]), "")}  # one that never came
+    yield _ending(kind, code, str(verdict["text"]), first, last, record)
 
 
 def _ending(

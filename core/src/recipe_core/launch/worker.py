@@ -6,7 +6,6 @@ The same command is a whole run where none of them started it, and a rank where 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Literal
 
 from recipe_core.errors import LaunchError
 from recipe_core.launch.failures import exit_code, record_failure
+from recipe_core.launch.slurm_nodes import hosts, tasks_of_nodes
 from recipe_core.launch.stop import leave_second_to_supervisor, unblock
 from recipe_core.launch.supervisor import STORE, SUPERVISOR, TERMINAL, supervise
 from recipe_core.launch.tee import keep
@@ -158,20 +158,15 @@ def _number(env: Mapping[str, str], name: str, default: int | None = None) -> in
 
 def first_host(nodelist: str) -> str:
     """Return the first host of a Slurm node list: ``node02`` of ``node[02-04,07],other``."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodelist)
+    first = next(hosts(nodelist), None)
     if first is None:
         raise LaunchError(f"SLURM_STEP_NODELIST={nodelist!r} names no host; set MASTER_ADDR to the host of rank 0")
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first.group())
+    return first
 
 
 def _tasks_of_node(env: Mapping[str, str]) -> int:
-    """Tasks on this node, from Slurm's ``4(x2),3``: four on each of two nodes, three on a third; 0 if unknown."""
-    counts: list[int] = []
-    for text in env.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
-        if match is None:
-            return 0
-        counts += [int(match[1])] * int(match[2] or 1)
+    """Tasks on this node; 0 if unknown."""
+    counts = tasks_of_nodes(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
     node = _number(env, "SLURM_NODEID", 0)
     return counts[node] if node < len(counts) else 0
 

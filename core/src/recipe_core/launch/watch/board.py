@@ -18,6 +18,7 @@ from typing import Any
 
 from recipe_core.files.documents import parse_json
 from recipe_core.launch.host import host
+from recipe_core.launch.slurm_nodes import host_of
 
 Record = Mapping[str, Any]
 """Layout of the record that a rank writes with each beat; ``docs/reference/run-folder.md`` has the fields."""
@@ -37,6 +38,8 @@ class Sight:
 
     record: Record | None = None
     """Its newest record; None where it wrote none."""
+    expected: str = ""
+    """The host on which its launcher starts it; empty where that is not known."""
     came: bool = False
     """It has beaten since this rank began to look, or shortly before, or left a word in the same start of a launcher:
     its record is of this run, not of an earlier one."""
@@ -57,7 +60,7 @@ class Board:
 
     def __init__(self, folder: Path, rank: int, world_size: int) -> None:
         self.folder, self.rank = folder, rank
-        self.sights = {number: Sight() for number in range(world_size)}
+        self.sights = {number: Sight(expected=host_of(number, os.environ)) for number in range(world_size)}
         self._began: float | None = None
         """Time of the first beat, by the clock of the file server, which also dates the other ranks' files."""
         self._looked: float | None = None

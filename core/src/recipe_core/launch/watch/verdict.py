@@ -29,6 +29,14 @@ class Verdict:
     """The message to the user."""
     speaker: int
     """The one rank that raises the alarm (``train.on_hang``)."""
+    hosts: tuple[str, ...]
+    """The host of each of ``ranks``; empty where it is not known."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Verdict:
+        """The verdict that a rank has left on the board."""
+        ranks, hosts = tuple(record["ranks"]), tuple(record["hosts"])
+        return cls(ranks, record["lost"], record["text"], record["speaker"], hosts)
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,10 @@ class Case:
         if not lost:
             for rank in list(phrases)[:_SHOWN]:
                 lines += _stacks(rank, self._record(rank))
-        return Verdict(tuple(phrases), lost, "\n".join(lines), self._speaker(phrases))
+        return self._of(tuple(phrases), lost, lines, self._speaker(phrases))
+
+    def _of(self, ranks: tuple[int, ...], lost: bool, lines: Sequence[str], speaker: int) -> Verdict:
+        return Verdict(ranks, lost, "\n".join(lines), speaker, tuple(map(self._host, ranks)))
 
     def _record(self, rank: int) -> Record:
         return self.mine if rank == self.rank else self.sights[rank].record or {}
@@ -131,14 +142,19 @@ class Case:
         ]
         here = self.mine.get("host")
         away = tuple(rank for rank, record in records.items() if record.get("host") != here) or tuple(records)
-        return Verdict(away, True, "\n".join(lines), self._speaker(dict.fromkeys(away, "")))
+        return self._of(away, True, lines, self._speaker(dict.fromkeys(away, "")))
 
     def _named(self, rank: int) -> str:
         if len(self.sights) == 1:
             return "the run"
-        record = self._record(rank)
-        host = f" (host {record['host']})" if "host" in record else ""
-        return f"rank {rank} of {len(self.sights)}{host}"
+        host = self._host(rank)
+        return f"rank {rank} of {len(self.sights)}{f' (host {host})' if host else ''}"
+
+    def _host(self, rank: int) -> str:
+        """The host of a rank: by its record of this run, else where its launcher starts it, else by an earlier one."""
+        sight = self.sights[rank]
+        known = str(self._record(rank).get("host", ""))
+        return known if rank == self.rank or sight.came else sight.expected or known
 
     def _speaker(self, culprits: Mapping[int, str]) -> int:
         """The lowest rank that lives and is not the cause; where all are, the lowest that lives."""
@@ -167,7 +183,7 @@ def known(others: Mapping[int, Sight]) -> Verdict | None:
     for sight in others.values():
         ended = (sight.record or {}).get("ended") or {}
         if sight.came and (found := ended.get("verdict")):
-            return Verdict(tuple(found["ranks"]), found["lost"], found["text"], found["speaker"])
+            return Verdict.of(found)
     return None
 
 

@@ -14,8 +14,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -167,7 +168,7 @@ class Watchdog:
             f"{verdict.text}\nThe run folder does not answer this rank either ({board.folder}): what it knows of the "
             "others may be old"
         )
-        return Verdict(verdict.ranks, verdict.lost, text, verdict.speaker)
+        return replace(verdict, text=text)
 
     def _write_soon(self) -> None:
         """Have the scribe write and read now, and wait for it for a while."""
@@ -198,11 +199,9 @@ class Watchdog:
     def _alarm(self, verdict: Verdict) -> str | None:
         if self._on_hang is None or verdict.speaker != self._rank:
             return None
-        records: Mapping[int, Any] = self._board.sights if self._board else {}
-        hosts = [str((records[rank].record or {}).get("host", "")) for rank in verdict.ranks if rank in records]
         details = {
             "RECIPE_HANG_RANKS": ",".join(map(str, verdict.ranks)),
-            "RECIPE_HANG_HOSTS": ",".join(filter(None, hosts)),
+            "RECIPE_HANG_HOSTS": ",".join(filter(None, verdict.hosts)),
             "RECIPE_HANG_KIND": "lost" if verdict.lost else "hung",
             "RECIPE_HANG_STEP": str(beat.step),
             "RECIPE_HANG_MESSAGE": verdict.text,
@@ -296,9 +295,7 @@ class Watchdog:
             text = f"has ended with exit code {code} before the run was over"
         ended: dict[str, Any] = {"code": code, "text": text, "message": lines[0]}
         if verdict is not None:
-            ended["verdict"] = {
-                "ranks": verdict.ranks, "lost": verdict.lost, "text": verdict.text, "speaker": verdict.speaker
-            }  # fmt: skip
+            ended["verdict"] = asdict(verdict)
         return ended
 
 
