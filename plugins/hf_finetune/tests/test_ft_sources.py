@@ -86,12 +86,17 @@ def with_a_large_vocabulary(folder: Path) -> None:
         file.writelines(f"word{number}\n" for number in range(300))
 
 
+def without_pieces(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("")
+
+
 def test_mistakes_of_folders(fine_tune: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     """Each is one message and exit code 2."""
     cases: list[tuple[Callable[[Path], Any], tuple[str, ...], str]] = [
         (with_a_large_vocabulary, (), "model.tokenizer: gives token ids up to"),
         (lambda p: (p / "config.json").unlink(), (), "does not say which model it holds"),
         (lambda p: (p / "vocab.txt").unlink(), (), "holds no tokenizer (vocab.txt, tokenizer.json)"),
+        (without_pieces, (), "cannot make tokens of the texts (WordPiece error: Missing [UNK] token"),
         (lambda p: (p / "config.json").write_text("{"), (), "config.json: cannot be read as JSON"),
         (lambda p: (p / "model.safetensors").write_bytes(b"12345678901"), (), "its weights cannot be loaded"),
         (lambda p: None, ("data.max_length=65",), "data.max_length: samples have up to 65 tokens, and the model in"),

@@ -92,13 +92,19 @@ def is_over(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def reach(phase: str, out: Path, pid: int) -> None:
-    """Wait until the run is in ``phase``, or over."""
-    said, deadline = out.parent / "phase", time.monotonic() + 240
-    while phase != "start-up" and time.monotonic() < deadline and not is_over(pid):
-        if said.exists() and said.read_text() == phase:
+def reach(wanted: str, out: Path, pid: int) -> None:
+    """Wait until the run is in the phase ``wanted``, or over."""
+    deadline = time.monotonic() + 240
+    while wanted != "start-up" and time.monotonic() < deadline and not is_over(pid):
+        if phase(out) == wanted:
             break
         time.sleep(0.002)
+
+
+def phase(out: Path) -> str:
+    """What rank 0 does, as it said last; empty: nothing yet."""
+    said = out.parent / "phase"
+    return said.read_text() if said.exists() else ""
 
 
 def whole(base: Path, processes: int) -> Curve:

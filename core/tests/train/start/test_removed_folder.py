@@ -136,3 +136,14 @@ def test_a_checkpoint_that_is_gone_at_the_end_is_no_success(tmp_path: Path, monk
         run(resolve(toy.registry(), "toy", ["train.steps=2"]), out)
     with suppress(FileNotFoundError):
         assert "step-2" not in [path.name for path in (out / "checkpoints").iterdir()]
+
+
+def test_rows_that_are_gone_at_the_end_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is closed by then: the closing words would name it."""
+    out = tmp_path / "run"
+    metrics = out / "metrics.jsonl"
+    monkeypatch.setattr("recipe_core.train.run.measured", lambda rows: (results.measured(rows), metrics.unlink())[0])
+    run(resolve(toy.registry(), "toy", ["train.steps=2"]), out)
+    assert f"{metrics} was removed after its last row was written: the rows of this run are gone" in capsys.readouterr().err

@@ -113,3 +113,15 @@ def test_every_cut_and_many_changed_bytes(tmp_path: Path) -> None:
 
     outcome = reading(all_of_them)
     assert outcome.outcome == "read", outcome
+
+
+def test_a_damaged_list_of_arrays(tmp_path: Path) -> None:
+    """The file opens, and asking it for a name raises what h5py raises of damage inside."""
+    path = tmp_path / "training.hdf5"
+    whole(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"HEAP")] ^= 1
+    path.write_bytes(content)
+    assert BertFiles().detect(path)
+    (problem,) = BertFiles().verify(path)
+    assert problem.startswith(f"{path}: is no HDF5 file, or damaged (")

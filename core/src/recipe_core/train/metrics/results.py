@@ -14,8 +14,8 @@ from recipe_core.errors import DiskError, DivergedError, ExitCode
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_json
 from recipe_core.settings.job import Job
-from recipe_core.train.metrics.curves import Row
-from recipe_core.train.metrics.report import show, summary
+from recipe_core.train.metrics.curves import METRICS, Row
+from recipe_core.train.metrics.report import show, summary, warn
 
 RESULTS = "results.json"
 
@@ -47,6 +47,8 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
         DiskError: the file cannot be written.
     """
     write_results(results, out)
+    if not (out / METRICS).exists():
+        warn(f"{out / METRICS} was removed after its last row was written: the rows of this run are gone")
     folder, trackers, generates = os.path.relpath(out), job.train.trackers, bool(job.model.spec.generate)
     show(summary(results, job.name, folder, tensorboard="tensorboard" in trackers, generates=generates))
 

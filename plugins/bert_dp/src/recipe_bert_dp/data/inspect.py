@@ -37,7 +37,7 @@ class BertFiles:
         unreadable = 0
         for shard in paths:
             try:
-                with shards.opened(shard) as file:
+                with shards.opened(shard) as file, shards.naming(shard):
                     if "masked_lm_positions" in file:
                         return True
             except DataError:

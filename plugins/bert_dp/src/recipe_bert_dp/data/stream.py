@@ -134,7 +134,7 @@ class Stream:
         filling it."""
         if not self._scratch:
             most = int(np.sort(self._sizes)[-self._per_window :].sum())
-            with shards.opened(self.paths[0]) as file:
+            with shards.opened(self.paths[0]) as file, shards.naming(self.paths[0]):
                 kinds = self._shapes[0].layout
                 self._scratch = {name: np.empty((most, *file[name].shape[1:]), kind) for name, kind in kinds.items()}
         return self._scratch

@@ -42,9 +42,20 @@ class Encoded(Dataset[dict[str, Any]]):
 
 
 def encode(examples: Examples, tokenizer: Any, max_length: int, *, pad: bool) -> Encoded:
-    """Tokenize ``examples``, cut and (with ``pad``) padded to ``max_length`` tokens."""
+    """Tokenize ``examples``, cut and (with ``pad``) padded to ``max_length`` tokens.
+
+    Raises:
+        ConfigError: the tokenizer cannot: it lacks pieces that it needs.
+    """
     padding = "max_length" if pad else False
-    columns = tokenizer(*examples.texts, padding=padding, max_length=max_length, truncation=True)
+    try:
+        columns = tokenizer(*examples.texts, padding=padding, max_length=max_length, truncation=True)
+    except Exception as error:  # of the library tokenizers, which raises no other type
+        text = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"model.tokenizer: {tokenizer.name_or_path}: cannot make tokens of the texts ({text}); it is damaged or "
+            "incomplete: restore it, or name another with model.tokenizer=FOLDER"
+        ) from error
     return Encoded(dict(columns), examples.labels)
 
 
