@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -230,3 +231,26 @@ def test_an_array_trains_a_seed_in_each_folder_and_one_of_them_is_stopped(here: 
     assert facts(here, "array/seed-1")["state"] in ("stopped", "new")
     assert facts(here, "array/seed-2")["state"] == "finished"
     assert curve("array/seed-2") != curve("array/seed-0")
+
+
+def test_the_nodes_of_a_job_are_looked_at_first(here: Cluster) -> None:
+    """The second node has another variable than the first: the run would refuse to start, after it had loaded."""
+    job = submit(here, "looked-at", "--check-nodes", "data.seconds=0.0")
+    finished(here, "looked-at", job, restarts=0)
+    rows = Path(f"looked-at/logs/slurm-{job}.log").read_text()
+    assert re.search(r"^n1 +2 cores .* n2: [\d.]+ .B/s, \d+ us +\+0\.00 s$", rows, re.MULTILINE), rows
+    assert "2 nodes: no problem found" in rows
+
+    program = here.folder / "unequal.sh"
+    python = f"{sys.executable} -m recipe_core.cli"
+    program.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != n2 ] || export NCCL_ALGO=Ring\nexec {python} "$@"\n')
+    program.chmod(0o755)
+    site = here.folder / "unequal.yaml"
+    site.write_text(f"{SITE}program: {program}\n")
+    job = submit(here, "unequal", "--check-nodes", "--site", str(site))
+    assert ended(here, job) == "FAILED", log("unequal")
+    assert here.restarts(job) == 0
+    now = facts(here, "unequal")
+    reason = "variable NCCL_ALGO: not there on rank 0 (n1), Ring on rank 1 (n2)"
+    assert (now["state"], now["exit_code"], now["detail"]) == ("failed", 2, f"mistake: {reason}")
+    assert f"Comment=mistake: {reason}" in here.run("scontrol", "show", "job", job)

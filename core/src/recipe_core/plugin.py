@@ -109,6 +109,7 @@ def register_launchers() -> Iterable[Launcher]:
     yield Launcher(
         name="slurm",
         build="recipe_core.launch.launchers.slurm:scripts",
+        checks_nodes=True,
         submit="recipe_core.launch.launchers.slurm_commands:submit",
         state="recipe_core.launch.launchers.slurm_commands:state",
         stop="recipe_core.launch.launchers.slurm_commands:stop",

@@ -114,7 +114,7 @@ def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], 
     """
     if ranks.world_size == 1:
         return []
-    marker = _Marker(out)
+    marker = Marker(out)
     digests = {section: digest(facts) for section, facts in identity.items()}
 
     def show() -> tuple[dict[str, str], str, str]:
@@ -177,8 +177,8 @@ def _refuse(lines: list[str]) -> None:
     )
 
 
-class _Marker:
-    """A file in the run folder that rank 0 writes and every rank looks for."""
+class Marker:
+    """A file in a run folder that rank 0 writes and every rank looks for: do all see one folder?"""
 
     def __init__(self, out: Path) -> None:
         self._out = out

@@ -89,7 +89,7 @@ class NativeEngine:
                 dist.init_process_group(
                     _backend(self.device.type),
                     init_method=None if store is None else f"file://{store}",
-                    store=_store(me, self._timeout) if store is None else None,
+                    store=meeting_store(me, self._timeout) if store is None else None,
                     rank=me.rank,
                     world_size=me.world_size,
                     timeout=self._timeout,
@@ -315,8 +315,8 @@ def _gather(value: Value, world_size: int, group: dist.ProcessGroup | None) -> l
     return values  # type: ignore[return-value]  # each slot is filled now
 
 
-def _store(me: Worker, timeout: timedelta) -> dist.Store:
-    """The store through which ranks of torchrun or srun meet.
+def meeting_store(me: Worker, timeout: timedelta, *, wait: bool = True) -> dist.Store:
+    """The store through which ranks of torchrun or srun meet; ``wait``: until all are there.
 
     torchrun's agent may keep one for all its attempts to start the ranks, in which those of a later attempt would find
     the addresses of an earlier one's; so each attempt has keys of its own.
@@ -324,7 +324,7 @@ def _store(me: Worker, timeout: timedelta) -> dist.Store:
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(
         me.rendezvous["MASTER_ADDR"], int(me.rendezvous["MASTER_PORT"]), me.world_size,
-        is_master=me.rank == 0 and not of_agent, timeout=timeout, multi_tenant=not of_agent,
+        is_master=me.rank == 0 and not of_agent, timeout=timeout, multi_tenant=not of_agent, wait_for_workers=wait,
     )  # fmt: skip
     if not of_agent:
         return store
@@ -334,10 +334,14 @@ def _store(me: Worker, timeout: timedelta) -> dist.Store:
     return dist.PrefixStore(f"{attempt}/{(arrived - 1) // me.world_size}", store)
 
 
-def _device(name: str, me: Worker | None) -> torch.device:
-    """The device of this rank; nothing is put on it yet."""
+def device_kind(name: str) -> str:
+    """The type of the devices here that ``train.device`` names; nothing is put on them yet.
+
+    Raises:
+        ConfigError: there is none of it.
+    """
     if name in ("auto", neuron.NAME) and neuron.is_here():
-        return torch.device(neuron.NAME)
+        return neuron.NAME
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     found = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
     kind = found[0] if name == "auto" else name
@@ -346,6 +350,12 @@ def _device(name: str, me: Worker | None) -> torch.device:
             f"train.device: {name!r} is not available here (found: {', '.join(found)}); set train.device=auto, "
             f"or install the PyTorch that supports it"
         )
+    return kind
+
+
+def _device(name: str, me: Worker | None) -> torch.device:
+    """The device of this rank; nothing is put on it yet."""
+    kind = device_kind(name)
     if kind in _UNNUMBERED:
         return torch.device(kind)
     return torch.device(kind, 0 if me is None else _index(kind, me))

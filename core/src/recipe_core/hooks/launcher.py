@@ -46,6 +46,8 @@ class Submission:
     """Number of runs with seeds of their own, each in a folder of its own; 0: a single run."""
     precompile: bool = False
     """Compile the graphs in a job before the run, which starts only if that succeeds."""
+    check_nodes: bool = False
+    """Run `recipe check --on-nodes` on the nodes of the job before the run, which starts only if that succeeds."""
 
     @property
     def launch_folder(self) -> Path:
@@ -63,6 +65,8 @@ class Launcher(Spec):
     build: str = field(metadata=called("submission", "config"))
     sees_files: bool = True
     """Its jobs see the files of this machine. Else absolute paths that are not here are left to the job's own start."""
+    checks_nodes: bool = False
+    """Its jobs can look at their nodes first (``Submission.check_nodes``)."""
     submit: str = field(default="", metadata=called("folder", "files"))
     """``package.module:function(folder, files) -> str``: submits the files, which are in ``folder``, and returns the
     id of the job. Empty: the files are printed, for another program to take."""

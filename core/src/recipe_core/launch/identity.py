@@ -142,9 +142,7 @@ def files_named(paths: Iterable[Path]) -> list[Path]:
             elif path.exists():
                 found.append(path)
             elif path.parent.is_dir():
-                names, beginning = _listing(path.parent, listings), f"{path.name}."
-                rest = islice(names, bisect_left(names, beginning), None)
-                found += [path.parent / name for name in takewhile(lambda name: name.startswith(beginning), rest)]
+                found += [path.parent / name for name in _beginning(f"{path.name}.", _listing(path.parent, listings))]
         except (OSError, ValueError):  # what cannot be looked at names nothing here; its reader says why
             continue
     return found
@@ -152,8 +150,13 @@ def files_named(paths: Iterable[Path]) -> list[Path]:
 
 def _listing(folder: Path, listings: dict[Path, list[str]]) -> list[str]:
     if folder not in listings:
-        listings[folder] = sorted(os.listdir(folder))
+        listings[folder] = sorted(os.listdir(folder))  # noqa: PTH208  # names, of which there may be thousands
     return listings[folder]
+
+
+def _beginning(text: str, names: list[str]) -> Iterator[str]:
+    """Those of the sorted ``names`` that begin with ``text``."""
+    return takewhile(lambda name: name.startswith(text), islice(names, bisect_left(names, text), None))
 
 
 def _described(file: Path, *, head: bool) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from recipe_core.errors import ExitCode
+from recipe_core.launch.ending import Ending, record_ending
 from recipe_core.launch.launchers.submitted import note
 from recipe_core.launch.process import FILE, Process, this_process
 
@@ -130,6 +131,18 @@ def test_a_job_is_asked_of_the_batch_system(typed: Typed, out: Path, slurm: Path
     for answer, expected in (("RUNNING", "running"), ("COMPLETED", "killed"), ("PENDING", "waiting")):
         (slurm / "state").write_text(f"{answer}\n")
         assert state(typed, out)["state"] == expected
+
+
+def test_a_job_that_ended_before_a_process_trained(typed: Typed, out: Path, slurm: Path) -> None:
+    note(out / "launch", "slurm", "12")
+    (slurm / "state").write_text("FAILED\n")
+    assert "job 12 of slurm has ended: `recipe logs" in state(typed, out)["detail"]
+    record_ending(out, Ending(kind="mistake", exit_code=2, message="n2: no data\nmore", time=time.time()))
+    now = state(typed, out)
+    assert (now["state"], now["exit_code"], now["detail"]) == ("failed", 2, "mistake: n2: no data")
+    time.sleep(0.01)
+    note(out / "launch", "slurm", "13")  # submitted again: that was another job's end
+    assert state(typed, out)["state"] == "new"
 
 
 def test_stop_signals_the_ranks_of_a_job_and_cancels_one_that_waits(typed: Typed, out: Path, slurm: Path) -> None:

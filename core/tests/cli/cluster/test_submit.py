@@ -21,7 +21,7 @@ from recipe_core.errors import ExitCode
     ("name", "options"),
     [
         ("two-nodes.sbatch", ()),
-        ("array.sbatch", ("--array", "3")),
+        ("array.sbatch", ("--array", "3", "--check-nodes")),
         ("hostile.sbatch", ("--out", 'it\'s 100%j "of" $run #1')),
     ],
 )
@@ -168,6 +168,7 @@ def test_a_compilation_is_a_job_before_the_run(typed: Typed, slurm: Path) -> Non
         (("--time", "1h", "--processes-per-node", "3"), "train.global_batch: 16 does not divide by 6"),
         (("--time", "1h", "--site", "none.yaml"), "site profile none.yaml: cannot be read"),
         (("--to", "sky", "--array", "2"), "submit each seed by itself"),
+        (("--to", "sky", "--check-nodes"), "--check-nodes: --to sky does not start one process on each node"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(
@@ -231,7 +232,7 @@ def test_the_time_to_stop_before_the_limit_follows_from_an_earlier_run(typed: Ty
 class Batch:
     """A batch script under bash, with commands of Slurm and a ``recipe`` that do as they are told."""
 
-    def __init__(self, typed: Typed, program: Callable[[Path, str, str], None], folder: Path) -> None:
+    def __init__(self, typed: Typed, program: Callable[[Path, str, str], None], folder: Path, *more: str) -> None:
         bin_, run = folder / "bin", folder / "run"
         again = 'echo "told $7"; [ "$7" -eq 75 ] || [ "$7" -gt 128 ]'  # status RUN --again --since TIME --code N
         status = f'if [ "$3" = --again ]; then {again}; else cat {folder}/step; fi'
@@ -243,7 +244,7 @@ class Batch:
         program(bin_, "scontrol", f'if [ "$1" = requeue ]; then {requeue}; else echo "$@" >> {folder}/comment; fi')
         (folder / "site.yaml").write_text(f"program: {bin_}/recipe\n")
         words = ("submit", *WORDS, "--time", "1h", "--print", "--out", str(run), "--site", str(folder / "site.yaml"))
-        self.folder, self.text = folder, typed(*words)[1]
+        self.folder, self.text = folder, typed(*words, *more)[1]
         self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
 
     def start(self, act: str, step: int = 0) -> tuple[int, bool]:
@@ -266,6 +267,20 @@ def test_the_script_ends_with_the_code_of_the_ranks(batch: Batch) -> None:
     assert batch.start("exit 0") == (0, False)
     assert batch.start("exit 70") == (70, False)
     assert (batch.folder / "comment").read_text() == "update JobId=7 Comment=told 70\n"
+
+
+def test_the_nodes_are_looked_at_before_the_run(
+    typed: Typed, program: Callable[[Path, str, str], None], tmp_path: Path
+) -> None:
+    batch = Batch(typed, program, tmp_path, "--check-nodes")
+    lines = tmp_path / "lines"
+    assert batch.start(f'echo "$@" >> {lines}; [ "$1" = run ] || exit 2') == (2, False)
+    run = batch.folder / "run"
+    check = f"check {run}/job.yaml --on-nodes --processes-per-node 1 --out {run}\n"
+    assert lines.read_text() == check
+    assert (batch.folder / "comment").read_text() == "update JobId=7 Comment=told 2\n"
+    assert batch.start(f'echo "$@" >> {lines}') == (0, False)
+    assert lines.read_text() == f"{check}{check}run {run}/job.yaml --out {run}\n"
 
 
 def test_a_stopped_run_is_started_again_while_it_saves_something_new(batch: Batch) -> None:

@@ -146,4 +146,5 @@ def test_rows_that_are_gone_at_the_end_are_named(
     metrics = out / "metrics.jsonl"
     monkeypatch.setattr("recipe_core.train.run.measured", lambda rows: (results.measured(rows), metrics.unlink())[0])
     run(resolve(toy.registry(), "toy", ["train.steps=2"]), out)
-    assert f"{metrics} was removed after its last row was written: the rows of this run are gone" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{metrics} was removed after its last row was written: the rows of this run are gone" in said

@@ -83,6 +83,21 @@ def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup
     return Memory(min(total, allowed), "this machine", shared=True)
 
 
+def available_memory(proc: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of main memory that programs could take now, in this container if there is one; 0: not known."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
+    except OSError:  # not Linux
+        return 0
+    available = int(found[1]) << 10 if found else 0
+    try:
+        cached = re.search(r"^file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+        used = int((group / "memory.current").read_text()) - int(cached[1] if cached else 0)  # which is given up
+        return max(0, min(available, int((group / "memory.max").read_text()) - used))
+    except (OSError, ValueError):  # no container, or "max"
+        return available
+
+
 def free_space(folder: Path) -> int:
     """Bytes free on the disk where ``folder`` is or will be."""
     there = folder.absolute()

@@ -58,10 +58,22 @@ def standing(registry: Registry, out: Path) -> Standing:
         state: State = "waiting" if job_state == "waiting" else "starting"
         return Standing(state=state, detail=f"job {job.job_id} of {job.launcher}", **known)  # type: ignore[arg-type]
     if process is None:
-        return Standing(state="new", detail="no process has trained here yet", **known)  # type: ignore[arg-type]
+        return _before_any_process(out, known)
     ending = read_ending(out, process.began)
     state, code, detail = ended(out, process, ending)
     return Standing(state=state, exit_code=code, detail=detail, ending=ending, **known)  # type: ignore[arg-type]
+
+
+def _before_any_process(out: Path, known: dict[str, Any]) -> Standing:
+    """The state of a run in which no process has trained; its job may have ended before one could."""
+    job, job_state = known["job"], known["job_state"]
+    ending = read_ending(out, job.submitted) if job is not None else None
+    if ending is not None:
+        return Standing(state="failed", exit_code=ending.exit_code, detail=ending.line(), ending=ending, **known)
+    detail = "no process has trained here yet"
+    if job is not None and job_state == "ended":
+        detail += f", and job {job.job_id} of {job.launcher} has ended: `recipe logs {out}` may tell why"
+    return Standing(state="new", detail=detail, **known)
 
 
 def busy_job(registry: Registry, out: Path) -> str:

@@ -49,6 +49,7 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
         default=None,
         help="Compile in a job before the run (default: where the engine compiles every shape).",
     )
+    @click.option("--check-nodes", is_flag=True, help="Begin the job with `recipe check --on-nodes`.")
     @click.option("--print", "only_print", is_flag=True, help="Print the script; write and submit nothing.")
     @click.option(
         "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
@@ -66,6 +67,8 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
 
         plugins = registry()
         launcher = plugins.get("launcher", to)
+        if line["check_nodes"] and not launcher.checks_nodes:
+            raise ConfigError(f"--check-nodes: --to {to} does not start one process on each node; leave it out")
         profile = read_profile(plugins, launcher, site)
         target = choose_target(
             plugins, words, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
@@ -187,6 +190,7 @@ def _submission(
         setup=site.setup,
         array=array,
         precompile=_precompile(job, line["precompile"]),
+        check_nodes=line["check_nodes"],
     )
 
 

@@ -11,7 +11,7 @@ import click
 
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.words import Command, RecipeCommand, recipe_words, split
-from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.errors import ConfigError, ExitCode, RecipeError
 
 if TYPE_CHECKING:
     from recipe_core.cli.check.target import Target
@@ -59,6 +59,7 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
         help="Processes on this machine (default: the recipe's, mostly 1).",
     )
     @target_options
+    @click.option("--on-nodes", is_flag=True, help="Started once on each node (srun): compare what the nodes see.")
     @click.option(
         "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
     )
@@ -70,17 +71,28 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
         processes_per_node: int | None,
         device_memory: float | None,
         site: Path | None,
+        on_nodes: bool,
         out: Path | None,
-    ) -> None:
+    ) -> int:
         """Find what is wrong with a run, and what it needs.
 
         All problems of settings, files and processes at once, and an estimate of memory, work and disk. With --nodes,
         --processes-per-node, --device-memory or --site, the run is meant for other machines: what does not fit there is
         a problem. What this machine cannot hold is a note.
+
+        With --on-nodes, the line is started once on each node of a job (srun --ntasks-per-node=1), and prints a table
+        of what they see: devices, memory, disk, data, packages, clocks, and how fast they reach each other.
         """
         elsewhere = any(option is not None for option in (nodes, processes_per_node, device_memory, site))
         if elsewhere and processes is not None:
             raise click.UsageError("--processes is for this machine; give --nodes and --processes-per-node instead")
+        if on_nodes:
+            if processes is not None:
+                raise click.UsageError("--processes: --on-nodes is one process on each node; give --processes-per-node")
+            from recipe_core.cli.commands.nodes import check_nodes
+
+            asked = {"nodes": nodes, "processes_per_node": processes_per_node, "device_memory": device_memory}
+            return check_nodes(registry, words, asked, site, out)
         plugins = registry()
         target = None
         if elsewhere:
@@ -89,6 +101,7 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
             profile = read_profile(plugins, path=site)
             target = choose_target(plugins, words, profile, nodes, processes_per_node, device_memory)
         _check(plugins, words, processes, target, out)
+        return ExitCode.FINISHED
 
 
 def _check(

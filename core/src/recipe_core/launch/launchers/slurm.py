@@ -170,10 +170,11 @@ step=$(at_step) || exit 2
 echo "$step" >> "$starts"
 if stuck 3 "$step"; then give_up "$step"; exit 1; fi
 if [ -e "$stop" ]; then exit 0; fi
-
+began=$(date +%s)
+tell() {{ echo "recipe: $1" >&2; scontrol update JobId="$SLURM_JOB_ID" Comment="${{1:0:200}}" 2> /dev/null; }}
+{_check_lines(submission)}
 # Signals are for the ranks, which save and end; this script waits for them.
 trap : TERM INT HUP USR1 USR2
-began=$(date +%s)
 # A rank that others found hanging may not end by itself, and Slurm would wait for it.
 verdict() {{ while [ ! "$run/launch/verdict" -nt "$starts" ]; do sleep 5; done; }}
 step() {{ squeue --steps --noheader --format=%i --jobs="$SLURM_JOB_ID" | grep '[.][0-9]*$'; }}
@@ -187,16 +188,31 @@ if [ "$code" -eq 0 ]; then exit 0; fi
 # srun's code is the highest of all ranks; which of them was the cause, they have told each other.
 why=$("${{recipe[@]}}" status "$run" --again --since "$began" --code "$code")
 again=$?
-echo "recipe: $why" >&2
 # Not RUNNING: it was cancelled, or Slurm starts it again itself.
 state=$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")
-scontrol update JobId="$SLURM_JOB_ID" Comment="${{why:0:200}}" 2> /dev/null
+tell "$why"
 if [ "$again" -eq 0 ] && [ ! -e "$stop" ] && [ "$state" = RUNNING ]; then
     step=$(at_step) || exit 2
     if stuck 2 "$step"; then give_up "$step"; exit 1; fi
     {_again(config)}
 fi
 exit "$code\""""
+
+
+def _check_lines(submission: Submission) -> str:
+    """The lines that look at the nodes before the run takes them for hours; a problem ends the job."""
+    if not submission.check_nodes:
+        return ""
+    return f"""
+# One process on each node; each ends by itself, with what it has found.
+srun --kill-on-bad-exit=0 --wait={_GRACE} --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\
+    "${{recipe[@]}}" check "$run/job.yaml" --on-nodes --processes-per-node {submission.processes_per_node} --out "$run"
+code=$?
+if [ "$code" -ne 0 ]; then
+    tell "$("${{recipe[@]}}" status "$run" --again --since "$began" --code "$code")"
+    exit "$code"
+fi
+"""
 
 
 def _again(config: Slurm) -> str:
