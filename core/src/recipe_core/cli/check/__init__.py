@@ -3,7 +3,7 @@
 ``parts.py``: settings that must fit each other; read it first. ``layout.py``: the layout and the processes.
 ``estimate.py``: memory, operations and checkpoints before a run. ``indices.py``: the indices of data files.
 ``machine.py``: this machine's memory and cores. ``target.py``: other machines.
-``node_table.py``: the nodes of a job beside each other.
+``line.py``: a command line with all of it. ``node_table.py``: the nodes of a job beside each other.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.cluster.limits import TimeLimit
-from recipe_core.cli.commands.check import checked, choose_target, target_options
+from recipe_core.cli.commands.check import target_options
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.words import RecipeCommand, recipe_words, split
 from recipe_core.errors import ConfigError
@@ -63,6 +63,7 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
         The job is checked for these machines, frozen as job.yaml in the run folder, and given to Slurm as a script that
         starts it again when it was stopped before its end; or printed for kubectl (--to k8s) or sky (--to sky).
         """
+        from recipe_core.cli.check.line import choose_target
         from recipe_core.launch.launchers.site import read_profile
 
         plugins = registry()
@@ -105,6 +106,7 @@ def _checked(registry: Registry, words: tuple[str, ...], folder: Path, target: T
     Raises:
         ConfigError: a run folder holds something else, or its job is waiting or running.
     """
+    from recipe_core.cli.check.line import checked
     from recipe_core.cli.cluster.standing import busy_job
     from recipe_core.train.start.destination import require_run_folder
 

@@ -11,13 +11,11 @@ import click
 
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.words import Command, RecipeCommand, recipe_words, split
-from recipe_core.errors import ConfigError, ExitCode, RecipeError
+from recipe_core.errors import ExitCode, RecipeError
 
 if TYPE_CHECKING:
     from recipe_core.cli.check.target import Target
     from recipe_core.hooks.registry import Registry
-    from recipe_core.launch.launchers.site import Profile
-    from recipe_core.settings.job import Job
 
 
 def target_options(command: Command) -> Command:
@@ -96,6 +94,7 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
         plugins = registry()
         target = None
         if elsewhere:
+            from recipe_core.cli.check.line import choose_target
             from recipe_core.launch.launchers.site import read_profile
 
             profile = read_profile(plugins, path=site)
@@ -107,6 +106,7 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
 def _check(
     registry: Registry, words: tuple[str, ...], processes: int | None, target: Target | None, out: Path | None
 ) -> None:
+    from recipe_core.cli.check.line import checked
     from recipe_core.cli.show import needs
     from recipe_core.settings.job import resolve
     from recipe_core.train.start.destination import RUNS
@@ -121,55 +121,3 @@ def _check(
             click.echo(text + "\n")
         raise
     click.echo(needs(job, world_size or job.processes, folder, target=target))
-
-
-def choose_target(
-    registry: Registry,
-    words: tuple[str, ...],
-    profile: Profile,
-    nodes: int | None,
-    processes_per_node: int | None,
-    device_memory_gb: float | None = None,
-) -> Target:
-    """Return the machines that options, site profile and recipe describe together.
-
-    Where nobody says how many processes a node has, the recipe's are divided among the nodes.
-
-    Raises:
-        ConfigError: they cannot be.
-    """
-    from recipe_core.cli.check.target import target_of
-    from recipe_core.settings.job import resolve
-
-    each = processes_per_node or profile.site.devices_per_node
-    if not each:
-        total, count = resolve(registry, *split(words)).processes, nodes or 1
-        if total % count:
-            raise ConfigError(
-                f"--nodes {count}: the recipe's {total} processes do not divide among them; give --processes-per-node"
-            )
-        each = total // count
-    return target_of(nodes or 1, each, device_memory_gb, profile.site)
-
-
-def checked(
-    registry: Registry, words: tuple[str, ...], world_size: int, out: Path | None, target: Target | None
-) -> Job:
-    """Return the job of a command line without any problem that shows before the run, here or on the target.
-
-    Raises:
-        RecipeError: one error names every problem of its kind.
-    """
-    from recipe_core.cli.check import begin_problems, checked_job, data_problems
-    from recipe_core.cli.check.target import fit_problems
-    from recipe_core.train.start.destination import RUNS
-
-    job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False, here=target is None)
-    problems = [
-        *begin_problems(job, world_size or job.processes, out),
-        *data_problems(job),
-        *(fit_problems(job, target) if target else ()),
-    ]
-    if problems:
-        raise ConfigError.of(problems)
-    return job

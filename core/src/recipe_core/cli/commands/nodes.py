@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from recipe_core.cli.check.line import checked, choose_target
 from recipe_core.cli.check.machine import available_memory, free_space, size_of
 from recipe_core.cli.check.node_table import Need, View, problems, table, warnings
 from recipe_core.cli.check.target import figures_of, node_memory, target_of
-from recipe_core.cli.commands.check import checked, choose_target
 from recipe_core.engine.agreement import LIBRARIES, VARIABLES, Marker
 from recipe_core.errors import ConfigError, ExitCode, LaunchError, RecipeError
 from recipe_core.files import disk_error
