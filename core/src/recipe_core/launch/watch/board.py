@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,8 @@ class Sight:
     its record is of this run, not of an earlier one."""
     silent: float = 0.0
     """Seconds in which this rank looked and saw no new beat."""
+    looked: float | None = None
+    """When this rank looked last, by ``time.monotonic``; None: never."""
     gone: bool = False
     """It ran on this host, and its process is not there any more."""
 
@@ -63,7 +65,6 @@ class Board:
         self.sights = {number: Sight(expected=host_of(number, os.environ)) for number in range(world_size)}
         self._began: float | None = None
         """Time of the first beat, by the clock of the file server, which also dates the other ranks' files."""
-        self._looked: float | None = None
         self._start = start_of(os.environ)
 
     def path(self, rank: int) -> Path:
@@ -97,17 +98,17 @@ class Board:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{text}\n", encoding="utf-8")
 
-    def look(self, most: float) -> None:
-        """Read every other rank's record; a look counts for at most ``most`` seconds of silence.
+    def look(self, most: float, ranks: Iterable[int] | None = None) -> None:
+        """Read the records of ``ranks`` (None: all others); a look counts for at most ``most`` seconds of silence.
 
         A process that was stopped, or a machine that slept, saw nothing in that time: it is not the others' silence.
         """
-        now = time.monotonic()
-        passed = 0.0 if self._looked is None else min(most, now - self._looked)
-        self._looked = now
-        for rank, sight in self.sights.items():
+        for rank in self.sights if ranks is None else ranks:
             if rank == self.rank:
                 continue
+            sight, now = self.sights[rank], time.monotonic()
+            passed = 0.0 if sight.looked is None else min(most, now - sight.looked)
+            sight.looked = now
             newest, dated = self._read(rank)
             if newest is None or (sight.record is not None and _same(newest, sight.record)):
                 sight.silent += passed

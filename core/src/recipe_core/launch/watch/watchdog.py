@@ -1,9 +1,9 @@
 """Ends a run that hangs, and names the rank that it waits for. Imports no torch.
 
-Two threads of every rank. One puts this rank's heartbeat on the board (:mod:`recipe_core.launch.watch.board`) and reads
-those of the others; it may be stuck in a file system. The other never touches a file: it looks at this rank's own
-threads, and where one has waited for ``train.timeout`` it has the case judged
-(:mod:`recipe_core.launch.watch.verdict`) and ends the process.
+Threads of every rank. The scribe puts this rank's heartbeat on the board (:mod:`recipe_core.launch.watch.board`);
+readers, who may be slower, look at those of the others. All of these may be stuck in a file system. One more never
+touches a file: it looks at this rank's own threads, and where one has waited for ``train.timeout`` it has the case
+judged (:mod:`recipe_core.launch.watch.verdict`) and ends the process.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,7 +28,8 @@ from recipe_core.launch.failures import chain, exit_code, explain, record_failur
 from recipe_core.launch.host import host
 from recipe_core.launch.watch import alert, flight
 from recipe_core.launch.watch.board import Board, Sight, start_of
-from recipe_core.launch.watch.heartbeat import LOADER, SAVE, WATCHERS, Activity, beat, stacks
+from recipe_core.launch.watch.clerk import Clerk, all_did, all_finished
+from recipe_core.launch.watch.heartbeat import LOADER, SAVE, WATCHERS, Activity, Heartbeat, beat, stacks
 from recipe_core.launch.watch.pace import Pace
 from recipe_core.launch.watch.verdict import MAIN, Case, Verdict, contradiction, known
 
@@ -39,6 +41,12 @@ _FAREWELL = 2.0
 """Seconds that a rank has to end by itself once another one has found out why the run cannot go on."""
 _PATIENCE = 5.0
 """Seconds that the end of a rank waits for a disk or a terminal."""
+_READERS = 8
+"""Threads, at most, that share the other ranks' files: a file server that takes seconds for a call answers several at
+the same time."""
+_FEW = 16
+"""Ranks of a run whose files are all read at every look. Of more, a reader reads one at a time while all goes well: a
+thousand ranks that read a thousand files every few seconds would be a burden of their own."""
 
 
 def patience(seconds: float) -> float:
@@ -60,13 +68,15 @@ class Watchdog:
         timeout: ``train.timeout``, in seconds.
         on_hang: ``train.on_hang``.
         say: takes a line about a slow rank, on rank 0.
+        heart: what the threads of this rank say of themselves.
     """
 
     def __init__(
         self, logs: Path | None, rank: int, world_size: int, timeout: float, on_hang: str | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None] = lambda text: None, heart: Heartbeat = beat,
     ) -> None:  # fmt: skip
         self._rank, self._world_size, self._timeout, self._on_hang = rank, world_size, timeout, on_hang
+        self._heart = heart
         self._board = Board(logs, rank, world_size) if logs is not None and world_size > 1 else None
         self._interval = max(min(2.0, timeout / 20), 0.1, world_size / 200)
         self._quiet = max(3.0, 4 * self._interval)
@@ -79,20 +89,21 @@ class Watchdog:
         self._over = 0.0
         """Seconds since another rank was seen to have ended with a verdict."""
         self._ended: dict[str, Any] | None = None
+        self._uneasy = False
+        """A thread of this rank has been at one thing for longer than a rank that lives is silent."""
+        self._ends = False
+        """This rank looks for the reason why the run does not go on."""
         self._stop = threading.Event()
-        self._wake = threading.Event()
-        """Set for the scribe to write at once."""
-        self._written = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._scribe = Clerk(f"{WATCHERS}-scribe", self._write, self._interval)
+        self._readers = self._all_readers() if self._board else []
 
     def __enter__(self) -> Watchdog:
-        beat.reset()
+        self._heart.reset()
         _answer_with_stacks()
-        targets = {"scribe": self._scribe, "watch": self._watch} if self._board else {"watch": self._watch}
-        for name, target in targets.items():
-            thread = threading.Thread(target=target, name=f"{WATCHERS}-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        if self._board is not None:
+            for clerk in (self._scribe, *self._readers):
+                clerk.start()
+        threading.Thread(target=self._watch, name=f"{WATCHERS}-watch", daemon=True).start()
         return self
 
     def __exit__(
@@ -130,19 +141,20 @@ class Watchdog:
     def _stuck(self, passed: float) -> str | None:
         """The lane that has come to its limit; ages grow by what this thread saw pass."""
         ages: dict[int, tuple[Activity, float]] = {}
-        for number, activity in list(beat.activities.items()):
+        for number, activity in list(self._heart.activities.items()):
             before, age = self._ages.get(number, (None, 0.0))
             ages[number] = (activity, age + passed if before is activity else 0.0)
         self._ages = ages
+        self._uneasy = max((age for _, age in ages.values()), default=0.0) >= self._quiet
         for number, (activity, age) in ages.items():
             bereft = age >= self._grace and self._someone_ended()
             if not bereft and age < self._timeout / 2:
                 continue
-            waited = age if activity.waits else min(age, _waited(number))
+            waited = age if activity.waits else min(age, self._waited(number))
             if waited >= self._timeout or (bereft and waited >= self._grace):
-                return _lane(number)
+                return self._lane(number)
             if activity.name in _LIMITED and age >= self._timeout:
-                return _lane(number)
+                return self._lane(number)
         return None
 
     def _verdict_of_another(self, passed: float) -> Verdict | None:
@@ -156,13 +168,14 @@ class Watchdog:
         return any(sight.came and (sight.record or {}).get("ended") for sight in sights)
 
     def _judge(self, lane: str) -> Verdict:
-        self._write_soon()
+        # What is judged must have been seen since: a server that takes its time gets a part of what was waited already.
+        fresh = self._refresh(max(_PATIENCE, self._timeout / 4))
         board = self._board
         sights = dict(board.sights) if board else {self._rank: Sight()}
         verdict = Case(
             rank=self._rank, mine=self._record(), sights=sights, lane=lane, timeout=self._timeout, quiet=self._quiet
         ).judge()
-        if board is None or self._written.is_set():
+        if board is None or fresh:
             return verdict
         text = (
             f"{verdict.text}\nThe run folder does not answer this rank either ({board.folder}): what it knows of the "
@@ -170,17 +183,16 @@ class Watchdog:
         )
         return replace(verdict, text=text)
 
-    def _write_soon(self) -> None:
-        """Have the scribe write and read now, and wait for it for a while."""
-        if self._board is not None:
-            self._written.clear()
-            self._wake.set()
-            self._written.wait(_PATIENCE)
+    def _refresh(self, seconds: float) -> bool:
+        """Have this rank's heartbeat written and all others read, now; True if that was done within so many seconds."""
+        self._ends = True
+        return self._board is None or all_did((self._scribe, *self._readers), seconds)
 
     def _end(self, error: RecipeError, verdict: Verdict | None = None) -> None:
         """Tell why, and end this process, whatever its other threads are in."""
         self._ended = self._ending(error, verdict)
-        self._write_soon()
+        if self._board is not None:
+            all_did([self._scribe], _PATIENCE)
         complaint = self._alarm(verdict) if verdict is not None else None
         telling = threading.Thread(target=self._tell, args=(error, complaint), name=f"{WATCHERS}-tell", daemon=True)
         telling.start()
@@ -203,54 +215,79 @@ class Watchdog:
             "RECIPE_HANG_RANKS": ",".join(map(str, verdict.ranks)),
             "RECIPE_HANG_HOSTS": ",".join(filter(None, verdict.hosts)),
             "RECIPE_HANG_KIND": "lost" if verdict.lost else "hung",
-            "RECIPE_HANG_STEP": str(beat.step),
+            "RECIPE_HANG_STEP": str(self._heart.step),
             "RECIPE_HANG_MESSAGE": verdict.text,
             "RECIPE_HANG_LOGS": str(self._board.folder.absolute()) if self._board else "",
         }
         return alert.run(self._on_hang, details)
 
-    # The thread that writes and reads.
+    # The threads that write and read.
 
-    def _scribe(self) -> None:
+    def _write(self) -> None:
         assert self._board is not None
-        while True:
-            record = self._record()
-            with suppress(OSError):  # a full disk: the others see this rank as silent, no more
-                self._board.write(record)
-                if self._start and (verdict := (record["ended"] or {}).get("verdict")):
-                    self._board.note_verdict(verdict["text"])
-            self._board.look(2 * self._interval)
-            if self._pace is not None:
-                others = {rank: sight.record for rank, sight in self._board.sights.items()}
-                self._pace.look({**others, self._rank: record})
-            self._written.set()
-            if self._stop.is_set():
-                return
-            self._wake.wait(self._interval)
-            self._wake.clear()
+        record = self._record()
+        with suppress(OSError):  # a full disk: the others see this rank as silent, no more
+            self._board.write(record)
+            if self._start and (verdict := (record["ended"] or {}).get("verdict")):
+                self._board.note_verdict(verdict["text"])
+        if self._pace is not None:
+            others = {rank: sight.record for rank, sight in self._board.sights.items()}
+            self._pace.look({**others, self._rank: record})
+
+    def _all_readers(self) -> list[Clerk]:
+        """Readers of up to eight other ranks each, and of more where there would be more than eight readers."""
+        others = [rank for rank in range(self._world_size) if rank != self._rank]
+        number = min(_READERS, -(-len(others) // _READERS))
+        shares = [others[first::number] for first in range(number)]
+        return [Clerk(f"{WATCHERS}-reader", self._reading(share), self._interval) for share in shares]
+
+    def _reading(self, share: Sequence[int]) -> Callable[[], None]:
+        """The job of a reader: one file of its share while all goes well, all of it where something may be wrong."""
+        board, turns = self._board, cycle(share)
+        assert board is not None
+
+        def read() -> None:
+            everyone = self._uneasy or self._ends or self._world_size <= _FEW
+            board.look(2 * self._interval, share if everyone else [next(turns)])
+
+        return read
 
     def _record(self) -> dict[str, Any]:
         self._beats += 1
         now, ages = time.monotonic(), dict(self._ages)
         lanes = {}
-        for number, activity in list(beat.activities.items()):
+        for number, activity in list(self._heart.activities.items()):
             seen, age = ages.get(number, (None, 0.0))
             seconds = age if seen is activity else min(now - activity.since, 2 * self._interval)
-            lanes[_lane(number)] = {**activity._asdict(), "seconds": round(seconds, 1)}
-            del lanes[_lane(number)]["since"]
+            lanes[self._lane(number)] = {**activity._asdict(), "seconds": round(seconds, 1)}
+            del lanes[self._lane(number)]["since"]
         under_way: list[dict[str, Any]] = []
         if any(lane["seconds"] >= self._timeout / 2 for lane in lanes.values()):  # asking takes up to 60 ms
             under_way = flight.pending()
             if MAIN in lanes:
-                lanes[MAIN]["waits"] |= _waited(beat.main, under_way) > 0
+                lanes[MAIN]["waits"] |= self._waited(self._heart.main, under_way) > 0
         return self._mine() | {
             "pid": os.getpid(), "process": self._process, "start": self._start, "beat": self._beats,
-            "time": time.time(), "timeout": self._timeout, "lanes": lanes, "steps": beat.work.steps,
-            "work_seconds": beat.work.seconds, "pending": under_way, "stacks": stacks(), "ended": self._ended,
+            "time": time.time(), "timeout": self._timeout, "lanes": lanes, "steps": self._heart.work.steps,
+            "work_seconds": self._heart.work.seconds, "pending": under_way, "stacks": stacks(), "ended": self._ended,
         }  # fmt: skip
 
     def _mine(self) -> dict[str, Any]:
         return {"rank": self._rank, "world_size": self._world_size, "host": host()}
+
+    def _lane(self, number: int) -> str:
+        return MAIN if number == self._heart.main else SAVE
+
+    def _waited(self, number: int, pending: list[dict[str, Any]] | None = None) -> float:
+        """Seconds since a thread began the oldest collective under way, as PyTorch's flight recorder knows it.
+
+        What threads began that say nothing of themselves (those of the autograd engine) counts for the main thread.
+        """
+        others = self._heart.activities.keys() - {number}
+        for one in flight.pending() if pending is None else pending:
+            if one["thread"] == number or (number == self._heart.main and one["thread"] not in others):
+                return float(one["seconds"])
+        return 0.0
 
     # The end of the thread that trains.
 
@@ -260,7 +297,7 @@ class Watchdog:
         board = self._board
         assert board is not None
         while True:
-            self._write_soon()
+            self._refresh(_PATIENCE)
             case = Case(
                 rank=self._rank, mine=self._record(), sights=dict(board.sights), lane=MAIN, timeout=self._timeout,
                 quiet=self._quiet,
@@ -281,9 +318,7 @@ class Watchdog:
         """Put the end of this rank on the board."""
         self._ended = self._ended or self._ending(error, None)
         if self._board is not None:
-            self._wake.set()
-            for thread in self._threads:
-                thread.join(_PATIENCE)
+            all_finished((self._scribe, *self._readers), _PATIENCE)
 
     def _ending(self, error: BaseException | None, verdict: Verdict | None) -> dict[str, Any]:
         if error is None:
@@ -315,19 +350,3 @@ def _error(verdict: Verdict) -> RecipeError:
 
 def _tells_of_a_loss(error: BaseException) -> bool:
     return any(isinstance(one, LostRankError) or isinstance(explain(one), LostRankError) for one in chain(error))
-
-
-def _lane(number: int) -> str:
-    return MAIN if number == beat.main else SAVE
-
-
-def _waited(number: int, pending: list[dict[str, Any]] | None = None) -> float:
-    """Seconds since a thread began the oldest collective that it has under way, as PyTorch's flight recorder knows it.
-
-    What threads began that say nothing of themselves (those of the autograd engine) counts for the main thread.
-    """
-    others = beat.activities.keys() - {number}
-    for one in flight.pending() if pending is None else pending:
-        if one["thread"] == number or (number == beat.main and one["thread"] not in others):
-            return float(one["seconds"])
-    return 0.0
