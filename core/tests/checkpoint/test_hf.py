@@ -115,6 +115,7 @@ def test_a_pickle_of_something_else(tmp_path: Path) -> None:
     [
         ("{}", r"index\.json: damaged \(KeyError\('weight_map'\)\)"),
         ('{"weight_map": {"a": "../x.safetensors"}}', r"refused, since it names a file outside its folder"),
+        (f'{{"weight_map": {{"a": "{"x" * 300}"}}}}', r"index\.json: damaged \(OSError\(\d+, 'File name too long'\)\)"),
         ('{"weight_map": {"a": "x.safetensors"}}', r"x\.safetensors missing, which model\.safetensors\.index\.json"),
     ],
 )

@@ -243,6 +243,13 @@ def test_a_bug_keeps_its_traceback(typed: Typed) -> None:
     assert err.splitlines()[-1] == "RuntimeError: broken code"
 
 
+@pytest.mark.parametrize("line", ["run {}", "run fake --out {}", "inspect {}", "verify {}", "status {}", "generate {}"])
+def test_a_name_that_no_disk_takes_is_a_message(line: str, typed: Typed) -> None:
+    code, _, err = typed(*line.format("x" * 300).split())
+    assert code == 2
+    assert re.fullmatch(r"recipe \w+: x{300}\S*: cannot be used \(File name too long\); choose a shorter name\n", err)
+
+
 @pytest.mark.parametrize("line", ["--debug run fake model.fail=user", "run fake model.fail=user --debug"])
 def test_debug_shows_the_traceback_of_a_users_mistake(line: str, typed: Typed) -> None:
     code, _, err = typed(*line.split())

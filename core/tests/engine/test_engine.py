@@ -16,7 +16,7 @@ import torch
 from recipe_core.engine import native
 from recipe_core.engine.peaks import known_peak, trainium_peak
 from recipe_core.engine.protocol import start
-from recipe_core.errors import ConfigError, ExitCode, LaunchError
+from recipe_core.errors import ConfigError, DiskFullError, ExitCode, LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.worker import Worker
 from recipe_core.testing.forks import DEADLINE
@@ -393,6 +393,20 @@ def test_a_rank_that_never_starts_ends_the_meeting_at_the_timeout(
     ):
         raise AssertionError("must not be entered")
     assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_meeting_place_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    store.symlink_to("/dev/full")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "RECIPE_STORE": str(store)}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DiskFullError) as raised, start(Train(device="cpu")):
+        raise AssertionError("must not be entered")
+    assert str(raised.value) == (
+        f"{store}: needed for the ranks to meet, cannot be written (No space left on device); free some space or set "
+        "TMPDIR"
+    )
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from recipe_core.errors import (
     ReplicaError,
 )
 from recipe_core.files import disk_error
-from recipe_core.launch.failures import exit_code, explain, read_failure, record_failure
+from recipe_core.launch.failures import exit_code, explain, read_failure, record_failure, spares
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,13 @@ def test_a_full_disk_that_nobody_foresaw_is_a_message(number: int) -> None:
     assert str(found) == f"x/y: cannot be written ({os.strerror(number)}); free some space or choose another folder"
 
 
+def test_a_path_that_nobody_can_use_is_a_message() -> None:
+    error = OSError(errno.ENAMETOOLONG, "File name too long", "x/y")
+    assert str(explain(error)) == "x/y: cannot be used (File name too long); choose a shorter name"
+    assert explain(OSError(errno.ENOENT, "No such file or directory", "x/y")) is None  # one of ours, it may be
+    assert explain(OSError(errno.EACCES, "Permission denied")) is None  # of no path
+
+
 def test_exit_codes() -> None:
     errors = [ConfigError("x"), KeyboardInterrupt(), SystemExit(7), SystemExit("bye"), SystemExit(), ValueError()]
     assert [exit_code(error) for error in errors] == [2, 130, 7, 1, 0, 70]
@@ -71,10 +78,14 @@ def test_a_failure_is_recorded_only_for_a_supervisor(tmp_path: Path, monkeypatch
     found = read_failure(path)
     assert found is not None
     assert (found.message, found.traceback, found.exit_code, found.lost_peer) == ("train.lr: no", None, 2, False)
-    monkeypatch.setenv("RECIPE_FAILURE", "/proc/none/error.json")
-    monkeypatch.setenv("RECIPE_FAILURE_SPARE", str(path))  # on another disk than the logs, which is full
-    assert record_failure(ConfigError("train.steps: no")) is True
-    assert getattr(read_failure(path), "message", None) == "train.steps: no"
+    monkeypatch.setenv("RECIPE_FAILURE", "/proc/none/error.json")  # the disk of the logs is full
+    with spares(2, tmp_path) as files:
+        for file in files:
+            monkeypatch.setenv("RECIPE_FAILURE_SPARE", str(file))
+            for message in ("a long one, which leaves nothing behind", file.name):
+                assert record_failure(ConfigError(message)) is True
+        assert [getattr(read_failure(file), "message", None) for file in files] == [file.name for file in files]
+    assert record_failure(ValueError("x")) is False  # their supervisor is gone
     monkeypatch.delenv("RECIPE_FAILURE_SPARE")
     assert record_failure(ValueError("x")) is False  # nobody would read it: the caller prints the error itself
 

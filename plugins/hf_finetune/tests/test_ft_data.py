@@ -124,6 +124,8 @@ def test_every_mistake_names_its_place(tmp_path: Path, text: str, task: str, mes
         ("train.csv", b'sentence,label\n"a,0\n', "line 2: is not CSV"),
         ("train.jsonl", b'{"sentence": "a", "label": 0}\n{"sentence"\n', "train.jsonl, line 2: is not JSON"),
         ("train.json", b"[1]", "train.json, row 1: expected an object of columns, got int"),
+        ("train.json", rb'[{"sentence": "\ud800", "label": 0}]', "row 1: 'sentence': holds half of a surrogate pair"),
+        ("train.jsonl", rb'{"sentence": "a", "label": "\udc00"}', "row 1: 'label': holds half"),
         ("train.tsv", b"sentence\tlabel\n\xff\t1\n", "train.tsv: is no text in UTF-8"),
         ("train.jsonl", b'{"sentence": 3, "label": 0}\n{"sentence": "b", "label": 1}', "sentence: expected text, got"),
     ],

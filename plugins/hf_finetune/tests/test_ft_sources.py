@@ -90,6 +90,11 @@ def without_pieces(folder: Path) -> None:
     (folder / "vocab.txt").write_text("")
 
 
+def with_an_id_beyond_memory(folder: Path) -> None:
+    (folder / "vocab.json").write_text('{"a": 4278124286}')
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+
+
 def test_mistakes_of_folders(fine_tune: Callable[..., Any], bert: Path, tmp_path: Path) -> None:
     """Each is one message and exit code 2."""
     cases: list[tuple[Callable[[Path], Any], tuple[str, ...], str]] = [
@@ -97,6 +102,7 @@ def test_mistakes_of_folders(fine_tune: Callable[..., Any], bert: Path, tmp_path
         (lambda p: (p / "config.json").unlink(), (), "does not say which model it holds"),
         (lambda p: (p / "vocab.txt").unlink(), (), "holds no tokenizer (vocab.txt, tokenizer.json)"),
         (without_pieces, (), "cannot make tokens of the texts (WordPiece error: Missing [UNK] token"),
+        (with_an_id_beyond_memory, (), "(the id 4,278,124,286 of a token; expected at most 16,777,215)"),
         (lambda p: (p / "config.json").write_text("{"), (), "config.json: cannot be read as JSON"),
         (lambda p: (p / "model.safetensors").write_bytes(b"12345678901"), (), "its weights cannot be loaded"),
         (lambda p: None, ("data.max_length=65",), "data.max_length: samples have up to 65 tokens, and the model in"),

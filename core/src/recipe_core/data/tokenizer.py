@@ -1,8 +1,8 @@
-"""A tokenizer.json that may come from anywhere. No torch here.
+"""A tokenizer.json, or a vocab.json with its merges.txt, that may come from anywhere. No torch here.
 
 The library tokenizers is made for files that it wrote: contradictions inside of one end in a panic, which is no
-Exception, and some (padding to 10^12 tokens) abort the process. A file is therefore tried once in a process that may
-die, and read here when that one has come through; the cache remembers which files have.
+Exception, and some (padding to 10^12 tokens, an id of 4 * 10^9) abort the process. A file is therefore tried once in a
+process that may die, and read here when that one has come through; the cache remembers which files have.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ try:
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 except (ImportError, ValueError, OSError):
     pass
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 try:
-    tokenizer = Tokenizer.from_str(sys.stdin.buffer.read().decode("utf-8"))
-    tokenizer.get_vocab()
+    if files := sys.argv[1:]:
+        tokenizer = Tokenizer(models.BPE.from_file(*files))
+    else:
+        tokenizer = Tokenizer.from_str(sys.stdin.buffer.read().decode("utf-8"))
+    last = max(tokenizer.get_vocab().values(), default=0)
+    if last >= 1 << 24:  # the library keeps a list of all ids that have no token
+        sys.exit(f"the id {last:,} of a token; expected at most {(1 << 24) - 1:,}")
+    tokenizer.to_str()
     for text in ("a", "The cat's 12 hats, in caf\\u00e9 \\u4e2d\\n", ""):
         tokenizer.decode(tokenizer.encode(text).ids)
 except BaseException as error:
@@ -45,31 +51,51 @@ def require_tokenizer(path: Path) -> str:
     Raises:
         DataError: the file cannot be read, or is none that the library can work with.
     """
-    try:
-        content = read_text(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: not found; expected the path of a tokenizer.json") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except DocumentError as error:
-        raise DataError(f"{path}: is no tokenizer.json ({error})") from error
-    came_through = home() / "tokenizers" / f"{sha256(content.encode()).hexdigest()[:32]}.readable"
-    try:
-        build_once(came_through, lambda part: _try(path, content, part))
-    except DiskError:  # without a cache it is tried each time
-        _try(path, content, None)
+    content = _text(path, "tokenizer.json")
+    _try_once(path, content.encode(), (), "tokenizer.json")
     return content
 
 
-def _try(path: Path, content: str, note: Path | None) -> None:
-    """Read, encode and decode in a process of its own; write ``note`` when it came through."""
-    command = [sys.executable, "-c", _TRIAL]
+def require_pair(vocabulary: Path, merges: Path) -> None:
+    """Require a vocab.json and a merges.txt that the library reads; it takes a second for new ones.
+
+    Raises:
+        DataError: a file cannot be read, or they are none that the library can work with.
+    """
+    files = (vocabulary, merges)
+    content = b"\0".join(_text(path, path.name).encode() for path in files)
+    _try_once(vocabulary, content, tuple(map(str, files)), f"vocabulary with a {merges.name}")
+
+
+def _text(path: Path, kind: str) -> str:
     try:
-        ended = subprocess.run(command, input=content.encode(), capture_output=True, timeout=_SECONDS, check=False)
+        return read_text(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: not found; expected the path of a {kind}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except DocumentError as error:
+        raise DataError(f"{path}: is no {kind} ({error})") from error
+
+
+def _try_once(path: Path, content: bytes, files: tuple[str, ...], kind: str) -> None:
+    """Try ``content``, or the ``files`` that hold it, unless the cache knows that it has come through."""
+    came_through = home() / "tokenizers" / f"{sha256(content).hexdigest()[:32]}.readable"
+    try:
+        build_once(came_through, lambda part: _try(path, content, files, kind, part))
+    except DiskError:  # without a cache it is tried each time
+        _try(path, content, files, kind, None)
+
+
+def _try(path: Path, content: bytes, files: tuple[str, ...], kind: str, note: Path | None) -> None:
+    """Read, encode and decode in a process of its own; write ``note`` when it came through."""
+    command = [sys.executable, "-c", _TRIAL, *files]
+    try:
+        ended = subprocess.run(command, input=content, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{path}: the library tokenizers did not come to an end with it in {_SECONDS} s") from error
     if ended.returncode:
-        raise DataError(f"{path}: is no tokenizer.json that the library tokenizers reads ({_reason(ended)})")
+        raise DataError(f"{path}: is no {kind} that the library tokenizers reads ({_reason(ended)})")
     if note is not None:
         note.write_bytes(b"")
 

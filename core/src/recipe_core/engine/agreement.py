@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -144,13 +144,18 @@ def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], 
         f"{line}; on CPUs, other numbers of threads add in another order, and the last bits of a loss differ"
         for line in differences([{"OMP_NUM_THREADS": one} for one in threads], hosts)
     ]
+    return remarks + clock_remarks(hosts, clocks)
+
+
+def clock_remarks(hosts: Sequence[str], clocks: Sequence[float]) -> list[str]:
+    """A sentence about the two clocks (in seconds) that are farthest apart, where that is too far."""
     early, late = min(range(len(clocks)), key=clocks.__getitem__), max(range(len(clocks)), key=clocks.__getitem__)
-    if (apart := clocks[late] - clocks[early]) > _CLOCKS:
-        remarks.append(
-            f"the clocks of {hosts[early]} and {hosts[late]} are {apart:,.0f} seconds apart; times in their "
-            "logs cannot be compared"
-        )
-    return remarks
+    if (apart := clocks[late] - clocks[early]) <= _CLOCKS:
+        return []
+    return [
+        f"the clocks of {hosts[early]} and {hosts[late]} are {apart:,.0f} seconds apart; times in their logs cannot be "
+        "compared"
+    ]
 
 
 def _threads() -> str:

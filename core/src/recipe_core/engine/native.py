@@ -32,7 +32,7 @@ from recipe_core.engine.peaks import Peak, known_peak, trainium_instance_peak
 from recipe_core.engine.protocol import Engine, Value
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
-from recipe_core.launch.failures import chain, explain
+from recipe_core.launch.failures import chain, explain, no_room
 from recipe_core.launch.supervisor import STORE
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.launch.worker import Worker, worker
@@ -95,8 +95,10 @@ class NativeEngine:
                     timeout=self._timeout,
                 )
         except RuntimeError as error:
-            raise explain(error) or LaunchError(
-                f"rank {me.rank} of {me.world_size} could not meet the others: {error}"
+            raise (
+                no_room(error, store)
+                or explain(error)
+                or LaunchError(f"rank {me.rank} of {me.world_size} could not meet the others: {error}")
             ) from error
 
     def __exit__(

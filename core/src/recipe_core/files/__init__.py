@@ -172,6 +172,21 @@ def disk_error(
     return kind(f"{path}: {doing} ({reason(error, path)}); {remedy}{'. ' * bool(after)}{after}")
 
 
+_PATHS = {
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "mend the symbolic links",
+    errno.EACCES: "have its owner, or that of its folders, allow it",
+    errno.ESTALE: "mount its file system again",
+}
+
+
+def path_error(error: OSError) -> ConfigError | None:
+    """Return the error of ours for a path that nobody could use, whatever for; None for every other."""
+    if error.errno not in _PATHS or not error.filename:
+        return None
+    return ConfigError(f"{os.fsdecode(error.filename)}: cannot be used ({error.strerror}); {_PATHS[error.errno]}")
+
+
 def is_full(error: OSError) -> bool:
     """Return True if the disk, a quota or the longest file that is allowed is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import PluginError, RecipeError
+from recipe_core.files import path_error
 
 
 def called(*arguments: str) -> dict[str, Any]:
@@ -73,6 +74,8 @@ def blamed(code: str, *messages: type[Exception]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, (RecipeError, *messages)):
             raise
+        if isinstance(error, OSError) and (known := path_error(error)) is not None:
+            raise known from error
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise PluginError(
             f"{code} raised {type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}); mend the "

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recipe_core.errors import DiskError, ExitCode, LaunchError, LostRankError, RecipeError
-from recipe_core.files import disk_error, is_full, write_text
+from recipe_core.files import disk_error, is_full, path_error, write_text
 from recipe_core.files.documents import read_record
 
 FILE = "RECIPE_FAILURE"
 """Environment variable: where this rank writes its :class:`Failure`. Only a supervised rank has it."""
 SPARE = "RECIPE_FAILURE_SPARE"
-"""Environment variable: where it does so when the disk of the logs is full."""
+"""Environment variable: a file in memory, where it does so when the disk of the logs is full."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,30 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
 
 
 def explain(error: BaseException) -> RecipeError | None:
-    """Translate the error of a failed collective, where its text is known, or of a full disk; None for every other.
+    """Translate the error of a failed collective, where its text is known, of a full disk, or of a path that cannot be
+    used; None for every other.
 
     Raise the result ``from error``, which keeps the original words.
     """
-    if isinstance(error, OSError) and is_full(error):
-        return disk_error(error, Path(os.fsdecode(error.filename or "a file, or what is printed")))
+    if isinstance(error, OSError):
+        if is_full(error):
+            return disk_error(error, Path(os.fsdecode(error.filename or "a file, or what is printed")))
+        return path_error(error)
     if not isinstance(error, RuntimeError):  # torch.distributed.DistError is one, too
         return None
     for pattern, kind, meaning in _MEANINGS:
         if match := re.search(pattern, str(error)):
             return kind(meaning.format(*match.groups()))
     return None
+
+
+def no_room(error: RuntimeError, store: str | None) -> DiskError | None:
+    """Translate the error of ranks that meet in the file ``store`` on a full disk; None for every other."""
+    full = os.strerror(errno.ENOSPC)
+    if store is None or full not in str(error):
+        return None
+    text = "needed for the ranks to meet, cannot be written"
+    return disk_error(OSError(errno.ENOSPC, full), Path(store), text, "set TMPDIR")
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -117,8 +131,8 @@ def record_failure(error: BaseException) -> bool:
         True when a supervisor will show the error, once for all ranks: print nothing then. False when this process
         has no supervisor (or the disks of the logs and of temporary files are full): print the error as usual.
     """
-    paths = [Path(os.environ[name]) for name in (FILE, SPARE) if os.environ.get(name)]
-    if not paths:
+    file, spare = (os.environ.get(name) for name in (FILE, SPARE))
+    if not file:
         return False
     expected = isinstance(error, (RecipeError, KeyboardInterrupt))
     failure = Failure(
@@ -130,11 +144,27 @@ def record_failure(error: BaseException) -> bool:
             isinstance(one, LostRankError) or isinstance(explain(one), LostRankError) for one in chain(error)
         ),
     )
-    for path in paths:
-        with suppress(DiskError):
-            write_text(path, json.dumps(asdict(failure), indent=2) + "\n")
+    text = json.dumps(asdict(failure), indent=2) + "\n"
+    with suppress(DiskError):
+        write_text(Path(file), text)
+        return True
+    with suppress(OSError):
+        if spare:
+            Path(spare).write_text(text, encoding="utf-8")  # not under another name first: there may be room for none
             return True
     return False
+
+
+@contextmanager
+def spares(count: int, folder: Path) -> Iterator[list[Path]]:
+    """Files in memory for :data:`SPARE`, one for each rank, as long as this context lasts; on systems that have no such
+    files, names in ``folder``."""
+    if sys.platform != "linux":
+        yield [folder / f"rank-{rank}.error.json" for rank in range(count)]
+        return
+    with ExitStack() as stack:
+        files = [stack.enter_context(os.fdopen(os.memfd_create("recipe-failure"), "rb")) for _ in range(count)]
+        yield [Path(f"/proc/{os.getpid()}/fd/{file.fileno()}") for file in files]
 
 
 def read_failure(path: Path) -> Failure | None:

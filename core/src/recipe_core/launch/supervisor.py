@@ -20,7 +20,7 @@ from recipe_core.files import disk_error
 from recipe_core.launch import failures
 from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.ending import record_failure_ending
-from recipe_core.launch.failures import Failure
+from recipe_core.launch.failures import Failure, spares
 from recipe_core.launch.stop import REPEATED, SIGNALS
 from recipe_core.launch.tee import Output
 from recipe_core.launch.watch.silence import INTERVAL, Silence
@@ -63,10 +63,11 @@ def supervise(argv: list[str], processes: int, logs: Path) -> int:
     if processes < 1:
         raise LaunchError(f"--processes: expected at least 1, got {processes}")
     supervisor = _Supervisor(processes, logs, _grace())
-    with _signals() as signals, _temporary_folder() as folder:  # a signal in between would leave the folder
+    # A signal between the first two would leave the folder.
+    with _signals() as signals, _temporary_folder() as folder, spares(processes, Path(folder)) as in_memory:
         with ExitStack() as stack:
             stack.callback(supervisor.close)
-            supervisor.start(argv, Path(folder))
+            supervisor.start(argv, Path(folder), in_memory)
             supervisor.wait(signals)
         return supervisor.report()
 
@@ -220,7 +221,7 @@ class _Supervisor:
         self._measures = [(grace, signal.SIGQUIT), (grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
         """Signals still to send to the ranks that outlive a failed one, with the seconds after the failure."""
 
-    def start(self, argv: list[str], folder: Path) -> None:
+    def start(self, argv: list[str], folder: Path, in_memory: list[Path]) -> None:
         """Start the ranks, which meet in ``folder``."""
         files = [
             [self._logs.absolute() / f"rank-{number}{suffix}" for suffix in (".log", ".error.json")]
@@ -234,8 +235,8 @@ class _Supervisor:
                 log.touch()
         except OSError as problem:
             raise disk_error(problem, self._logs, "the logs of the ranks cannot be written") from problem
-        for number, (log, error) in enumerate(files):
-            errors = (error, folder / error.name)
+        for number, ((log, error), spare) in enumerate(zip(files, in_memory, strict=True)):
+            errors = (error, spare)
             environment = _environment(number, self._processes, folder / "store", errors)
             with _held_back():
                 self._ranks.append(self._start_one(argv, number, log, errors, environment))

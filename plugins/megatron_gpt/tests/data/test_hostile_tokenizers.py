@@ -52,6 +52,25 @@ def test_a_message_instead_of_a_crash(tmp_path: Path, monkeypatch: pytest.Monkey
         assert ("it crashes the library: " in str(error.value)) == name.startswith("aborts")
 
 
+IDS = {"a": 0, "b": 1, "ab": 4_278_124_286}
+"""The library writes such a vocabulary with a list of the four billion ids that have no token, and aborts."""
+
+
+def test_an_id_beyond_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
+    whole, vocabulary = tmp_path / "tokenizer.json", tmp_path / "vocab.json"
+    whole.write_text(json.dumps({**SOUND, "model": {**SOUND["model"], "vocab": IDS}}))
+    vocabulary.write_text(json.dumps(IDS))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    for path in (whole, vocabulary):
+        with pytest.raises(DataError) as error:
+            read_vocabulary(path)
+        assert str(error.value).startswith(f"{path}: is no ")
+        assert "reads (the id 4,278,124,286 of a token; expected at most 16,777,215)" in str(error.value)
+    vocabulary.write_text(json.dumps({"a": 0, "b": 1, "ab": 2}))
+    assert read_vocabulary(vocabulary).encode("ab").ids == [2]
+
+
 def test_a_sound_file_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "tokenizer.json"

@@ -142,12 +142,12 @@ def _indexed(index: Path) -> dict[Path, set[str]]:
         for tensor, name in read_json(index)["weight_map"].items():
             tensors_of.setdefault(name, set()).add(tensor)
         files = {index.parent / name: tensors_of[name] for name in sorted(tensors_of)}
+        if outside := [name for name in tensors_of if Path(name).name != name]:
+            raise CheckpointError(f"{index}: refused, since it names a file outside its folder: {outside[0]}")
+        if missing := [file.name for file in files if not file.is_file()]:
+            raise CheckpointError(f"{index.parent}: {', '.join(missing)} missing, which {index.name} names")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: damaged ({error!r})") from error
-    if outside := [name for name in tensors_of if Path(name).name != name]:
-        raise CheckpointError(f"{index}: refused, since it names a file outside its folder: {outside[0]}")
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise CheckpointError(f"{index.parent}: {', '.join(missing)} missing, which {index.name} names")
     return files
 
 

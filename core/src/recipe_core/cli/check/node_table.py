@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.cli.check.machine import scaled
+from recipe_core.engine.agreement import clock_remarks
 from recipe_core.launch.identity import differences
 
 _SECTIONS = ("settings", "versions", "code", "data", "environment")
 """Facts of :func:`recipe_core.launch.identity.identity` that are compared; each node is one process here."""
-_CLOCKS = 5.0
-"""Seconds that clocks may be apart before it is said."""
 _SLOW = 0.5
 """A link with less than this part of the median bandwidth is named."""
 _SHOWN = 10
@@ -163,12 +162,7 @@ def warnings(hosts: Sequence[str], views: Sequence[View | None]) -> list[str]:
     found = []
     if kinds := _unlike(there):
         found.append(f"the nodes have different devices: {kinds}; the slowest decides for all")
-    clocks = {host: view.clock for host, view in there}
-    early, late = min(clocks, key=clocks.__getitem__), max(clocks, key=clocks.__getitem__)
-    if (apart := clocks[late] - clocks[early]) > _CLOCKS:
-        found.append(
-            f"the clocks of {early} and {late} are {apart:,.0f} seconds apart; times in their logs cannot be compared"
-        )
+    found += clock_remarks([host for host, _ in there], [view.clock for _, view in there])
     speeds = {host: view.link["bandwidth"] for host, view in there if view.link.get("bandwidth")}
     middle = statistics.median(speeds.values()) if speeds else 0.0
     for host, speed in speeds.items():

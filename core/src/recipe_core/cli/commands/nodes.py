@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,7 @@ from recipe_core.train.start.destination import RUNS
 
 if TYPE_CHECKING:
     from recipe_core.cli.check.target import Target
+    from recipe_core.engine.nodes.meeting import Meeting
     from recipe_core.hooks.registry import Registry
     from recipe_core.settings.job import Job
 
@@ -37,21 +38,6 @@ _COME, _LINK, _LOOK = 60.0, 60.0, 300.0
 """Seconds for a node to come, for a link to be measured, and for a node to look at itself."""
 _TRIED = 1 << 20
 """Bytes that each node writes into the run folder, to see that it can."""
-
-
-class Meeting(Protocol):
-    """See :class:`recipe_core.engine.nodes.meeting.Meeting`."""
-
-    rank: int
-    size: int
-    hosts: list[str]
-    absent: str
-
-    def exchange(self, name: str, value: Any, limit: float) -> list[Any]: ...
-
-    def clock(self, limit: float) -> float: ...
-
-    def conclude(self, code: int, limit: float) -> int: ...
 
 
 def check_nodes(

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from recipe_core import ConfigError
 from recipe_core.data.identity import differences, require_accepted, tokenizer_digest
-from recipe_core.data.tokenizer import require_tokenizer
+from recipe_core.data.tokenizer import require_pair, require_tokenizer
 from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.settings import SequenceClassifier
 
@@ -67,8 +67,11 @@ def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
     """
     from transformers import AutoTokenizer
 
-    if (file := Path(place) / "tokenizer.json").is_file():
+    file, vocabulary, merges = (Path(place) / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    if file.is_file():
         require_tokenizer(file)
+    elif vocabulary.is_file() and merges.is_file():
+        require_pair(vocabulary, merges)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(place), revision=revision)
     except Exception as error:  # OSError, ValueError and others: what is missing, in transformers' words

@@ -98,7 +98,18 @@ def _parsed(path: Path, text: str, number: int) -> Any:
 def _object(path: Path, number: int, row: Any) -> Row:
     if not isinstance(row, dict):
         raise DataError(f"{path}, row {number}: expected an object of columns, got {type(row).__name__}")
+    for name, value in row.items():
+        if not (_is_text(name) and _is_text(value)):
+            raise DataError(f"{path}, row {number}: {name!r}: holds half of a surrogate pair, which is no character")
     return row
+
+
+def _is_text(value: object) -> bool:
+    """False for a text that cannot be written: JSON's escapes can name half of a character."""
+    try:
+        return not isinstance(value, str) or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recipe_core import ConfigError, DataError
-from recipe_core.data.tokenizer import require_tokenizer
+from recipe_core.data.tokenizer import require_pair, require_tokenizer
 from recipe_core.files.documents import read_json, read_text
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def _gpt2(vocabulary: Path, merges: Path) -> Tokenizer:
     for path, other in ((vocabulary, merges), (merges, vocabulary)):
         if not path.is_file():
             raise DataError(f"{path}: not found, though {other.name} is there; a byte-level BPE needs both")
+    require_pair(vocabulary, merges)
     tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
