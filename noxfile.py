@@ -62,6 +62,7 @@ LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "regi
 
 OTHER_PYTHONS = [version for version in PYTHONS if version != PYTHON]
 CODE = ("core/", "csrc/", "plugins/")
+STARTS = ("tests/starts/", "core/src/recipe_core/cli/cluster/", "core/src/recipe_core/launch/")
 GATE: dict[str, tuple[str, ...]] = {
     "lint": ("",),
     "types": ("checks/", "docs/", "release/", "noxfile.py", *CODE),
@@ -82,7 +83,8 @@ FULL: dict[str, tuple[str, ...]] = {
     "peer": ("docs/examples/", "tests/", *CODE),
     "slow": ("docs/examples/", "tests/", *CODE),
     "xla": ("tests/", "core/", "plugins/"),
-    "slurm": ("tests/slurm/", "core/src/recipe_core/cli/cluster/", "core/src/recipe_core/launch/"),
+    "hosts": STARTS,
+    "slurm": STARTS,
     "faults": ("tests/faults/", *CODE),
     "long": ("docs/", "tests/", *CODE),
 }
@@ -312,7 +314,17 @@ def slurm(session: nox.Session) -> None:
     Needs Debian's slurmctld, slurmd, munge and slurm-client, and root; skipped with the reason elsewhere.
     """
     install(session, CORE, *TESTING)
-    attempts.test(session, "-m", "slurm", ROOT / "tests" / "slurm", strict=_strict)
+    attempts.test(session, "-m", "slurm", ROOT / "tests" / "starts", strict=_strict)
+
+
+@task()
+def hosts(session: nox.Session) -> None:
+    """Every fault under every start that needs no batch system, on hosts made of network namespaces; some ten minutes.
+
+    Needs root, or the right to make namespaces and to mount; skipped with the reason elsewhere.
+    """
+    install(session, CORE, *TESTING)
+    attempts.test(session, "-m", "hosts", ROOT / "tests" / "starts", strict=_strict)
 
 
 @task()
@@ -334,7 +346,14 @@ def faults(session: nox.Session) -> None:
 def long(session: nox.Session) -> None:
     """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
     install(session, f"{CORE}[fp8,plots,report,text]", *FOLDERS, *EXAMPLES, *TESTING)
-    attempts.test(session, "-m", "long and not slurm", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests", strict=_strict)
+    attempts.test(
+        session,
+        "-m",
+        "long and not slurm and not hosts",
+        *tests_of(*FOLDERS, *EXAMPLES),
+        ROOT / "tests",
+        strict=_strict,
+    )
 
 
 @task()

@@ -72,6 +72,12 @@ def test_a_rank_that_never_came_has_its_host_from_the_verdict(tmp_path: Path, ra
     assert ending.line() == "lost: rank 7 on host7: rank 7 of 3 is the one"
 
 
+def test_a_line_that_announces_a_list_has_its_first_entry(tmp_path: Path) -> None:
+    message = "2 problems:\n  - train.lr: no\n  - train.steps: no"
+    assert Ending(kind="mistake", exit_code=2, message=message).line() == "mistake: 2 problems: train.lr: no"
+    assert Ending(kind="bug", exit_code=70, message="no sample\nat all").line() == "bug: no sample"
+
+
 def test_ranks_that_ended_in_good_order_say_nothing(tmp_path: Path, ranks: Callable[..., None]) -> None:
     """They were stopped, or had finished: results.json tells."""
     ranks(OVER, OVER, OVER)

@@ -20,6 +20,7 @@ import pytest
 
 from recipe_core.errors import DiskError, LaunchError
 from recipe_core.launch import supervisor
+from recipe_core.launch.ending import read_ending
 from recipe_core.launch.worker import Worker, die_with_parent, supervise, worker
 
 # Known handlers, whatever started the tests: a shell's background jobs ignore SIGINT, and that is inherited.
@@ -208,6 +209,7 @@ def test_a_users_mistake_is_one_message(launch: Callable[..., Launch]) -> None:
     [
         (signal.SIGKILL, "was killed (SIGKILL); out of memory is the usual cause"),
         (signal.SIGSEGV, "crashed in native code (SIGSEGV)"),
+        (signal.SIGABRT, "crashed in native code (SIGABRT)"),
         (signal.SIGUSR2, "was ended by SIGUSR2"),
     ],
 )
@@ -225,10 +227,23 @@ except ProcessLookupError:  # the supervisor has seen its end
     pass
 raise LostRankError("lost contact")
 """
-    code, _, err = launch(body).finish()
+    run = launch(body)
+    code, _, err = run.finish()
     assert code == 128 + number
     assert f"rank 1 {words}" in err
     assert "lost contact" not in err
+    ending = read_ending(run.folder, 0.0)
+    assert ending is not None
+    assert (ending.kind, ending.exit_code, ending.rank) == ("killed", code, 1)
+
+
+def test_a_rank_that_the_backend_aborts_for_another_has_only_lost_it(launch: Callable[..., Launch]) -> None:
+    """Gloo aborts a rank where it cannot raise an error."""
+    run = launch("ready() or sys.exit() if rank == 1 else until((folder / 'ready-1').exists) or os.abort()")
+    run.finish()
+    ending = read_ending(run.folder, 0.0)
+    assert ending is not None
+    assert (ending.kind, ending.rank) == ("lost", None)
 
 
 def test_a_crash_in_native_code_leaves_its_python_stack_in_the_log(launch: Callable[..., Launch]) -> None:

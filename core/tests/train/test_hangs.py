@@ -54,6 +54,7 @@ def ending(folder: Path, begun: float) -> tuple[str, int | None, str]:
     """Kind, rank and activity of the end, as `recipe status` and the batch script are told."""
     found = read_ending(folder / "run", begun)
     assert found is not None
+    assert found.exit_code == {"hung": ExitCode.HUNG, "lost": ExitCode.STOPPED}.get(found.kind, found.exit_code)
     return found.kind, found.rank, found.activity
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from recipe_core.errors import DiskError, ExitCode
 from recipe_core.files import write_text
 from recipe_core.files.documents import parse_json, read_record
-from recipe_core.launch.failures import Failure
+from recipe_core.launch.failures import Failure, first_line
 from recipe_core.launch.host import host
 
 FILE = Path("launch") / "ending.json"
@@ -65,7 +65,7 @@ class Ending:
     def line(self) -> str:
         """All of it in one line."""
         where = "" if self.rank is None else f"rank {self.rank}{f' on {self.host}' if self.host else ''}: "
-        first = self.message.partition("\n")[0]
+        first = first_line(self.message)
         at = f" (in {self.activity!r}{f' of step {self.step}' if self.step else ''})" if self.activity else ""
         return f"{self.kind}: {where}{first}{'' if repr(self.activity) in first else at}"
 

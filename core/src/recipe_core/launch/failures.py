@@ -124,6 +124,12 @@ def exit_code(error: BaseException) -> int:
     return ExitCode.BUG
 
 
+def first_line(message: str) -> str:
+    """A message in one line: its first, with the second where the first only announces a list."""
+    first, *others = message.splitlines() or [""]
+    return f"{first} {others[0].strip().removeprefix('- ')}" if first.endswith(":") and others else first
+
+
 def record_failure(error: BaseException) -> bool:
     """Tell the supervisor why this rank is about to end.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from recipe_core.errors import DiskError
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_record
-from recipe_core.launch.failures import exit_code
+from recipe_core.launch.failures import exit_code, first_line
 from recipe_core.launch.worker import Worker, worker
 
 FILE = Path("launch") / "process.json"
@@ -74,7 +74,12 @@ def noted(out: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _write(out, replace(me, ended=time.time(), exit_code=exit_code(error), reason=_first_line(error)))
+        _write(
+            out,
+            replace(
+                me, ended=time.time(), exit_code=exit_code(error), reason=first_line(str(error) or type(error).__name__)
+            ),
+        )
         raise
 
 
@@ -136,7 +141,3 @@ def _write(out: Path, process: Process) -> None:
     with suppress(DiskError, OSError):
         (out / FILE).parent.mkdir(exist_ok=True)
         write_text(out / FILE, json.dumps(asdict(process)) + "\n")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).partition("\n")[0]

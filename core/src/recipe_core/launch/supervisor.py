@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
@@ -354,6 +354,8 @@ class _Supervisor:
         first, rank = min(
             causes, key=lambda cause: (cause[0].lost_peer, cause[0].exit_code == ExitCode.STOPPED, cause[0].time)
         )
+        if first.exit_code == 128 + signal.SIGABRT and all(one.process.returncode for one in self._ranks):
+            first = replace(first, lost_peer=False)  # no other went before it: it is the one that the others have lost
         record_failure_ending(self._logs.parent, first, rank.number)
         if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank said so by itself
             return first.exit_code

@@ -122,6 +122,17 @@ def test_another_machines_run_is_not_known_from_here_and_not_stopped(typed: Type
     assert f"there: recipe stop '{out.absolute()}' (as in ssh node7 ...)" in errors
 
 
+def test_another_machines_run_has_ended_where_one_of_its_ranks_says_so(typed: Typed, out: Path) -> None:
+    write(out, host="node7", began=1.0)
+    beat = {"rank": 1, "host": "node8", "time": 2.0, "ended": {"code": 69, "text": "hangs", "message": "hangs"}}
+    (out / "logs").mkdir(exist_ok=True)
+    (out / "logs" / "rank-1.beat.json").write_text(json.dumps(beat))
+    facts = state(typed, out)
+    assert (facts["state"], facts["exit_code"], facts["detail"]) == ("failed", 69, "hung: rank 1 on node8: hangs")
+    assert facts["ending"]["again"] is True
+    assert "  go on with recipe run 'a run'/job.yaml --out 'a run'" in typed("status", str(out))[1].splitlines()
+
+
 def test_a_job_is_asked_of_the_batch_system(typed: Typed, out: Path, slurm: Path) -> None:
     note(out / "launch", "slurm", "12")
     for answer, expected in (("PENDING", "waiting"), ("RUNNING", "starting"), ("FAILED", "new")):

@@ -108,14 +108,14 @@ def _running(
     mine = job is not None and process.job_id and job.submitted <= process.began
     if mine and job_state == "running" and not _results(out, process):
         return "running", f"{where}, job {process.job_id}"
-    if (mine and job_state != "unknown") or _results(out, process):
+    if (mine and job_state != "unknown") or _results(out, process) or _tells_more(read_ending(out, process.began)):
         return None
     return "unknown", f"{where}, which this machine cannot ask"
 
 
 def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
     """State, exit code and reason of a run whose process has ended."""
-    if ending is not None and ending.kind != "stopped":  # which the process knows as well itself
+    if ending is not None and _tells_more(ending):
         state: State = "stopped" if ending.exit_code == ExitCode.STOPPED else "failed"
         return "killed" if ending.kind == "killed" else state, ending.exit_code, ending.line()
     results = _results(out, process)
@@ -129,6 +129,11 @@ def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, in
         return "failed", process.exit_code, process.reason
     whole = results.get("step") == results.get("steps")
     return ("finished", 0, "") if whole else ("stopped", 0, "by train.stop_after")
+
+
+def _tells_more(ending: Ending | None) -> bool:
+    """True of an end that the process itself may know nothing of; whose signal stopped it, it knows."""
+    return ending is not None and ending.kind != "stopped"
 
 
 def _results(out: Path, process: Process) -> Mapping[str, Any]:

@@ -130,7 +130,7 @@ def _facts(registry: Registry, out: Path) -> dict[str, Any]:
         "last": [row for row in losses if len(row) > 1][-3:],
         "process": asdict(now.process) if now.process else None,
         "job": asdict(now.job) | {"state": now.job_state} if now.job else None,
-        "ending": asdict(now.ending) if now.ending else None,
+        "ending": asdict(now.ending) | {"again": now.ending.again} if now.ending else None,
         "updated": (out / METRICS).stat().st_mtime if rows else None,
     }  # fmt: skip
 
@@ -165,7 +165,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  process    {process['pid']} on {process['host']}, {ranks}{by}"
     if job := facts["job"]:
         yield f"  job        {job['job_id']} of {job['launcher']}: {job['state']}"
-    if facts["state"] in ("stopped", "killed"):
+    if facts["state"] in ("stopped", "killed") or (facts["ending"] or {}).get("again"):
         yield f"  go on with recipe run {shlex.quote(facts['run'])}/job.yaml --out {shlex.quote(facts['run'])}"
 
 

@@ -13,13 +13,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recipe_core.errors import ConfigError
+from recipe_core.errors import ConfigError, ExitCode
 from recipe_core.hooks.launcher import Submission
 
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
 _TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
 _GRACE = 30
 """Seconds that the ranks have to end once one of them knows for whom they wait in vain."""
+_CAUSES = {
+    "finding": ExitCode.FINDING, "mistake": ExitCode.MISTAKE, "diverged": ExitCode.DIVERGED, "bug": ExitCode.BUG,
+    "disk": ExitCode.DISK_FULL,
+}  # fmt: skip
+"""What a job is not started again for (see :data:`recipe_core.launch.ending.Kind`)."""
+_CODES = " ".join(f"{kind}) code={int(code)} ;;" for kind, code in _CAUSES.items())
 _PLAIN = re.compile(r"[\w./=:@+,%-]*", re.ASCII)
 _QUOTED = re.compile(r'(["\\])')
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -196,6 +202,8 @@ if [ "$again" -eq 0 ] && [ ! -e "$stop" ] && [ "$state" = RUNNING ]; then
     if stuck 2 "$step"; then give_up "$step"; exit 1; fi
     {_again(config)}
 fi
+# What is not started again ends with the code of the cause, for accounting and for jobs that depend on this one.
+case "${{why%%:*}}" in {_CODES} esac
 exit "$code\""""
 
 

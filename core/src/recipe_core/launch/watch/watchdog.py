@@ -24,7 +24,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, HungError, LostRankError, RecipeError
 from recipe_core.launch import failures
-from recipe_core.launch.failures import chain, exit_code, explain, record_failure
+from recipe_core.launch.failures import chain, exit_code, explain, first_line, record_failure
 from recipe_core.launch.host import host
 from recipe_core.launch.watch import alert, flight
 from recipe_core.launch.watch.board import Board, Sight, start_of
@@ -309,10 +309,11 @@ class Watchdog:
         if verdict is None:
             explained = explain(error) or error
             return explained if isinstance(explained, RecipeError) else LostRankError(str(explained))
-        self._ended = self._ending(error, verdict)
+        named = _error(verdict)
+        self._ended = self._ending(named, verdict)
         if complaint := self._alarm(verdict):
             print(f"warning: {complaint}", file=sys.stderr, flush=True)
-        return _error(verdict)
+        return named
 
     def _end_record(self, error: BaseException | None) -> None:
         """Put the end of this rank on the board."""
@@ -324,11 +325,11 @@ class Watchdog:
         if error is None:
             return {"code": 0, "text": "has ended as if the run were over"}
         code = exit_code(error)
-        lines = str(error).splitlines() or [type(error).__name__]
-        text = f"has failed: {lines[0]}"
+        message = first_line(str(error) or type(error).__name__)
+        text = f"has failed: {message}"
         if isinstance(error, SystemExit):
             text = f"has ended with exit code {code} before the run was over"
-        ended: dict[str, Any] = {"code": code, "text": text, "message": lines[0]}
+        ended: dict[str, Any] = {"code": code, "text": text, "message": message}
         if verdict is not None:
             ended["verdict"] = asdict(verdict)
         return ended

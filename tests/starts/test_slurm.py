@@ -12,10 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import slow_toy
 from cluster import Cluster, cluster, missing
+from fault_table import ROWS, Row
 
 pytestmark = [
     pytest.mark.slurm,
@@ -25,8 +28,10 @@ pytestmark = [
 ]
 SITE = "environment: {MASTER_ADDR: 127.0.0.1, GLOO_SOCKET_IFNAME: lo}\n"
 """The names of the nodes lead nowhere: both are this machine."""
+SRUN = "srun on two nodes"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 STOPPED = 75
+CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +46,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         patch.setenv("PYTHONPATH", str(info.parent), prepend=os.pathsep)
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         patch.setenv("RECIPE_PLUGINS", "slow_toy")
+        patch.setenv(slow_toy.PLACE, str(folder / "fault"))
         patch.setenv("RECIPE_SITE", str(folder / "site.yaml"))
         patch.chdir(folder)
         (folder / "site.yaml").write_text(SITE)
@@ -99,19 +105,12 @@ def preempt(here: Cluster, job: str) -> None:
     here.run("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3")
 
 
-def lose_a_node(here: Cluster, job: str) -> None:
-    here.kill_node("n2")
-    here.wait(lambda: here.state(job) != "RUNNING", 120, "end of the job that lost a node")
-    here.start_node("n2")
-
-
 @pytest.mark.parametrize(
     ("name", "interrupt", "partition"),
     [
         ("requeued", requeue, "low"),
         ("preempted-at-once", preempt, "low"),
         ("preempted-with-grace", preempt, "graceful"),
-        ("node-down", lose_a_node, "low"),
     ],
 )
 def test_a_job_that_is_started_again_ends_with_the_same_curve(
@@ -125,16 +124,94 @@ def test_a_job_that_is_started_again_ends_with_the_same_curve(
     finished(here, name, job, restarts=1)
 
 
-def test_a_rank_that_is_killed_has_the_job_started_again(here: Cluster) -> None:
-    """srun ends with 137, the highest of both codes."""
-    job = submit(here, "rank-killed")
-    underway(here, "rank-killed")
-    pid = int(json.loads(Path("rank-killed/logs/rank-1.beat.json").read_text())["pid"])
-    os.kill(pid, signal.SIGKILL)
-    finished(here, "rank-killed", job, restarts=1)
-    script = Path(f"rank-killed/logs/slurm-{job}.log").read_text()
-    assert re.search(r"recipe: lost: rank 1 on (n[12]): rank 1 of 2 \(host \1\) ", script)
-    assert "rank 1 on n" in here.run("scontrol", "show", "job", job)  # the comment
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a job, and what follows from it."""
+
+    name: str
+    comment: str
+    """The verdict in Slurm's comment, a pattern."""
+    restarts: int = 0
+    code: int = 0
+    """Exit code of the job, where it is not started again."""
+    within: float = 30.0
+    """Seconds in which the nodes are free."""
+
+
+SILENT = r"lost: rank 1 on n[12]: rank 1 of 2 \(host n[12]\) has given no sign of life for \d+ s"
+FAULTS = [
+    Fault("killed", SILENT, restarts=1),  # srun ends with 137, the highest code of both ranks
+    Fault("segfault", SILENT, restarts=1),
+    Fault("abort", SILENT, restarts=1),
+    Fault("exception", r"bug: rank 1 on n[12]: no such sample", code=70),  # srun ends with 75, that of the other rank
+    Fault("hang", r"hung: rank 1 on n[12]: .* has been in 'loader' of step \d+ for \d+ s", restarts=1, within=60.0),
+    Fault(
+        "mistake",
+        r"mistake: rank \d on n[12]: the ranks do not agree, .*: variable NCCL_ALGO: not there on rank 0",
+        code=2,
+    ),
+    Fault("node down", "", restarts=1, within=90.0),
+    Fault("full disk", r"disk: rank \d on n[12]: .* was not saved", code=74),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_of_a_job(here: Cluster, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    monkeypatch.syspath_prepend(str(CAMPAIGN))
+    import filled
+
+    with filled.mounted(here.folder / "disk") as disk:
+        out, words = "disk/out", ["train.timeout=15"]
+        if fault.name == "mistake":
+            words += ["--site", str(_unequal(here))]
+        job = submit(here, out, *words)
+        if fault.name != "mistake":
+            underway(here, out)
+        began = time.monotonic()
+        if fault.name in slow_toy.FAULTS:
+            (here.folder / "part").write_text(fault.name)
+            (here.folder / "part").rename(here.folder / "fault")
+        elif fault.name == "node down":
+            here.kill_node("n2")
+        elif fault.name == "full disk":
+            filled.fill(disk, "bytes", 0)
+        free = ("PENDING",) if fault.restarts else ENDED
+        here.wait(lambda: here.state(job) in free, 200, "end of a start")
+        seconds = time.monotonic() - began
+        comment = _field(here, job, "Comment")
+        if fault.name == "node down":
+            here.start_node("n2")
+        if fault.name == "full disk":
+            filled.make_room(disk)
+        code = _field(here, job, "ExitCode").partition(":")[0]
+        if not fault.restarts:
+            assert ended(here, job) == "FAILED", log(out)
+            assert (here.restarts(job), code) == (0, str(fault.code)), comment
+            again = "no"
+            job = submit(here, out, "train.timeout=15")
+        else:
+            code, again = "-", "Slurm"
+        finished(here, out, job, restarts=fault.restarts)
+        ROWS.append(Row(fault.name, SRUN, code, comment, again, seconds, "equal"))
+        assert re.match(fault.comment, comment), comment
+        assert seconds < fault.within
+
+
+def _field(here: Cluster, job: str, name: str) -> str:
+    """A field of a job; empty where it has none."""
+    found = re.search(rf"^ *{name}=(.*)$|\b{name}=(\S*)", here.run("scontrol", "show", "job", job), re.MULTILINE)
+    return "" if found is None else found[1] or found[2] or ""
+
+
+def _unequal(here: Cluster) -> Path:
+    """A site whose second node has another variable than the first: the run refuses to start there."""
+    program = here.folder / "unequal.sh"
+    python = f"{sys.executable} -m recipe_core.cli"
+    program.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != n2 ] || export NCCL_ALGO=Ring\nexec {python} "$@"\n')
+    program.chmod(0o755)
+    site = here.folder / "unequal.yaml"
+    site.write_text(f"{SITE}program: {program}\n")
+    return site
 
 
 def test_a_job_is_started_again_without_the_node_of_the_rank_that_failed(here: Cluster) -> None:
@@ -151,31 +228,13 @@ def test_a_job_is_started_again_without_the_node_of_the_rank_that_failed(here: C
     assert json.loads(Path("moved/logs/rank-1.beat.json").read_text())["host"] != record["host"]
 
 
-def test_a_rank_that_hangs_is_ended_and_the_job_started_again(here: Cluster) -> None:
-    """It is stopped, and cannot end by itself; the other one ends with the verdict."""
-    job = submit(here, "hangs", "train.timeout=15")
-    underway(here, "hangs")
-    os.kill(int(json.loads(Path("hangs/logs/rank-1.beat.json").read_text())["pid"]), signal.SIGSTOP)
-    finished(here, "hangs", job, restarts=1)
-    assert "rank 1 of 2 (host n" in Path("hangs/launch/verdict").read_text()
-
-
-def test_a_bug_on_one_rank_does_not_have_the_job_started_again(here: Cluster) -> None:
-    """srun ends with 75, the code of the other rank, which lost its peer; it is the highest of both."""
-    job = submit(here, "bug", "data.broken_at=60")
-    assert ended(here, job) == "FAILED", log("bug")
-    assert here.restarts(job) == 0
-    now = facts(here, "bug")
-    assert (now["state"], now["exit_code"]) == ("failed", 70)
-    assert re.match(r"bug: rank 1 on \S+: .*no sample", str(now["detail"])), now["detail"]
-
-
 def test_a_job_at_its_time_limit_saves_and_is_started_again(here: Cluster) -> None:
     job = submit(here, "limit", "--stop-before", "45", seconds=2.0, time="2m")
     assert ended(here, job, 700) == "COMPLETED", log("limit")
     assert here.restarts(job) >= 1
     assert "TIME LIMIT" not in log("limit")  # it stopped before
     assert curve("limit") == curve("uninterrupted")
+    ROWS.append(Row("time limit", SRUN, "-", _field(here, job, "Comment"), "Slurm", None, "equal"))
 
 
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_submitted_again(here: Cluster) -> None:
@@ -192,12 +251,16 @@ def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_submitted_again
 def test_a_job_that_is_cancelled_saves_and_is_not_started_again(here: Cluster) -> None:
     job = submit(here, "cancelled")
     underway(here, "cancelled")
+    began = time.monotonic()
     here.run("scancel", job)
     assert ended(here, job) == "CANCELLED"
+    seconds = time.monotonic() - began
+    line = here.recipe("status", "cancelled").partition("\n")[0]
     assert facts(here, "cancelled")["state"] == "stopped", log("cancelled")
     time.sleep(8)  # longer than Slurm would take to start it again
     assert here.state(job) == "CANCELLED"
     finished(here, "cancelled", submit(here, "cancelled"), restarts=0)
+    ROWS.append(Row("scancel", SRUN, "-", line, "no", seconds, "equal"))
 
 
 def test_a_job_that_waits_is_cancelled_by_stop(here: Cluster) -> None:
@@ -241,13 +304,7 @@ def test_the_nodes_of_a_job_are_looked_at_first(here: Cluster) -> None:
     assert re.search(r"^n1 +2 cores .* n2: [\d.]+ .B/s, \d+ us +\+0\.00 s$", rows, re.MULTILINE), rows
     assert "2 nodes: no problem found" in rows
 
-    program = here.folder / "unequal.sh"
-    python = f"{sys.executable} -m recipe_core.cli"
-    program.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != n2 ] || export NCCL_ALGO=Ring\nexec {python} "$@"\n')
-    program.chmod(0o755)
-    site = here.folder / "unequal.yaml"
-    site.write_text(f"{SITE}program: {program}\n")
-    job = submit(here, "unequal", "--check-nodes", "--site", str(site))
+    job = submit(here, "unequal", "--check-nodes", "--site", str(_unequal(here)))
     assert ended(here, job) == "FAILED", log("unequal")
     assert here.restarts(job) == 0
     now = facts(here, "unequal")

@@ -1,24 +1,28 @@
-"""The toy of the core, with samples that take their time: a run to interrupt."""
+"""The toy of the core, with samples that take their time: a run to interrupt, and one rank of it to break."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from recipe_core import Dataset, Recipe, Train, Use, hookimpl
 from recipe_core.testing.toy import ToyData, data_facts, register_models
 
-__all__ = ["build_data", "data_facts", "register_datasets", "register_models", "register_recipes"]
+__all__ = ["FAULTS", "PLACE", "build_data", "data_facts", "register_datasets", "register_models", "register_recipes"]
+PLACE = "SLOW_TOY_FAULT"
+"""Environment variable: the file that names the fault which rank 1 is to have, once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowData(ToyData):
     seconds: float = 0.0
     """Time that reading a micro batch takes."""
-    broken_at: int | None = None
-    """The sample from which on reading fails, on rank 1 alone."""
 
 
 @hookimpl
@@ -38,14 +42,30 @@ def register_recipes() -> Iterable[Recipe]:
     )
 
 
+def _raise() -> None:
+    raise IndexError("no such sample")
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "exception": _raise,
+    "hang": lambda: time.sleep(3600),
+}
+
+
 def build_data(config: SlowData, run: Any) -> Any:
     from recipe_core.testing.toy_parts import Vectors
 
     class Slow(Vectors):
         def read(self, split: str, start: int, count: int) -> Any:
             time.sleep(config.seconds)
-            if config.broken_at is not None and run.rank == 1 and start >= config.broken_at:
-                raise IndexError(f"no sample {start}")
+            place = Path(os.environ.get(PLACE, ""))
+            if run.rank == 1 and place.is_file():
+                fault = FAULTS[place.read_text()]
+                place.unlink()
+                fault()
             return super().read(split, start, count)
 
     return Slow(config)

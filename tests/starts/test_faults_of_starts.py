@@ -1,0 +1,280 @@
+"""Each fault under each start that needs no batch system: how it ends, what is said of it, and how it goes on.
+
+``nox -s hosts`` runs these tests. The machines are network namespaces of this one, with a link between them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import slow_toy
+from fault_table import ROWS, Row
+
+from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
+
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(900)]
+CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign"
+TIMEOUT = 15
+"""``train.timeout``: only a rank that hangs, and a link without a word, take so long."""
+LINE = ("run", "slow", "data.seconds=0.1", f"train.timeout={TIMEOUT}", "--out", "run/out")
+SOON = 25.0
+"""Seconds in which all has ended, and after ``TIMEOUT`` where the ranks have to wait for what does not come."""
+
+
+class Start:
+    """A way to start two ranks, and the processes that it started last."""
+
+    name: str
+    processes: list[subprocess.Popen[bytes]]
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.stack = stack
+
+    def begin(self, *, mistaken: bool = False) -> None:
+        """Start the run; ``mistaken``: where there are two machines, the second has another environment."""
+        raise NotImplementedError
+
+
+class Processes(Start):
+    """``recipe run --processes 2``."""
+
+    name = "--processes 2"
+
+    def begin(self, *, mistaken: bool = False) -> None:
+        words = [sys.executable, "-m", "recipe_core.cli", *LINE, "--processes", "2", *["train.lr=-1"] * mistaken]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)  # and its ranks with it
+        self.processes = [process]
+
+
+class OnHosts(Start):
+    """One rank on each of two machines."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        super().__init__(folder, stack)
+        self.hosts: Hosts = stack.enter_context(two_hosts())
+
+
+class Ranks(OnHosts):
+    """Started each by itself, as a script with ssh does it."""
+
+    name = "two hosts"
+
+    def begin(self, *, mistaken: bool = False) -> None:
+        words = [sys.executable, "-m", "recipe_core.cli", *LINE]
+        other = {"NCCL_ALGO": "Ring"} if mistaken else {}
+        self.processes = [
+            self.hosts.rank(number, words, self.folder, **(other if number else {})) for number in range(2)
+        ]
+
+
+class Torchrun(OnHosts):
+    """By the agents of torchrun, which are to start nothing again."""
+
+    name = "torchrun"
+
+    def begin(self, *, mistaken: bool = False) -> None:
+        program = self.folder / "program.py"
+        other = 'if os.uname().nodename == "second":\n    os.environ["NCCL_ALGO"] = "Ring"\n' if mistaken else ""
+        program.write_text(f"import os, sys\n{other}from recipe_core.cli.__main__ import main\nsys.exit(main())\n")
+        self.processes = self.hosts.torchrun([str(program), *LINE], self.folder)
+
+
+def write_fault(start: Start) -> None:
+    """Done by the rank itself, at its next sample; the test gives the file its content."""
+
+
+def node_down(start: Start) -> None:
+    """Silence: its link says no word of the end of its processes."""
+    assert isinstance(start, OnHosts)
+    start.hosts.cut()
+    start.hosts.second.kill()
+
+
+def link_cut(start: Start) -> None:
+    assert isinstance(start, OnHosts)
+    start.hosts.cut()
+
+
+def full_disk(start: Start) -> None:
+    import filled
+
+    filled.fill(start.folder / "run", "bytes", 0)
+
+
+def told_to_stop(start: Start) -> None:
+    """As a batch system does it before the time limit."""
+    for process in start.processes:
+        process.send_signal(signal.SIGTERM)
+
+
+FAULTS: dict[str, Callable[[Start], None]] = {
+    **dict.fromkeys(slow_toy.FAULTS, write_fault),
+    "node down": node_down,
+    "link cut": link_cut,
+    "full disk": full_disk,
+    "told to stop": told_to_stop,
+}
+CODES: dict[type[Start], dict[str, str]] = {
+    Processes: {
+        "killed": "137", "segfault": "139", "abort": "134", "exception": "70", "hang": "69", "full disk": "74",
+        "mistake": "2",
+    },
+    Ranks: {
+        "killed": "75, -9", "segfault": "75, -11", "abort": "75, -6", "exception": "75, 70", "hang": "69, 69",
+        "mistake": "2, 2", "node down": "75, -9", "full disk": "74, 74",
+    },
+    Torchrun: {"node down": "1, -9"},
+}  # fmt: skip
+"""Exit codes of what was started, where they are not the usual ones."""
+USUAL: dict[type[Start], str] = {Processes: "75", Ranks: "75, 75", Torchrun: "1, 1"}
+"""torchrun ends with 1 whatever its ranks end with."""
+SILENT = r"stopped \(exit code 75\): lost: rank 1 on second: rank 1 of 2 .* has given no sign of life for \d+ s"
+ENDED = r"killed \(exit code 1\d\d\): killed: rank 1 on \S+: rank 1 (was killed|crashed in native code) \(SIG\w+\); "
+SAID: dict[str, str] = {
+    "killed": SILENT,
+    "segfault": SILENT,
+    "abort": SILENT,
+    "exception": r"failed \(exit code 70\): bug: rank 1 on \S+: no such sample",
+    "hang": r"failed \(exit code 69\): hung: rank 1 on \S+: rank 1 of 2 .* has been in 'loader' of step \d+ for \d+ s",
+    "mistake": r"recipe status: run/out: expected a run folder",  # the run refused to begin one
+    "node down": SILENT,
+    "link cut": r"stopped \(exit code 75\): lost: rank \d on \w+: all 2 ranks live and wait for each other",
+    "full disk": r"failed \(exit code 74\): disk: rank \d on \S+: run/out/checkpoints/step-\d+ .* was not saved",
+    "told to stop": r"stopped \(exit code 75\): SIGTERM",
+}
+"""What `recipe status` says."""
+TIMED = ("hang", "node down", "link cut")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the run, on a small disk of its own; the slow toy is its only plugin."""
+    monkeypatch.syspath_prepend(str(CAMPAIGN))
+    import filled
+
+    if why := filled.unavailable() or unavailable():
+        pytest.skip(why)
+    install(tmp_path / "packages", monkeypatch)
+    monkeypatch.setenv("RECIPE_GRACE", "1")
+    monkeypatch.setenv(slow_toy.PLACE, str(tmp_path / "fault"))
+    monkeypatch.chdir(tmp_path)
+    with filled.mounted(tmp_path / "run"):
+        yield tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, float]]:
+    """The curve of a run without a fault."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        install(out.parent / "packages", patch)
+        command("run", "slow", "--processes", "2", "--out", str(out))
+    return curve(out)
+
+
+def install(packages: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make the slow toy the only plugin of what is started."""
+    info = packages / "slow_toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
+    for folder in (packages, Path(__file__).parent):
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    patch.setenv("RECIPE_PLUGINS", "slow_toy")
+    patch.setenv("OMP_NUM_THREADS", "1")
+
+
+def command(*words: str) -> str:
+    """The output of ``recipe``."""
+    line = [sys.executable, "-m", "recipe_core.cli", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout or done.stderr
+
+
+def curve(out: Path) -> list[tuple[int, float]]:
+    """The loss of every step."""
+    rows = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return [(row["step"], row["loss"]) for row in rows]
+
+
+def underway() -> bool:
+    """True when a checkpoint was saved, and some steps made since."""
+    path = Path("run/out/metrics.jsonl")
+    return path.exists() and path.read_bytes().count(b"\n") >= 13
+
+
+def until(ready: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def over(start: Start, seconds: float) -> str:
+    """Wait for the end of all that was started; the exit codes."""
+    until(lambda: None not in [process.poll() for process in start.processes], seconds)
+    if isinstance(start, OnHosts):
+        until(lambda: not [pid for host in start.hosts for pid in host.processes()], seconds)
+    return ", ".join(str(process.returncode) for process in start.processes)
+
+
+CELLS = [
+    pytest.param(kind, fault, id=f"{fault}, {kind.name}")
+    for kind in (Processes, Ranks, Torchrun)
+    for fault in (*FAULTS, "mistake")
+    if kind is not Processes or fault not in ("node down", "link cut")
+]
+
+
+@pytest.mark.parametrize(("kind", "fault"), CELLS)
+def test_fault(here: Path, kind: type[Start], fault: str, whole: list[tuple[int, float]]) -> None:
+    with ExitStack() as stack:
+        start = kind(here, stack)
+        start.begin(mistaken=fault == "mistake")
+        if fault != "mistake":
+            until(underway, 120)
+            FAULTS[fault](start)
+            if fault in slow_toy.FAULTS:
+                (here / "part").write_text(fault)
+                (here / "part").rename(here / "fault")
+        began = time.monotonic()
+        codes = over(start, 450)
+        seconds = time.monotonic() - began
+        status = command("status", "run/out").partition("\n")[0].removeprefix("run/out: ")
+        mend(start, fault)
+        start.begin()
+        over(start, 200)
+        same = curve(Path("run/out")) == whole
+        ROWS.append(Row(fault, kind.name, codes, status, "no", seconds, "equal" if same else "OTHER"))
+    assert codes == CODES[kind].get(fault, USUAL[kind])
+    seen = kind is Processes and fault in ("killed", "segfault", "abort")  # by the parent of the rank
+    assert re.match(ENDED if seen else SAID[fault], status), status
+    assert same
+    # A mistake is found before the first step: it takes the time of a start. torchrun's agents wait for each other.
+    if fault != "mistake" and (kind, fault) != (Torchrun, "link cut"):
+        assert seconds < (TIMEOUT if fault in TIMED else 0) + SOON
+
+
+def mend(start: Start, fault: str) -> None:
+    """Make whole what the fault has broken."""
+    if fault in ("node down", "link cut"):
+        assert isinstance(start, OnHosts)
+        start.hosts.mend()
+    if fault == "full disk":
+        import filled
+
+        filled.make_room(start.folder / "run")
