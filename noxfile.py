@@ -309,7 +309,7 @@ def neuronx(session: nox.Session) -> None:
 
 @task()
 def slurm(session: nox.Session) -> None:
-    """Runs under a real Slurm of two nodes on this machine, interrupted in every way; some ten minutes.
+    """Runs under a real Slurm of two nodes on this machine, interrupted in every way; twenty minutes.
 
     Needs Debian's slurmctld, slurmd, munge and slurm-client, and root; skipped with the reason elsewhere.
     """
@@ -319,7 +319,7 @@ def slurm(session: nox.Session) -> None:
 
 @task()
 def hosts(session: nox.Session) -> None:
-    """Every fault under every start that needs no batch system, on hosts made of network namespaces; some ten minutes.
+    """Every fault under every start that needs no batch system, on hosts made of network namespaces: twenty minutes.
 
     Needs root, or the right to make namespaces and to mount; skipped with the reason elsewhere.
     """
@@ -346,14 +346,8 @@ def faults(session: nox.Session) -> None:
 def long(session: nox.Session) -> None:
     """The tests that take many minutes each: what every layout saves, under every other layout. One at a time."""
     install(session, f"{CORE}[fp8,plots,report,text]", *FOLDERS, *EXAMPLES, *TESTING)
-    attempts.test(
-        session,
-        "-m",
-        "long and not slurm and not hosts",
-        *tests_of(*FOLDERS, *EXAMPLES),
-        ROOT / "tests",
-        strict=_strict,
-    )
+    marks = "long and not slurm and not hosts"
+    attempts.test(session, "-m", marks, *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests", strict=_strict)
 
 
 @task()

@@ -1,20 +1,30 @@
-"""The toy of the core, with samples that take their time: a run to interrupt, and one rank of it to break."""
+"""The toy of the core, with samples that take their time: a run to interrupt, and one rank of it to break.
+
+It is the plugin of the runs, and what the tests do with it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recipe_core import Dataset, Recipe, Train, Use, hookimpl
 from recipe_core.testing.toy import ToyData, data_facts, register_models
 
-__all__ = ["FAULTS", "PLACE", "build_data", "data_facts", "register_datasets", "register_models", "register_recipes"]
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = [
+    "FAULTS", "break_rank", "build_data", "curve", "data_facts", "install", "register_datasets", "register_models",
+    "register_recipes",
+]  # fmt: skip
 PLACE = "SLOW_TOY_FAULT"
 """Environment variable: the file that names the fault which rank 1 is to have, once."""
 
@@ -69,3 +79,27 @@ def build_data(config: SlowData, run: Any) -> Any:
             return super().read(split, start, count)
 
     return Slow(config)
+
+
+def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make this the only plugin of what is started: its metadata is put into ``folder``, as will be the fault."""
+    info = folder / "packages" / "slow_toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
+    for place in (info.parent, Path(__file__).parent):
+        patch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)
+    patch.setenv("RECIPE_PLUGINS", "slow_toy")
+    patch.setenv(PLACE, str(folder / "fault"))
+
+
+def break_rank(folder: Path, fault: str) -> None:
+    """Have rank 1 do one of ``FAULTS`` at its next sample."""
+    (folder / "part").write_text(fault)
+    (folder / "part").rename(folder / "fault")
+
+
+def curve(out: str | Path) -> list[tuple[int, float]]:
+    """The loss of every step of a run."""
+    rows = map(json.loads, (Path(out) / "metrics.jsonl").read_text().splitlines())
+    return [(row["step"], row["loss"]) for row in rows]

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import subprocess
@@ -14,11 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 import slow_toy
 from fault_table import ROWS, Row
+from slow_toy import curve
 
 from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 
@@ -93,8 +93,8 @@ class Torchrun(OnHosts):
         self.processes = self.hosts.torchrun([str(program), *LINE], self.folder)
 
 
-def write_fault(start: Start) -> None:
-    """Done by the rank itself, at its next sample; the test gives the file its content."""
+def break_rank(fault: str, start: Start) -> None:
+    slow_toy.break_rank(start.folder, fault)
 
 
 def node_down(start: Start) -> None:
@@ -122,7 +122,7 @@ def told_to_stop(start: Start) -> None:
 
 
 FAULTS: dict[str, Callable[[Start], None]] = {
-    **dict.fromkeys(slow_toy.FAULTS, write_fault),
+    **{name: partial(break_rank, name) for name in slow_toy.FAULTS},
     "node down": node_down,
     "link cut": link_cut,
     "full disk": full_disk,
@@ -137,11 +137,11 @@ CODES: dict[type[Start], dict[str, str]] = {
         "killed": "75, -9", "segfault": "75, -11", "abort": "75, -6", "exception": "75, 70", "hang": "69, 69",
         "mistake": "2, 2", "node down": "75, -9", "full disk": "74, 74",
     },
-    Torchrun: {"node down": "1, -9"},
+    Torchrun: {"node down": "1, -9", "link cut": "-9, -9"},
 }  # fmt: skip
 """Exit codes of what was started, where they are not the usual ones."""
 USUAL: dict[type[Start], str] = {Processes: "75", Ranks: "75, 75", Torchrun: "1, 1"}
-"""torchrun ends with 1 whatever its ranks end with."""
+"""torchrun ends with 1 whatever its ranks end with; its agents do not end soon where they cannot reach each other."""
 SILENT = r"stopped \(exit code 75\): lost: rank 1 on second: rank 1 of 2 .* has given no sign of life for \d+ s"
 ENDED = r"killed \(exit code 1\d\d\): killed: rank 1 on \S+: rank 1 (was killed|crashed in native code) \(SIG\w+\); "
 SAID: dict[str, str] = {
@@ -168,9 +168,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     if why := filled.unavailable() or unavailable():
         pytest.skip(why)
-    install(tmp_path / "packages", monkeypatch)
+    slow_toy.install(tmp_path, monkeypatch)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RECIPE_GRACE", "1")
-    monkeypatch.setenv(slow_toy.PLACE, str(tmp_path / "fault"))
     monkeypatch.chdir(tmp_path)
     with filled.mounted(tmp_path / "run"):
         yield tmp_path
@@ -181,21 +181,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, float]]:
     """The curve of a run without a fault."""
     out = tmp_path_factory.mktemp("whole") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        install(out.parent / "packages", patch)
+        slow_toy.install(out.parent, patch)
+        patch.setenv("OMP_NUM_THREADS", "1")
         command("run", "slow", "--processes", "2", "--out", str(out))
     return curve(out)
-
-
-def install(packages: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make the slow toy the only plugin of what is started."""
-    info = packages / "slow_toy-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
-    for folder in (packages, Path(__file__).parent):
-        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-    patch.setenv("RECIPE_PLUGINS", "slow_toy")
-    patch.setenv("OMP_NUM_THREADS", "1")
 
 
 def command(*words: str) -> str:
@@ -203,12 +192,6 @@ def command(*words: str) -> str:
     line = [sys.executable, "-m", "recipe_core.cli", *words]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout or done.stderr
-
-
-def curve(out: Path) -> list[tuple[int, float]]:
-    """The loss of every step."""
-    rows = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-    return [(row["step"], row["loss"]) for row in rows]
 
 
 def underway() -> bool:
@@ -224,12 +207,20 @@ def until(ready: Callable[[], object], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def over(start: Start, seconds: float) -> str:
-    """Wait for the end of all that was started; the exit codes."""
+def over(start: Start, seconds: float) -> None:
+    """Wait for the end of all that was started."""
     until(lambda: None not in [process.poll() for process in start.processes], seconds)
     if isinstance(start, OnHosts):
         until(lambda: not [pid for host in start.hosts for pid in host.processes()], seconds)
-    return ", ".join(str(process.returncode) for process in start.processes)
+
+
+def ranks_over(start: Torchrun, seconds: float) -> None:
+    """Wait for the end of the ranks, and end their agents."""
+    agents = {process.pid for process in start.processes}
+    until(lambda: agents.issuperset(pid for host in start.hosts for pid in host.processes()), seconds)
+    for process in start.processes:
+        process.kill()
+        process.wait()
 
 
 CELLS = [
@@ -248,12 +239,13 @@ def test_fault(here: Path, kind: type[Start], fault: str, whole: list[tuple[int,
         if fault != "mistake":
             until(underway, 120)
             FAULTS[fault](start)
-            if fault in slow_toy.FAULTS:
-                (here / "part").write_text(fault)
-                (here / "part").rename(here / "fault")
         began = time.monotonic()
-        codes = over(start, 450)
+        if isinstance(start, Torchrun) and fault == "link cut":
+            ranks_over(start, 120)
+        else:
+            over(start, 120)
         seconds = time.monotonic() - began
+        codes = ", ".join(str(process.returncode) for process in start.processes)
         status = command("status", "run/out").partition("\n")[0].removeprefix("run/out: ")
         mend(start, fault)
         start.begin()
@@ -264,8 +256,7 @@ def test_fault(here: Path, kind: type[Start], fault: str, whole: list[tuple[int,
     seen = kind is Processes and fault in ("killed", "segfault", "abort")  # by the parent of the rank
     assert re.match(ENDED if seen else SAID[fault], status), status
     assert same
-    # A mistake is found before the first step: it takes the time of a start. torchrun's agents wait for each other.
-    if fault != "mistake" and (kind, fault) != (Torchrun, "link cut"):
+    if fault != "mistake":  # found before the first step: it takes the time of a start
         assert seconds < (TIMEOUT if fault in TIMED else 0) + SOON
 
 

@@ -19,6 +19,7 @@ import pytest
 import slow_toy
 from cluster import Cluster, cluster, missing
 from fault_table import ROWS, Row
+from slow_toy import curve
 
 pytestmark = [
     pytest.mark.slurm,
@@ -38,15 +39,8 @@ CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign"
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster, in whose folder the tests run; the slow toy is its only plugin."""
     folder = tmp_path_factory.mktemp("slurm")
-    info = folder / "packages" / "slow_toy-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(info.parent), prepend=os.pathsep)
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        patch.setenv("RECIPE_PLUGINS", "slow_toy")
-        patch.setenv(slow_toy.PLACE, str(folder / "fault"))
+        slow_toy.install(folder, patch)
         patch.setenv("RECIPE_SITE", str(folder / "site.yaml"))
         patch.chdir(folder)
         (folder / "site.yaml").write_text(SITE)
@@ -65,12 +59,6 @@ def facts(here: Cluster, out: str) -> dict[str, object]:
     """The output of `recipe status`."""
     answer: dict[str, object] = json.loads(here.recipe("status", out, "--json"))
     return answer
-
-
-def curve(out: str) -> list[tuple[int, float]]:
-    """The loss of every step."""
-    rows = map(json.loads, (Path(out) / "metrics.jsonl").read_text().splitlines())
-    return [(row["step"], row["loss"]) for row in rows]
 
 
 def underway(here: Cluster, out: str) -> None:
@@ -125,7 +113,7 @@ def test_a_job_that_is_started_again_ends_with_the_same_curve(
 
 
 @dataclass(frozen=True)
-class Fault:
+class JobFault:
     """A fault of a job, and what follows from it."""
 
     name: str
@@ -140,23 +128,25 @@ class Fault:
 
 SILENT = r"lost: rank 1 on n[12]: rank 1 of 2 \(host n[12]\) has given no sign of life for \d+ s"
 FAULTS = [
-    Fault("killed", SILENT, restarts=1),  # srun ends with 137, the highest code of both ranks
-    Fault("segfault", SILENT, restarts=1),
-    Fault("abort", SILENT, restarts=1),
-    Fault("exception", r"bug: rank 1 on n[12]: no such sample", code=70),  # srun ends with 75, that of the other rank
-    Fault("hang", r"hung: rank 1 on n[12]: .* has been in 'loader' of step \d+ for \d+ s", restarts=1, within=60.0),
-    Fault(
+    JobFault("killed", SILENT, restarts=1),  # srun ends with 137, the highest code of both ranks
+    JobFault("segfault", SILENT, restarts=1),
+    JobFault("abort", SILENT, restarts=1),
+    JobFault(
+        "exception", r"bug: rank 1 on n[12]: no such sample", code=70
+    ),  # srun ends with 75, that of the other rank
+    JobFault("hang", r"hung: rank 1 on n[12]: .* has been in 'loader' of step \d+ for \d+ s", restarts=1, within=60.0),
+    JobFault(
         "mistake",
         r"mistake: rank \d on n[12]: the ranks do not agree, .*: variable NCCL_ALGO: not there on rank 0",
         code=2,
     ),
-    Fault("node down", "", restarts=1, within=90.0),
-    Fault("full disk", r"disk: rank \d on n[12]: .* was not saved", code=74),
+    JobFault("node down", "", restarts=1, within=90.0),
+    JobFault("full disk", r"disk: rank \d on n[12]: .* was not saved", code=74),
 ]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_of_a_job(here: Cluster, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+def test_a_fault_of_a_job(here: Cluster, monkeypatch: pytest.MonkeyPatch, fault: JobFault) -> None:
     monkeypatch.syspath_prepend(str(CAMPAIGN))
     import filled
 
@@ -169,8 +159,7 @@ def test_a_fault_of_a_job(here: Cluster, monkeypatch: pytest.MonkeyPatch, fault:
             underway(here, out)
         began = time.monotonic()
         if fault.name in slow_toy.FAULTS:
-            (here.folder / "part").write_text(fault.name)
-            (here.folder / "part").rename(here.folder / "fault")
+            slow_toy.break_rank(here.folder, fault.name)
         elif fault.name == "node down":
             here.kill_node("n2")
         elif fault.name == "full disk":

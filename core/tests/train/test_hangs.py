@@ -148,7 +148,7 @@ def test_a_run_that_is_suspended_goes_on(tmp_path: Path) -> None:
 
 on_two_hosts = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
 
-# torchrun starts the same ranks; its agents end by themselves a minute after a link is cut.
+# torchrun starts the same ranks.
 LAUNCHERS = ["ranks", pytest.param("torchrun", marks=pytest.mark.long)]
 
 # The launcher, the fault, the rank that has it, the ranks that survive, and the rank that their messages name.
@@ -332,7 +332,7 @@ def wait(
 ) -> None:
     """Wait for the ranks that survive; each ends in time.
 
-    The agents of torchrun may outlive them: for a minute they ask a store that is not there any more.
+    The agents of torchrun may outlive them by minutes: they ask a store that cannot be reached any more.
     """
     until(lambda: (folder / "injected").exists())
     for rank in survivors:

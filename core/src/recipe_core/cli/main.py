@@ -284,13 +284,14 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
 
 def _leave_word(worker: Worker, out: Path, error: Exception) -> None:
     """Tell the ranks of other machines why this one does not come, where the folder can be a run's."""
+    from recipe_core.launch.failures import first_line, message_of
     from recipe_core.launch.watch.board import leave_word
     from recipe_core.launch.worker import exit_code
     from recipe_core.train.start.destination import require_run_folder
 
     with contextlib.suppress(RecipeError):
         require_run_folder(out)
-        line = (str(error) or type(error).__name__).partition("\n")[0]
+        line = first_line(message_of(error))
         leave_word(out / "logs", worker.rank, worker.world_size, exit_code(error), line)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -52,7 +53,7 @@ def require_tokenizer(path: Path) -> str:
         DataError: the file cannot be read, or is none that the library can work with.
     """
     content = _text(path, "tokenizer.json")
-    _try_once(path, content.encode(), (), "tokenizer.json")
+    _Unknown(path, "tokenizer.json", content.encode()).come_through()
     return content
 
 
@@ -64,7 +65,8 @@ def require_pair(vocabulary: Path, merges: Path) -> None:
     """
     files = (vocabulary, merges)
     content = b"\0".join(_text(path, path.name).encode() for path in files)
-    _try_once(vocabulary, content, tuple(map(str, files)), f"vocabulary with a {merges.name}")
+    kind = f"vocabulary with a {merges.name}"
+    _Unknown(vocabulary, kind, content, tuple(map(str, files))).come_through()
 
 
 def _text(path: Path, kind: str) -> str:
@@ -78,26 +80,40 @@ def _text(path: Path, kind: str) -> str:
         raise DataError(f"{path}: is no {kind} ({error})") from error
 
 
-def _try_once(path: Path, content: bytes, files: tuple[str, ...], kind: str) -> None:
-    """Try ``content``, or the ``files`` that hold it, unless the cache knows that it has come through."""
-    came_through = home() / "tokenizers" / f"{sha256(content).hexdigest()[:32]}.readable"
-    try:
-        build_once(came_through, lambda part: _try(path, content, files, kind, part))
-    except DiskError:  # without a cache it is tried each time
-        _try(path, content, files, kind, None)
+@dataclass(frozen=True)
+class _Unknown:
+    """What the library is yet to be tried with."""
 
+    path: Path
+    """What messages name."""
+    kind: str
+    content: bytes
+    files: tuple[str, ...] = ()
+    """Those that hold ``content``; empty: it is given to the library as it is."""
 
-def _try(path: Path, content: bytes, files: tuple[str, ...], kind: str, note: Path | None) -> None:
-    """Read, encode and decode in a process of its own; write ``note`` when it came through."""
-    command = [sys.executable, "-c", _TRIAL, *files]
-    try:
-        ended = subprocess.run(command, input=content, capture_output=True, timeout=_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise DataError(f"{path}: the library tokenizers did not come to an end with it in {_SECONDS} s") from error
-    if ended.returncode:
-        raise DataError(f"{path}: is no {kind} that the library tokenizers reads ({_reason(ended)})")
-    if note is not None:
-        note.write_bytes(b"")
+    def come_through(self) -> None:
+        """Try it, unless the cache knows that it has come through."""
+        came_through = home() / "tokenizers" / f"{sha256(self.content).hexdigest()[:32]}.readable"
+        try:
+            build_once(came_through, self._try_and_note)
+        except DiskError:  # without a cache it is tried each time
+            self._try()
+
+    def _try_and_note(self, part: Path) -> None:
+        self._try()
+        part.write_bytes(b"")
+
+    def _try(self) -> None:
+        """Read, encode and decode in a process of its own."""
+        command = [sys.executable, "-c", _TRIAL, *self.files]
+        try:
+            ended = subprocess.run(command, input=self.content, capture_output=True, timeout=_SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            text = f"the library tokenizers did not come to an end with it in {_SECONDS} s"
+            raise DataError(f"{self.path}: {text}") from error
+        if ended.returncode:
+            text = f"is no {self.kind} that the library tokenizers reads ({_reason(ended)})"
+            raise DataError(f"{self.path}: {text}")
 
 
 def _reason(ended: subprocess.CompletedProcess[bytes]) -> str:

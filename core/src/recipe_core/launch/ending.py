@@ -22,7 +22,7 @@ from recipe_core.launch.host import host
 
 FILE = Path("launch") / "ending.json"
 Kind = Literal["finished", "finding", "mistake", "diverged", "hung", "bug", "disk", "stopped", "lost", "killed"]
-_BY_CODE: dict[int, Kind] = {
+KINDS: dict[int, Kind] = {
     ExitCode.FINISHED: "finished",
     ExitCode.FINDING: "finding",
     ExitCode.MISTAKE: "mistake",
@@ -32,6 +32,7 @@ _BY_CODE: dict[int, Kind] = {
     ExitCode.DISK_FULL: "disk",
     ExitCode.STOPPED: "stopped",
 }
+"""What an exit code of ours says."""
 AGAIN: tuple[Kind, ...] = ("stopped", "lost", "killed", "hung")
 """After these the same line goes on from the last checkpoint; whether it gets further, the next start will show."""
 _OUTSIDE: tuple[Kind, ...] = ("hung", "lost", "stopped")
@@ -72,7 +73,7 @@ class Ending:
 
 def kind_of(exit_code: int) -> Kind:
     """The kind of an end that only its exit code tells."""
-    return _BY_CODE.get(exit_code, "killed" if exit_code > 128 or exit_code < 0 else "bug")
+    return KINDS.get(exit_code, "killed" if exit_code > 128 or exit_code < 0 else "bug")
 
 
 def record_ending(out: Path, ending: Ending) -> None:

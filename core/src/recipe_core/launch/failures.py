@@ -124,6 +124,11 @@ def exit_code(error: BaseException) -> int:
     return ExitCode.BUG
 
 
+def message_of(error: BaseException) -> str:
+    """What an error says; its type where it says nothing."""
+    return str(error) or type(error).__name__
+
+
 def first_line(message: str) -> str:
     """A message in one line: its first, with the second where the first only announces a list."""
     first, *others = message.splitlines() or [""]
@@ -143,7 +148,7 @@ def record_failure(error: BaseException) -> bool:
     expected = isinstance(error, (RecipeError, KeyboardInterrupt))
     failure = Failure(
         time=time.time(),
-        message=str(error) or type(error).__name__,
+        message=message_of(error),
         traceback=None if expected else "".join(traceback.format_exception(error)).rstrip(),
         exit_code=exit_code(error),
         lost_peer=any(

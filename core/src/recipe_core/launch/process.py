@@ -15,7 +15,7 @@ from pathlib import Path
 from recipe_core.errors import DiskError
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_record
-from recipe_core.launch.failures import exit_code, first_line
+from recipe_core.launch.failures import exit_code, first_line, message_of
 from recipe_core.launch.worker import Worker, worker
 
 FILE = Path("launch") / "process.json"
@@ -74,12 +74,8 @@ def noted(out: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _write(
-            out,
-            replace(
-                me, ended=time.time(), exit_code=exit_code(error), reason=first_line(str(error) or type(error).__name__)
-            ),
-        )
+        reason = first_line(message_of(error))
+        _write(out, replace(me, ended=time.time(), exit_code=exit_code(error), reason=reason))
         raise
 
 

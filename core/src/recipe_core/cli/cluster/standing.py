@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.files.documents import read_json
@@ -115,7 +115,7 @@ def _running(
 
 def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
     """State, exit code and reason of a run whose process has ended."""
-    if ending is not None and _tells_more(ending):
+    if _tells_more(ending):
         state: State = "stopped" if ending.exit_code == ExitCode.STOPPED else "failed"
         return "killed" if ending.kind == "killed" else state, ending.exit_code, ending.line()
     results = _results(out, process)
@@ -131,7 +131,7 @@ def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, in
     return ("finished", 0, "") if whole else ("stopped", 0, "by train.stop_after")
 
 
-def _tells_more(ending: Ending | None) -> bool:
+def _tells_more(ending: Ending | None) -> TypeGuard[Ending]:
     """True of an end that the process itself may know nothing of; whose signal stopped it, it knows."""
     return ending is not None and ending.kind != "stopped"
 

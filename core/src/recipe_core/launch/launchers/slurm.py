@@ -13,19 +13,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recipe_core.errors import ConfigError, ExitCode
+from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
+from recipe_core.launch.ending import AGAIN, KINDS
 
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
 _TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
 _GRACE = 30
 """Seconds that the ranks have to end once one of them knows for whom they wait in vain."""
-_CAUSES = {
-    "finding": ExitCode.FINDING, "mistake": ExitCode.MISTAKE, "diverged": ExitCode.DIVERGED, "bug": ExitCode.BUG,
-    "disk": ExitCode.DISK_FULL,
-}  # fmt: skip
-"""What a job is not started again for (see :data:`recipe_core.launch.ending.Kind`)."""
-_CODES = " ".join(f"{kind}) code={int(code)} ;;" for kind, code in _CAUSES.items())
+_CODES = " ".join(f"{kind}) code={int(code)} ;;" for code, kind in KINDS.items() if kind not in ("finished", *AGAIN))
+"""Of a shell's ``case``: the exit codes of a job for the kinds of an end that it is not started again for."""
 _PLAIN = re.compile(r"[\w./=:@+,%-]*", re.ASCII)
 _QUOTED = re.compile(r'(["\\])')
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)

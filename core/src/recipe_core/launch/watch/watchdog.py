@@ -24,7 +24,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, HungError, LostRankError, RecipeError
 from recipe_core.launch import failures
-from recipe_core.launch.failures import chain, exit_code, explain, first_line, record_failure
+from recipe_core.launch.failures import chain, exit_code, explain, first_line, message_of, record_failure
 from recipe_core.launch.host import host
 from recipe_core.launch.watch import alert, flight
 from recipe_core.launch.watch.board import Board, Sight, start_of
@@ -325,7 +325,7 @@ class Watchdog:
         if error is None:
             return {"code": 0, "text": "has ended as if the run were over"}
         code = exit_code(error)
-        message = first_line(str(error) or type(error).__name__)
+        message = first_line(message_of(error))
         text = f"has failed: {message}"
         if isinstance(error, SystemExit):
             text = f"has ended with exit code {code} before the run was over"
