@@ -309,7 +309,7 @@ def neuronx(session: nox.Session) -> None:
 
 @task()
 def slurm(session: nox.Session) -> None:
-    """Runs under a real Slurm of two nodes on this machine, interrupted in every way; twenty minutes.
+    """Runs under a real Slurm of two nodes on this machine, interrupted in every way; 12 to 23 minutes.
 
     Needs Debian's slurmctld, slurmd, munge and slurm-client, and root; skipped with the reason elsewhere.
     """
@@ -319,7 +319,7 @@ def slurm(session: nox.Session) -> None:
 
 @task()
 def hosts(session: nox.Session) -> None:
-    """Every fault under every start that needs no batch system, on hosts made of network namespaces: twenty minutes.
+    """Every fault under every start that needs no batch system, on hosts made of network namespaces; 11 to 20 minutes.
 
     Needs root, or the right to make namespaces and to mount; skipped with the reason elsewhere.
     """
