@@ -29,6 +29,20 @@ environment: {NOTE: "it's $HOME"}
 k8s: {image: 'registry.example:5000/r:1', claim: data, namespace: team, cpus_per_process: 8, node_memory_gb: 500}
 sky: {bucket: runs, accelerators: H100, infra: aws/us-east-1, use_spot: true, max_restarts: 5, install: pip install x}
 """,
+    "pods": """
+k8s:
+  image: recipe
+  claim: data
+  gpus_per_process: 0
+  secrets: {HF_TOKEN: hub/token}
+  resources: {rdma/hca: "8"}
+  pod:
+    tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+    nodeSelector: {pool: h100}
+    imagePullSecrets: [{name: pull}]
+    serviceAccountName: trainer
+sky: {bucket: runs, secrets: [HF_TOKEN]}
+""",
 }
 LINES = {
     "one": ("--out", "runs/Big.Run_1"),
