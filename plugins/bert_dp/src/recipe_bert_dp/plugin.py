@@ -93,8 +93,8 @@ def register_recipes() -> Iterable[Recipe]:
         data=Use("bert_hdf5", sequence=64, max_predictions=10, vocabulary=4096),
         train=Train(
             steps=1500,
-            global_batch=16,
-            micro_batch=16,
+            global_batch=32,
+            micro_batch=32,
             lr=2e-3,
             schedule="linear",
             warmup_steps=100,

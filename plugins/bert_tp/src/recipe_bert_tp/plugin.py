@@ -23,8 +23,8 @@ def register_recipes() -> Iterable[Recipe]:
         processes=2,
         train=Train(
             steps=1500,
-            global_batch=16,
-            micro_batch=16,
+            global_batch=32,
+            micro_batch=32,
             lr=2e-3,
             schedule="linear",
             warmup_steps=100,

@@ -60,13 +60,14 @@ def register_recipes() -> Iterable[Recipe]:
         name="hf_finetune",
         summary="fine-tuning for classification of text, with Hugging Face's Trainer",
         model=Use("sequence_classifier", source="recipe:bert_dp"),
-        data=Use("text_classification", max_length=64),
+        data=Use("text_classification", max_length=64, pad_to_max_length=None),
         checkpoint=Use("hf_trainer"),
         train=FineTune(
             epochs=2.0,
             batch_per_process=16,
             micro_batch=16,
             lr=5e-4,
+            seeds=3,  # with one, the difference between the two starts may be chance
             random_start=True,
             precision="bf16_mixed",
             log_every=50,
