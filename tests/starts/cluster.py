@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -109,10 +110,14 @@ class Cluster:
         """State of a job."""
         return self.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}").strip()
 
+    def field(self, job: str, name: str) -> str:
+        """A field of a job, as scontrol shows it; empty where it has none."""
+        found = re.search(rf"^ *{name}=(.*)$|\b{name}=(\S*)", self.run("scontrol", "show", "job", job), re.MULTILINE)
+        return "" if found is None else found[1] or found[2] or ""
+
     def restarts(self, job: str) -> int:
         """How often a job was started again."""
-        text = self.run("scontrol", "show", "job", job)
-        return int(text.partition("Restarts=")[2].split()[0])
+        return int(self.field(job, "Restarts"))
 
     def kill_node(self, node: str) -> None:
         """Kill the daemon of a node and everything that its jobs run there, as if its power had failed."""

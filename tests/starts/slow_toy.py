@@ -83,11 +83,10 @@ def build_data(config: SlowData, run: Any) -> Any:
 
 def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make this the only plugin of what is started: its metadata is put into ``folder``, as will be the fault."""
-    info = folder / "packages" / "slow_toy-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow_toy\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\nslow_toy = slow_toy\n")
-    for place in (info.parent, Path(__file__).parent):
+    from recipe_core.testing.packages import install_plugin
+
+    install_plugin(folder / "packages", "slow_toy", "slow_toy")
+    for place in (folder / "packages", Path(__file__).parent):
         patch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)
     patch.setenv("RECIPE_PLUGINS", "slow_toy")
     patch.setenv(PLACE, str(folder / "fault"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from recipe_core.cli.main import main
+from recipe_core.testing.packages import install_plugin
 
 SITE = """
 device_memory_gb: 80
@@ -30,12 +31,10 @@ def typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Type a line where the toy is the only plugin, in an empty folder; get exit code, output and errors."""
-    info = tmp_path / "packages" / "toy-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\ntoy = recipe_core.testing.toy\n")
-    monkeypatch.syspath_prepend(info.parent)
-    monkeypatch.setenv("PYTHONPATH", str(info.parent))
+    packages = tmp_path / "packages"
+    install_plugin(packages, "toy", "recipe_core.testing.toy")
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("PYTHONPATH", str(packages))
     monkeypatch.setenv("RECIPE_PLUGINS", "toy")
     monkeypatch.setenv("RECIPE_SITE", str(tmp_path / "site.yaml"))
     (tmp_path / "site.yaml").write_text(SITE)

@@ -17,6 +17,7 @@ import yaml
 from recipe_core.cli.main import main
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
+from recipe_core.testing.packages import install_plugin
 
 PLUGIN = (Path(__file__).parents[1] / "fake_plugin.py").read_text(encoding="utf-8")
 
@@ -37,11 +38,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def install(folder: Path, name: str, code: str) -> None:
     """The files that an installer leaves: the module, and its distribution's entry point."""
-    info = folder / f"{name}-1.2.dist-info"
-    info.mkdir(parents=True)
+    install_plugin(folder, name, name, version="1.2")
     (folder / f"{name}.py").write_text(code)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(f"[recipe.plugins]\n{name} = {name}\n")
 
 
 Typed = Callable[..., tuple[int, str, str]]

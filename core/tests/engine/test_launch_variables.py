@@ -16,7 +16,7 @@ from recipe_core.engine.select import engine_problems
 from recipe_core.launch.cores import SPIN_VARIABLES, limit_spinning
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
-from recipe_core.testing.packages import install
+from recipe_core.testing.packages import install, install_plugin
 
 PLUGIN = (Path(__file__).parents[1] / "fake_plugin.py").read_text(encoding="utf-8")
 NETWORK = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
@@ -95,11 +95,8 @@ def test_worker_counts_are_checked_for_this_machine(site: Path) -> None:
 def fake(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe that writes down its environment instead of training, on whatever device."""
     code = PLUGIN.replace("sys.argv[1:]", 'dict(__import__("os").environ)').replace('device="cpu"', 'device="auto"')
-    info = site / "fake_plugin-1.2.dist-info"
-    info.mkdir()
     (site / "fake_plugin.py").write_text(code)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake_plugin\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\nfake_plugin = fake_plugin\n")
+    install_plugin(site, "fake_plugin", "fake_plugin", version="1.2")
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("RECIPE_PLUGINS", "fake_plugin")
     monkeypatch.delitem(sys.modules, "fake_plugin", raising=False)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from recipe_core.cli.main import main
+from recipe_core.testing.packages import install_plugin
 
 Case = dict[str, str]
 TABLE = yaml.safe_load(Path(__file__).with_name("broken_plugins.yaml").read_text(encoding="utf-8"))
@@ -26,10 +27,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     (folder / "broken").mkdir(parents=True)
     for name, module in (("broken", "broken.plugin"), ("toy", "recipe_core.testing.toy")):
-        info = folder / f"{name}_dist-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-dist\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[recipe.plugins]\n{name} = {module}\n")
+        install_plugin(folder, name, module, distribution=f"{name}-dist")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("RECIPE_PLUGINS", "toy,broken")
     monkeypatch.chdir(tmp_path)

@@ -53,7 +53,7 @@ def require_tokenizer(path: Path) -> str:
         DataError: the file cannot be read, or is none that the library can work with.
     """
     content = _text(path, "tokenizer.json")
-    _Unknown(path, "tokenizer.json", content.encode()).come_through()
+    _Candidate(path, "tokenizer.json", content.encode()).come_through()
     return content
 
 
@@ -66,7 +66,7 @@ def require_pair(vocabulary: Path, merges: Path) -> None:
     files = (vocabulary, merges)
     content = b"\0".join(_text(path, path.name).encode() for path in files)
     kind = f"vocabulary with a {merges.name}"
-    _Unknown(vocabulary, kind, content, tuple(map(str, files))).come_through()
+    _Candidate(vocabulary, kind, content, tuple(map(str, files))).come_through()
 
 
 def _text(path: Path, kind: str) -> str:
@@ -81,8 +81,8 @@ def _text(path: Path, kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Unknown:
-    """What the library is yet to be tried with."""
+class _Candidate:
+    """A tokenizer that the library may not survive."""
 
     path: Path
     """What messages name."""

@@ -35,9 +35,24 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
 def install(site: Path, name: str, version: str, size: int | None = None) -> None:
     """Install an imitation of the package ``name`` in ``site``: a compiled module, or so many bytes of Python."""
     module = name.replace("-", "_")
-    info = site / f"{module}-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    info = _metadata(site, name, version)
     code = f"{module}.so" if size is None else f"{module}.py"
     (site / code).write_text("#" * (size or 0))
     (info / "RECORD").write_text(f"{code},,\n")
+
+
+def install_plugin(site: Path, name: str, module: str, *, distribution: str = "", version: str = "1") -> None:
+    """Register ``module``, which the caller writes, as the plugin ``name`` of a distribution in ``site``.
+
+    Args:
+        distribution: its name; unless given, that of the plugin.
+    """
+    info = _metadata(site, distribution or name, version)
+    (info / "entry_points.txt").write_text(f"[recipe.plugins]\n{name} = {module}\n")
+
+
+def _metadata(site: Path, name: str, version: str) -> Path:
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return info

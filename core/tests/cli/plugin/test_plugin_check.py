@@ -24,6 +24,7 @@ from recipe_core.testing import command, toy
 from recipe_core.testing.conformance.examine import examine
 from recipe_core.testing.conformance.outcome import FailedCheck, Outcome, outcome
 from recipe_core.testing.conformance.subject import Plugin
+from recipe_core.testing.packages import install_plugin
 from recipe_core.testing.toy_parts import Vectors, build_model
 
 HERE = "plugin_check_parts"
@@ -241,10 +242,7 @@ def test_a_run_cannot_save_what_the_trainer_of_another_recipe_writes() -> None:
 def site(tmp_path: Path) -> Path:
     """A folder of packages with a plugin ``lame``, whose module cannot be imported."""
     folder = tmp_path / "site"
-    info = folder / "recipe_lame-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: recipe-lame\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[recipe.plugins]\nlame = recipe_lame\n")
+    install_plugin(folder, "lame", "recipe_lame", distribution="recipe-lame")
     (folder / "recipe_lame.py").write_text("import nothing_of_this_name\n")
     return folder
 

@@ -16,6 +16,7 @@ from recipe_core.cli.plugin import new
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import load
 from recipe_core.testing import command
+from recipe_core.testing.packages import install_plugin
 
 KINDS = tuple(new.SENTENCES)
 CORE = load([("core", lambda: plugin)])
@@ -24,10 +25,7 @@ CORE = load([("core", lambda: plugin)])
 def installed(folder: Path, site: Path) -> dict[str, str]:
     """The environment in which the package in ``folder`` is installed, as an editable install would have it."""
     name = folder.name.replace("-", "_")
-    info = site / f"recipe_{name}-0.1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: recipe-{folder.name}\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text(f"[recipe.plugins]\n{name} = recipe_{name}.plugin\n")
+    install_plugin(site, name, f"recipe_{name}.plugin", distribution=f"recipe-{folder.name}", version="0.1.0")
     paths = [str(site), str(folder.absolute() / "src"), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "RECIPE_PLUGINS": name}
 
