@@ -121,18 +121,19 @@ def _recipe(out: Path, precision: str, recipe: str, *words: str) -> dict[str, An
 def _store(key: str, found: dict[str, float]) -> None:
     from recipe_core.engine.precision import multiplies_bf16
 
+    processor = f"{common.processor()}, {'with' if multiplies_bf16('cpu') else 'without'} bf16 instructions"
     written = {
         "what": "what the default runs come to, by recipe, precision and seed",
-        "processor": f"{common.processor()}, {'with' if multiplies_bf16('cpu') else 'without'} bf16 instructions",
+        "processor": "named by each case",  # so that those of different processors are kept side by side
         "versions": common.versions("torch", "transformers"),
-        "cases": {key: {name: round(value, 4) for name, value in found.items()}},
+        "cases": {key: {**{name: round(value, 4) for name, value in found.items()}, "processor": processor}},
     }
     common.write("defaults", common.with_earlier("defaults", written, ["cases"]))
 
 
-def table(cases: dict[str, dict[str, float]]) -> str:
+def table(cases: dict[str, dict[str, Any]]) -> str:
     """Mean and spread over the seeds, a line for each recipe and precision."""
-    groups: dict[tuple[str, str], list[dict[str, float]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key, values in cases.items():
         recipe, precision, _ = key.split("/")
         groups.setdefault((recipe, precision), []).append(values)
