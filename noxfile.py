@@ -1,8 +1,8 @@
 """Every task of the workspace: `nox -l` lists them, `nox` runs those with a star, `nox -s NAME` runs one.
 
 `nox` is what CI runs. `nox -s full` is everything else, before a release; `nox -s touched` runs what your change needs.
-Each session has an environment of its own, made anew; `nox -r` keeps the environments of the last time. What sessions
-have in common is in checks/; the versions come from constraints.txt, the settings of the tools from pyproject.toml.
+Each session has a fresh environment of its own; `nox -r` reuses those of the last time. Code that sessions share is in
+checks/; the versions come from constraints.txt, the settings of the tools from pyproject.toml.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ CORE = ROOT / "core"
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SITE = ("furo", "myst-parser", "sphinx")
 PEERS = ("jsonschema", "lm-eval", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers")
-"""Packages whose results ours are compared with."""
+"""Packages that the tests compare our results with."""
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
-"""Further packages that neuronx-distributed imports; of transformers it takes names that release 5 has no more."""
+"""Further packages that neuronx-distributed imports; it uses names that release 5 of transformers removed."""
 UNTYPED = {"lm-eval", "torch-xla"}
 """Packages without type hints, heavy and named by extras: they are not installed where types are checked."""
 HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
-"""Packages that the light half does without."""
+"""Packages that the light half does not import."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""
 
@@ -102,7 +102,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 environment.share_pip_settings()
 environment.find_pythons()
 _strict = False
-"""Whether a test that fails once fails its session, though it passes alone: so in `nox -s full`."""
+"""True in `nox -s full`: a test that fails once fails its session, even if it passes alone."""
 
 
 Function = Callable[..., None]
@@ -129,7 +129,7 @@ def test(session: nox.Session, *args: str | Path) -> None:
 
 
 def install_xla(session: nox.Session, *more: str) -> None:
-    """Install the workspace with PyTorch/XLA, and ``more``, whose needs come before the versions that CI tests."""
+    """Install the workspace with PyTorch/XLA and ``more``; their requirements override the versions that CI tests."""
     dropped = {"torch", *("python-dateutil", "tokenizers", "huggingface-hub", "transformers") * bool(more)}
     kept = [line for line in CONSTRAINTS.read_text("utf-8").splitlines() if normal(line) not in dropped]
     constraints = Path(session.create_tmp()) / "constraints.txt"
@@ -138,17 +138,18 @@ def install_xla(session: nox.Session, *more: str) -> None:
 
 
 def find_package(name: str) -> list[str]:
-    """The folder in which the Python that runs nox finds package ``name``, if it does."""
+    """Return the folder of package ``name`` in the Python that runs nox, if it is there."""
     found = find_spec(name)
     return [str(Path(folder).parent) for folder in (found and found.submodule_search_locations) or ()]
 
 
 @task()
 def lint(session: nox.Session) -> None:
-    """Style, likely bugs, format, and no heavy import at the top of a light file (ruff)."""
+    """Style, likely bugs, format, no heavy import at the top of a light file (ruff), and plain English."""
     install(session, "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("python", "checks/language.py")
 
 
 @task()
@@ -213,7 +214,7 @@ def docs(session: nox.Session) -> None:
 
 
 def _notify(session: nox.Session, names: list[str]) -> None:
-    """Let the sessions ``names`` follow, in each Python that they are for."""
+    """Queue the sessions ``names``, in each of their Pythons."""
     pythons = {"build": PYTHONS, "pythons": OTHER_PYTHONS}
     for name in names:
         for signature in [f"{name}-{python}" for python in pythons.get(name, ())] or [name]:
@@ -410,7 +411,7 @@ def bench(session: nox.Session) -> None:
     for name in session.posargs or scripts:
         try:
             session.run("python", str(scripts[name]), env={"PYTHONPATH": str(folder)})
-        except CommandFailed:  # one that lacks its data does not keep the others from running
+        except CommandFailed:  # the others run even if one lacks its data
             failed.append(name)
     session.run("python", str(folder / "ratios.py"), "--against", str(stored), success_codes=[0, 1])
     if failed:

@@ -2,16 +2,16 @@
 
     python benchmarks/shared_machine.py [--rounds 2] [--case "two busy loops"]
 
-Beside the run: nothing; two busy loops of Python; a second run like it; four PyTorch processes that train a small
-network with PyTorch's defaults, as a script of somebody else does. Contestants, which take turns: ``recipe``, whose
-command limits spinning (GOMP_SPINCOUNT=2000); the peer ``pytorch``, whose waiting threads spin as libgomp has it;
-``passive``, OMP_WAIT_POLICY=passive, whose threads never spin. The second run has the same setting as the first.
+Each case runs other programs at the same time: none; two busy loops of Python; a second run with the same setting; four
+PyTorch processes that train a small network with PyTorch's defaults. Contestants, which take turns: ``recipe``, whose
+command limits spinning (GOMP_SPINCOUNT=2000); the peer ``pytorch``, whose waiting threads spin as long as libgomp's
+default; ``passive``, whose threads never spin (OMP_WAIT_POLICY=passive).
 
-Each run has a process of its own with all cores, no evaluation and no checkpoints. Its milliseconds per step are read
-from metrics.jsonl: the median of the steps after the first two, until there are 40 of them or the time for one run is
-over. A run that has not got beyond its first steps by then has none (``null``). ``others`` is the share of all cores
-that programs took which this script did not start: it should be near 0, for they change every figure. Needs
-recipe-megatron-gpt, Linux, and a PyTorch with libgomp. Writes results/shared_machine.json beside this file.
+Each run has a process of its own with all cores, no evaluation and no checkpoints. Its milliseconds per step come from
+metrics.jsonl: the median of the steps after the first two, until there are 40 or the time for one run is over; ``null``
+if there is none by then. ``others`` is the share of all cores that programs used which this script did not start:
+anything but near 0 distorts the figures. Needs recipe-megatron-gpt, Linux, and a PyTorch with libgomp. Writes
+results/shared_machine.json next to this file.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ import common
 
 from recipe_core.launch.cores import SPIN_VARIABLES, usable_cores
 
-# KMP_BLOCKTIME means nothing to libgomp, but for recipe the user has decided, so nothing is set: libgomp's own default.
+# libgomp ignores KMP_BLOCKTIME, but recipe takes it as the user's choice and sets nothing: libgomp's default remains.
 CONTESTANTS = {"recipe": {}, "pytorch": {"KMP_BLOCKTIME": "200"}, "passive": {"OMP_WAIT_POLICY": "passive"}}
 UNCOUNTED, COUNTED = 2, 40
 SECONDS, PATIENCE = 15.0, 60.0
-"""For one run, from its first step and from its start."""
+"""Limits of one run, from its first step and from its start."""
 LIMIT = 570.0
-"""For the whole script: no round begins that would end later, if it takes as long as those before."""
+"""Limit of the whole script: no round starts that would end later if it takes as long as those before."""
 RUN = ("run", "megatron_gpt", "train.device=cpu", "train.eval_every=0", "train.save_every=0", "train.log_every=1")
 LOOP = "import time; end = time.monotonic() + 120; print('ready', flush=True)\nwhile time.monotonic() < end: pass"
 TRAINING = """
@@ -58,17 +58,17 @@ while time.monotonic() < end:
     model(data).square().mean().backward()
     optimizer.step()
 """
-"""As a script of somebody else: it sets no variable. Both end by themselves, if this script should be killed."""
+"""A script with PyTorch's defaults: it sets no variable. Both programs end by themselves if this script is killed."""
 
 
 def cleared() -> dict[str, str]:
-    """This process' environment without what decides about threads."""
+    """Return this process' environment without the variables that configure threads."""
     return {name: value for name, value in os.environ.items() if name not in (*SPIN_VARIABLES, "OMP_NUM_THREADS")}
 
 
 @contextmanager
 def process(line: list[str], environment: Mapping[str, str], output: IO[str] | int) -> Iterator[subprocess.Popen[str]]:
-    """A Python that is killed at the end of the context; its standard error is ours."""
+    """Start Python, and kill it at the end of the context; it inherits our standard error."""
     started = subprocess.Popen([sys.executable, *line], stdout=output, text=True, env=dict(environment))
     with started:
         try:
@@ -79,7 +79,7 @@ def process(line: list[str], environment: Mapping[str, str], output: IO[str] | i
 
 @contextmanager
 def running(folder: Path, contestant: str, steps: int) -> Iterator[Callable[[], list[float]]]:
-    """A run in ``folder``; call what it gives for the seconds of each step until now."""
+    """Start a run in ``folder``; yield a function that returns the seconds of each step so far."""
     metrics, log = folder / "metrics.jsonl", folder.with_suffix(".log")
     environment = {**cleared(), **CONTESTANTS[contestant], "RECIPE_CACHE": str(folder.parent / "cache")}
     line = ["-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
@@ -99,27 +99,27 @@ def running(folder: Path, contestant: str, steps: int) -> Iterator[Callable[[], 
 
 @contextmanager
 def nothing(folder: Path, contestant: str) -> Iterator[None]:
-    """No other process."""
+    """Start no other process."""
     yield
 
 
 @contextmanager
 def loops(folder: Path, contestant: str) -> Iterator[None]:
-    """Two that compute in Python."""
+    """Start two busy loops of Python."""
     with programs(LOOP, 2):
         yield
 
 
 @contextmanager
 def trainings(folder: Path, contestant: str) -> Iterator[None]:
-    """Four that train with PyTorch's defaults."""
+    """Start four processes that train with PyTorch's defaults."""
     with programs(TRAINING, 4):
         yield
 
 
 @contextmanager
 def programs(code: str, count: int) -> Iterator[None]:
-    """``count`` processes that run ``code``, each of which has printed a line."""
+    """Start ``count`` processes that run ``code``; enter the context when each has printed a line."""
     with ExitStack() as stack:
         line = ["-c", code]
         for started in [stack.enter_context(process(line, cleared(), subprocess.PIPE)) for _ in range(count)]:
@@ -131,7 +131,7 @@ def programs(code: str, count: int) -> Iterator[None]:
 
 @contextmanager
 def second(folder: Path, contestant: str) -> Iterator[None]:
-    """A run like the one that is measured, which trains already."""
+    """Start a second run with the same setting; enter the context when it trains."""
     end = time.monotonic() + PATIENCE
     with running(folder.with_name(f"{folder.name}-second"), contestant, 100_000) as seconds:
         while not seconds() and time.monotonic() < end:
@@ -145,7 +145,7 @@ CASES = {
 
 
 def measured(folder: Path, contestant: str) -> list[float]:
-    """Milliseconds of the counted steps of a run."""
+    """Return the milliseconds of each counted step of a run."""
     end = time.monotonic() + PATIENCE
     with running(folder, contestant, UNCOUNTED + COUNTED) as seconds:
         while not (found := seconds()) and time.monotonic() < end:
@@ -159,13 +159,13 @@ def measured(folder: Path, contestant: str) -> list[float]:
 
 @dataclass
 class Found:
-    """What was measured of one contestant in one case."""
+    """Measurements of one contestant in one case."""
 
     rounds: list[list[float]] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
 
     def summed(self) -> dict[str, Any]:
-        """The median of the rounds' medians, which are there too; the mean of all steps, and their number."""
+        """Return the rounds' medians and their median, and the mean and number of all steps."""
         medians, steps = [round(median(one), 1) for one in self.rounds if one], [*chain(*self.rounds)]
         middle, average = (round(median(medians), 1), round(fmean(steps), 1)) if steps else (None, None)
         others = round(fmean(self.others), 3)
@@ -174,14 +174,14 @@ class Found:
 
 @contextmanager
 def watched(others: list[float]) -> Iterator[None]:
-    """Append the share of all cores that went to programs other than ours, those that end in this context."""
+    """Append the share of all cores that other programs used; ours have to end in this context."""
     before, began = foreign_seconds(), time.monotonic()
     yield
     others.append((foreign_seconds() - before) / (time.monotonic() - began) / (os.cpu_count() or 1))
 
 
 def foreign_seconds() -> float:
-    """Processor time of all programs of this machine but our children that have ended."""
+    """Return the processor time of all programs on this machine except our ended children."""
     user, nice, system, _idle, _wait, *more = Path("/proc/stat").read_text(encoding="utf-8").split()[1:9]
     ours = os.times()
     busy = sum(map(int, (user, nice, system, *more))) / os.sysconf("SC_CLK_TCK")
@@ -189,12 +189,11 @@ def foreign_seconds() -> float:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--case", action="append", choices=CASES)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that no process stays
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the processes, too
     began, cases = time.monotonic(), options.case or list(CASES)
     found = {case: {name: Found() for name in CONTESTANTS} for case in cases}
     with tempfile.TemporaryDirectory() as folder:

@@ -2,15 +2,15 @@
 
     python benchmarks/start.py [--rounds 3] [--case tiny --case default --case resume]
 
-Cases: ``megatron_gpt:tiny`` and the default ``megatron_gpt``, each with an empty cache (a tokenizer is trained, and the
-text that Python carries is tokenized) and a warm one, and a run of 124 M parameters in fp32 that goes on from its
-checkpoint of 1.5 GB. Each start is a process of its own that ends after its first step. Stages: ``command`` (Python,
-settings and checks), ``imports`` (PyTorch and the training code), ``model``, ``optimizer``, ``data`` (with an empty
-cache: making it), ``checkpoint`` (of a run that goes on: hashes, reading), ``first step`` (with the evaluation before).
+Cases: ``megatron_gpt:tiny`` and the default ``megatron_gpt``, each with an empty cache (trains a tokenizer, tokenizes
+Python's own text) and a warm one, and a run of 124 M parameters in fp32 that resumes from its checkpoint of 1.5 GB.
+Each start is a process of its own that ends after its first step. Stages: ``command`` (Python, settings and checks),
+``imports`` (PyTorch and the training code), ``model``, ``optimizer``, ``data`` (with an empty cache: making it),
+``checkpoint`` (of a run that resumes: hashes, reading), ``first step`` (with the evaluation before).
 
-The peer is a script with PyTorch alone that makes the same 2 layers of 64 and takes a step with its fused AdamW: what
-no program on PyTorch can do without. Processor time of all threads counts, on one thread; wall time stands beside it.
-Writes results/start.json beside this file.
+The peer is a script with PyTorch alone that makes the same 2 layers of 64 and takes a step with its fused AdamW: the
+least that any program on PyTorch needs. Processor time is that of all threads, with one thread per operation; wall time
+is reported, too. Writes results/start.json next to this file.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CASES = {
     ),
 }  # fmt: skip
 Marks = dict[str, tuple[float, float]]
-"""Processor seconds and wall seconds since the process was started, at the end of each stage."""
+"""Processor and wall seconds since the start of the process, at the end of each stage."""
 
 
 def bare() -> NoReturn:
-    """One step of a small model with PyTorch alone."""
+    """Take one step of a small model with PyTorch alone."""
     import torch
     from torch import nn
 
@@ -117,7 +117,7 @@ def _end(marks: Marks) -> NoReturn:
 
 
 def stages(marks: Marks, which: int) -> dict[str, float]:
-    """Seconds of each stage and of all of them: of processor time (``which`` 0) or of the clock (1)."""
+    """Return the seconds of each stage and their sum: processor time (``which`` 0) or wall time (1)."""
     found, before = {}, 0.0
     for stage, mark in marks.items():
         found[stage] = mark[which] - before
@@ -126,14 +126,14 @@ def stages(marks: Marks, which: int) -> dict[str, float]:
 
 
 def started(*words: str, cache: Path) -> Marks:
-    """Start a process of its own and return its marks."""
+    """Run a start in a new process and return its marks."""
     surroundings = {"RECIPE_CACHE": str(cache), "OMP_NUM_THREADS": "1", "STARTED": str(time.monotonic())}
     marks: Marks = common.in_new_process(__file__, *words, **surroundings)["marks"]
     return marks
 
 
 def measure(case: str, rounds: int, folder: Path) -> dict[str, Any]:
-    """The stages of every start of a case: with an empty cache, and with a warm one, or of a run that goes on."""
+    """Return the stages of every start of a case: with an empty and a warm cache, or of a run that resumes."""
     starts: dict[str, list[Marks]] = {}
     for number in range(rounds):
         out, cache = folder / f"{case}-{number}", folder / f"cache-{case}-{number}"
@@ -165,7 +165,6 @@ def _medians(marks: list[Marks]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", action="append", choices=CASES)

@@ -15,9 +15,9 @@ from checks import summary
 from checks.changes import changed
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
-"""Tests wait a lot, for imports and for processes that they start; beyond four at once they get in each other's way."""
+"""Tests often wait for imports and for processes that they start; more than four at once slow each other down."""
 AGAIN = 5
-"""Failed tests that are run once more. More than these have a common cause."""
+"""The most failed tests that run once more. More of them have a common cause."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Failure:
     """One failed test, as conftest.py records it."""
 
     name: str
-    """What pytest is given to run it alone."""
+    """The argument with which pytest runs it alone."""
     reason: str
     traceback: str
     load: float
@@ -33,7 +33,7 @@ class Failure:
 
 
 def test(session: nox.Session, *arguments: str | Path, strict: bool, **environment: str) -> None:
-    """Run pytest with ``arguments``, then with what follows ``--`` on the line of nox. No test at all is a failure.
+    """Run pytest with ``arguments``, then with the arguments after ``--`` of nox. To run no test is a failure.
 
     If at most five tests fail, each is run once more, alone and in a new process. One that then passes is reported as
     flaky, and fails the session only if ``strict``. Tests that changed get no second try, nor do errors of collection.
@@ -78,7 +78,7 @@ def _passes_alone(session: nox.Session, failure: Failure, environment: dict[str,
 
 
 def _processor() -> str:
-    """The model of the processor, as far as the system tells."""
+    """Return the model of the processor, if the system names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The environment of a session: exactly what it may see, filled by uv in seconds.
+"""The environment of a session: only the packages that it declares, installed by uv in seconds.
 
 uv links packages from its cache instead of copying them, so that the environments of a run share one PyTorch on the
 disk. The distributions of this workspace are built once per run.
@@ -24,7 +24,7 @@ WHEELS = tempfile.TemporaryDirectory(prefix="recipe-wheels-")
 OF_TORCH = re.compile(r"nvidia-|cuda-|triton$")
 """Packages whose versions PyTorch's builds for CUDA pin exactly."""
 SETTINGS = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX"}
-"""Where pip looks for packages, and the variable by which uv is told."""
+"""Pip's settings for the places of packages, and uv's variables for the same."""
 _COMPILED: dict[str, Path] = {}
 """The last environment with byte code, by version of Python."""
 
@@ -50,7 +50,7 @@ def find_pythons() -> None:
     def ask(*words: str) -> str:
         return subprocess.run(["pyenv", *words], capture_output=True, text=True, check=False).stdout
 
-    chosen = ask("version-name").strip().split(":")  # the first stays what `python3` is
+    chosen = ask("version-name").strip().split(":")  # the first remains `python3`
     os.environ["PYENV_VERSION"] = ":".join(
         dict.fromkeys([*chosen, *ask("versions", "--bare", "--skip-aliases").split()])
     )
@@ -74,7 +74,6 @@ def install(
 
 
 def _wheels(session: nox.Session) -> Path:
-    """The folder of wheels for the Python of ``session``."""
     folder = Path(WHEELS.name) / str(session.python or "any")
     folder.mkdir(exist_ok=True)
     return folder
@@ -99,7 +98,7 @@ def wheel(session: nox.Session, folder: Path, source: Path | None = None) -> Pat
 
 
 def _requirement(session: nox.Session, item: str, alone: bool) -> str:
-    """The requirement for ``item``; makes the wheel of a folder and, unless ``alone``, of those that it declares."""
+    """Return the requirement for ``item``; build a folder's wheel and, unless ``alone``, those of its dependencies."""
     place, bracket, extras = item.partition("[")
     if not Path(place).is_dir() or os.sep not in place:
         return item
@@ -114,7 +113,7 @@ def _requirement(session: nox.Session, item: str, alone: bool) -> str:
 
 
 def _refuse_unlisted(session: nox.Session, versions: Path) -> None:
-    """End ``session`` if a package is installed that ``versions`` does not list: its version would change by itself."""
+    """End ``session`` if a package is installed that ``versions`` does not list: its version could change any day."""
     frozen = session.run("uv", "pip", "freeze", silent=True, log=False, external=True)
     names = {normal(line) for line in str(frozen).splitlines() if line and not line.startswith(("#", "Using"))}
     listed = {normal(line) for line in versions.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"}

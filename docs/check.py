@@ -19,7 +19,7 @@ import click
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from recipe_core.cli.main import Line, cli
+from recipe_core.cli.main import Invocation, cli
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import Registry, installed, load
 from recipe_core.settings.job import resolve
@@ -37,7 +37,7 @@ CODE = ("core", "csrc", "plugins", "docs", "benchmarks", "tests")
 FOREIGN = {"megatron/training/arguments.py", "pretrain_gpt.py", "run_pretraining.py"}
 """Files of other projects that pages name in backticks."""
 PICTURED = ("core/README.md", "docs/explanation.md")
-"""Pages that show the picture of the core."""
+"""Pages with the picture of the core."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,26 @@ class Place:
 
 
 def tokens(page: Path) -> list[Token]:
-    """The page as a list of its elements."""
+    """Parse a page."""
     return MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
 
 
 def fences(page: Path) -> Iterator[tuple[Place, str, str]]:
-    """Every block of code: where it starts, what is said behind its backticks, and the code."""
+    """Yield every code block: its place, its info string, and the code."""
     for token in tokens(page):
         if token.type == "fence" and token.map:
             yield Place(page, token.map[0] + 1), token.info.strip(), token.content
 
 
 def anchors(page: Path) -> set[str]:
-    """The names under which the headings of a page can be linked to."""
+    """Return the anchors of a page's headings."""
     elements = tokens(page)
     titles = [after.content for one, after in itertools.pairwise(elements) if one.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Relative links and pictures that lead nowhere."""
+    """Yield relative links and pictures without a target."""
     for token in tokens(page):
         for child in token.children or ():
             target = str(child.attrGet("href") or child.attrGet("src") or "")
@@ -87,7 +87,7 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def names(page: Path) -> Iterator[tuple[Place, str]]:
-    """Everything that a page has between single backticks."""
+    """Yield the inline code of a page."""
     for token in tokens(page):
         for child in token.children or ():
             if child.type == "code_inline":
@@ -96,16 +96,16 @@ def names(page: Path) -> Iterator[tuple[Place, str]]:
 
 @cache
 def files_of(folder: Path) -> frozenset[str]:
-    """Paths of the files below ``folder``, each with a slash before it, so that the end of one can be looked for."""
+    """Return the paths of the files below ``folder``, with a leading slash, so that callers can match path suffixes."""
     folders = [ROOT / name for name in CODE] if folder == ROOT else [folder]
     found = [path for part in folders for path in part.rglob("*.*")] + list(folder.glob("*.*"))
     return frozenset(f"/{path.relative_to(folder).as_posix()}" for path in found)
 
 
 def broken_names(page: Path) -> Iterator[str]:
-    """Source files and dotted names of our packages, in backticks, that do not exist.
+    """Yield source files and dotted names of our packages, in inline code, that do not exist.
 
-    A path may begin anywhere: `train/run.py`. A bare name on the page of a package must be a file of that package.
+    A path may omit its leading folders: `train/run.py`. A file name on the page of a package must be in that package.
     """
     package = ROOT if DOCS in page.parents else page.parent
     for place, name in names(page):
@@ -118,13 +118,13 @@ def broken_names(page: Path) -> Iterator[str]:
 
 
 def defines(path: Path, name: str) -> bool:
-    """Return True where a source file defines a function, a method, a class or a constant ``name``, or imports it."""
+    """Return True if a source file defines or imports a function, a method, a class or a constant ``name``."""
     pattern = rf"^\s*(def|class) {name}\b|^{name}\b|^ *from .* import .*\b{name}\b|^ +{name},$|\"{name}\""
     return re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def broken_stops(page: Path) -> Iterator[str]:
-    """Stops of a walk through the code (a link to a file, then a name in backticks) whose file lacks the name."""
+    """Yield stops of a walk through the code (a link to a file, then a name in backticks) whose file lacks the name."""
     text = page.read_text(encoding="utf-8")
     for stop in re.finditer(r"\]\(([^()\s]+\.py)\)\s+`(\w+)`", text):
         path = page.parent / stop[1]
@@ -133,7 +133,7 @@ def broken_stops(page: Path) -> Iterator[str]:
 
 
 def is_defined(name: str) -> bool:
-    """Return True where a dotted name is a module of this repository, or something that one defines."""
+    """Return True if a dotted name is a module of this repository, or a name that one defines."""
     for parts in range(name.count(".") + 1, 0, -1):
         words = name.split(".")
         module, rest = "/" + "/".join(words[:parts]), words[parts:]
@@ -145,7 +145,7 @@ def is_defined(name: str) -> bool:
 
 
 def rooms() -> dict[str, int]:
-    """The layers of the core with their depth, as import-linter's contract in pyproject.toml names them."""
+    """Return the layers of the core with their depth, from import-linter's contract in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     layers = re.search(r'containers = \["recipe_core"\].*?\nlayers = \[\n(.*?)\n\]', text, re.DOTALL)
     assert layers is not None
@@ -154,7 +154,7 @@ def rooms() -> dict[str, int]:
 
 
 def wrong_maps() -> Iterator[str]:
-    """Files and folders that the docstring of a package names as its own, and that are not there."""
+    """Yield files and folders that the docstring of a package lists, but that do not exist."""
     for init in itertools.chain(*(ROOT.glob(f"{part}/**/__init__.py") for part in ("core/src", "plugins/*/src"))):
         text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
         for name in re.findall(r"``(\w+\.py|\w+/)``", text):
@@ -163,7 +163,7 @@ def wrong_maps() -> Iterator[str]:
 
 
 def wrong_pictures() -> Iterator[str]:
-    """Pictures that differ between pages, rooms that they lack or invent, and arrows that do not point downwards."""
+    """Yield pictures that differ between pages, missing or unknown rooms, and arrows that do not point downwards."""
     first, *others = ["".join(text for _, info, text in fences(ROOT / page) if info == "mermaid") for page in PICTURED]
     if any(other != first for other in others):
         yield f"the pictures on {' and '.join(PICTURED)} differ"
@@ -177,7 +177,7 @@ def wrong_pictures() -> Iterator[str]:
 
 
 def unlisted() -> Iterator[str]:
-    """Pages of docs/ without a place in the table of contents: the lists of docs/README.md."""
+    """Yield pages of docs/ that the table of contents, docs/README.md, does not list."""
     front = DOCS / "README.md"
     links = (child.attrGet("href") for token in tokens(front) for child in token.children or ())
     listed = {(DOCS / str(link).partition("#")[0]).resolve() for link in links if link}
@@ -187,7 +187,7 @@ def unlisted() -> Iterator[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The calls of ``recipe`` in a block of shell commands, as words."""
+    """Yield the arguments of each ``recipe`` command in a block of shell commands."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line.removeprefix("$ "), comments=True)
         if "recipe" in words:
@@ -197,7 +197,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def wrong_commands(page: Path) -> Iterator[str]:
-    """Calls of ``recipe`` that the command line would refuse, their settings included."""
+    """Yield ``recipe`` commands that the command line would refuse, including their settings."""
     for place, info, text in fences(page):
         for words in commands(text) if info in SHELLS else ():
             try:
@@ -208,19 +208,19 @@ def wrong_commands(page: Path) -> Iterator[str]:
 
 
 def understand(words: list[str]) -> None:
-    """Read a call as ``recipe`` would, and look up every name and setting in it, without doing what it says."""
+    """Parse a ``recipe`` command and look up every name and setting in it, without running it."""
     name, command, rest = cli.resolve_command(click.Context(cli), words)
     assert command is not None
-    given = command.make_context(name, rest, obj=Line()).params.get("words", ())
+    given = command.make_context(name, rest, obj=Invocation()).params.get("arguments", ())
     targets = [word for word in given if "=" not in word]
-    # A .yaml, or a run folder, is what an earlier command of the page made.
+    # An earlier command of the page made a .yaml file or a run folder.
     if name in {"show", "check", "run"} and targets and not re.search(r"\.yaml$|/", targets[0]):
         resolve(registry(), targets[0], [word for word in given if "=" in word])
 
 
 @cache
 def registry() -> Registry:
-    """Everything that is installed, and the plugins of this repository and of docs/examples, which need not be."""
+    """Load installed plugins, and those of this repository and of docs/examples from their sources."""
     plugins = dict(installed())
     patterns = ("plugins/*/src/recipe_*/plugin.py", "docs/examples/*/src/recipe_*/plugin.py")
     for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
@@ -232,9 +232,9 @@ def registry() -> Registry:
 
 
 def wrong_code(page: Path) -> Iterator[str]:
-    """Blocks that quote a file (named behind the language) and differ from it, and examples that do not run.
+    """Yield blocks that differ from the file that they quote (named after the language), and examples that fail.
 
-    Outside of docs/, where examples may need files that are not there, it is enough that they can be compiled.
+    Outside docs/, examples may need files that do not exist, so they are only compiled.
     """
     examples = []
     for place, info, text in fences(page):
@@ -257,7 +257,7 @@ def wrong_code(page: Path) -> Iterator[str]:
 
 @cache
 def messages() -> tuple[str, ...]:
-    """The texts in our sources: of f-strings what is fixed, with a line break in the place of what is not."""
+    """Return the string constants of our sources; in f-strings, a line break replaces each variable part."""
     found = [(ROOT / "csrc" / "CMakeLists.txt").read_text(encoding="utf-8")]
     for path in itertools.chain(*(ROOT.glob(f"{part}/src/**/*.py") for part in ("core", "plugins/*"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -269,7 +269,7 @@ def messages() -> tuple[str, ...]:
 
 
 def wrong_quotes(page: Path) -> Iterator[str]:
-    """Messages that no source has, in the first column of a table under "you see"; ``...`` is what varies in them."""
+    """Yield messages in the first column of a table "you see" that no source contains; ``...`` matches any text."""
     quoting = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         quoting = line.startswith("| you see |") or (quoting and line.startswith("|"))
@@ -281,7 +281,7 @@ def wrong_quotes(page: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print what is wrong; the exit code says whether anything is."""
+    """Print all problems, and return the exit code."""
     checks = (broken_links, broken_names, broken_stops, wrong_commands, wrong_code, wrong_quotes)
     problems = [p for page in PAGES for check in checks for p in check(page)]
     problems += [*wrong_maps(), *wrong_pictures(), *unlisted()]

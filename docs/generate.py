@@ -1,7 +1,7 @@
-"""Write the pages of docs/reference that follow from the code: settings, exit codes, public names, pictures of
-roles, mistakes in plugins and of users.
+"""Generate the pages of docs/reference from the code: settings, exit codes, public names, classes, pictures of
+roles, and the mistakes of plugins and users.
 
-With --check, only say whether they are up to date.
+With --check, only report pages that are out of date.
 """
 
 from __future__ import annotations
@@ -36,36 +36,34 @@ HEAD = """\
 
 # Settings
 
-Every setting can be given on the line as `section.setting=value`, and in a YAML file as `recipe show` prints it.
+Give a setting on the command line as `section.setting=value`, or in a YAML file, in the form that `recipe show` prints.
 """
 SITE_HEAD = """\
 <!-- Written by docs/generate.py from the settings classes; change those and run `nox -s docs -- --write`. -->
 
 # The site profile
 
-A site profile describes the machines that `recipe submit` and `recipe check` are meant for: one YAML file. `--site
-FILE` names it, else the variable `RECIPE_SITE`; else it is `site.yaml` in your folder of settings (on Linux
-`~/.config/recipe`).
-Unknown keys are refused. It holds these settings, and beside them a section for each launcher that you use:
+A site profile is a YAML file that describes the target machines of `recipe submit` and `recipe check`. Its path is
+`--site FILE`, else the variable `RECIPE_SITE`, else `site.yaml` in your configuration folder (on Linux
+`~/.config/recipe`). Unknown keys are refused. It holds these settings, and a section for each launcher that you use:
 """
 CODES_HEAD = """\
 <!-- Written by docs/generate.py from recipe_core.errors.ExitCode; change that and run `nox -s docs -- --write`. -->
 
 # Exit codes
 
-`recipe run` and all other commands end with one of these, and so does each rank. `results.json` holds the run's as
-`exit_code`.
+Every command, and each rank of a run, exits with one of these codes. `results.json` holds the run's as `exit_code`.
 
 """
 CODES_TAIL = """
-1 and 2 are as in `diff` and `grep`; from 64 on they are the nearest of BSD's `sysexits.h`. A job script needs to tell
-75 from all others: start the same line again, and it goes on from there. After 74, make room first. After 1, 2, 65 and
-70 the same line ends in the same way again.
+1 and 2 are as in `diff` and `grep`; from 64 on they are the nearest of BSD's `sysexits.h`. A job script only needs to
+recognise 75: run the same command again, and the run continues. After 74, make room first. After 1, 2, 65 and 70, the
+same command fails again in the same way.
 
-With `--processes`, the command ends with the most telling code of its ranks: that of the first one that failed by
-itself; 75 where none did and a rank was stopped, or lost another. `srun` ends with the highest code of its tasks, and
-`torchrun` with 1 whenever a rank did not end with 0: there, `recipe status RUN` tells the rank that was the cause, and
-`recipe status RUN --again` ends with 0 where the same line may go on.
+With `--processes`, the command exits with the code of the first rank that failed by itself, or with 75 if none did and
+a rank was stopped or lost another. `srun` exits with the highest code of its tasks, and `torchrun` with 1 if any rank
+did not exit with 0. There, `recipe status RUN` names the rank that was the cause, and `recipe status RUN --again`
+exits with 0 if the run can continue.
 """
 KINDS: dict[PartKind | Literal["tracker"], str] = {
     "model": "Models",
@@ -80,25 +78,25 @@ KINDS: dict[PartKind | Literal["tracker"], str] = {
 }
 NOTES = {
     "engine": (
-        "`engine=auto`, the default, is the engine that claims the machine: `xla` where PyTorch/XLA reaches its "
-        "accelerator, else `native`. `train.engine=NAME` says the same as `engine=NAME`.",
+        "`engine=auto`, the default, selects the engine that claims the machine: `xla` if PyTorch/XLA reaches its "
+        "accelerator, else `native`. `train.engine=NAME` is the same as `engine=NAME`.",
     ),
-    "loss": ("`loss=model`, the default, is the loss that the model itself brings.",),
+    "loss": ("`loss=model`, the default, is the model's own loss.",),
     "optimizer": (
-        "`optimizer=NAME` says the same as `train.optimizer=NAME`. Settings that optimizers have in common are those "
-        "of the section `train`; `optimizer.betas=0.9,0.95` says the same as `train.betas=0.9,0.95`.",
+        "`optimizer=NAME` is the same as `train.optimizer=NAME`. Settings that optimizers share are in the section "
+        "`train`; `optimizer.betas=0.9,0.95` is the same as `train.betas=0.9,0.95`.",
     ),
     "schedule": (
-        "`schedule=NAME` says the same as `train.schedule=NAME`, and `schedule.min_lr=1e-5` the same as "
+        "`schedule=NAME` is the same as `train.schedule=NAME`, and `schedule.min_lr=1e-5` the same as "
         "`train.min_lr=1e-5`.",
     ),
-    "tracker": ("`train.trackers=NAME,NAME` says which are used; their settings are `tracker.NAME.setting`.",),
+    "tracker": ("`train.trackers=NAME,NAME` selects trackers; their settings are `tracker.NAME.setting`.",),
 }
-"""Paragraphs before the contributions of a kind."""
+"""Paragraphs above the contributions of a kind."""
 
 
 def ours() -> Registry:
-    """The core and the plugins of this repository, from their sources: whatever is installed here."""
+    """Load the core and the plugins from the sources of this repository, not from installed packages."""
     sys.path[:0] = [str(path.parent / "src") for path in PLUGINS]
     modules = {"core": "recipe_core.plugin"} | {
         path.parent.name: f"recipe_{path.parent.name}.plugin" for path in PLUGINS
@@ -107,16 +105,16 @@ def ours() -> Registry:
 
 
 def page(registry: Registry) -> str:
-    """The whole page."""
-    parts = [HEAD, "## train", "How long and how hard to train; every recipe has this section.", table(Train)]
+    """Return the page of settings."""
+    parts = [HEAD, "## train", "Settings of training; every recipe has this section.", table(Train)]
     for kind, title in KINDS.items():
         parts += [f"## {title}", *NOTES.get(kind, ())]
         for spec in (registry.get(kind, name) for name in registry.names(kind)):
             head = f"train.trackers={spec.name}" if kind == "tracker" else f"{kind}={spec.name}"
             uses = getattr(spec, "uses", ())
-            used = f"Of `train` it uses {', '.join(f'`{name}`' for name in uses)}." if uses else ""
+            used = f"It uses these settings of `train`: {', '.join(f'`{name}`' for name in uses)}." if uses else ""
             parts += [f"### {head}", sentence(spec.summary), *filter(None, [used]), table(spec.config)]
-    parts += ["## recipe prepare", "What makes data sets; on the line, these are written `setting=value`."]
+    parts += ["## recipe prepare", "Settings of data preparation; give them as `setting=value`."]
     for spec in (registry.get("data", name) for name in registry.names("data")):
         if isinstance(spec, Dataset) and spec.prepare:
             parts += [f"### recipe prepare {spec.name}", table(spec.prepare_config)]
@@ -124,21 +122,22 @@ def page(registry: Registry) -> str:
     for recipe in (registry.get("recipe", name) for name in registry.names("recipe")):
         parts += [f"### {recipe.name}", sentence(recipe.summary), composition(recipe)]
         if type(recipe.train) is not Train:
-            parts += ["Its section `train` has more settings, or others by default:", table(type(recipe.train), Train)]
+            parts += ["Its section `train` adds these settings, or changes their defaults:"]
+            parts += [table(type(recipe.train), Train)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def sentence(summary: str) -> str:
-    """A summary that stands alone."""
+    """Return a summary as a sentence."""
     first = summary.partition(" ")[0]
     return f"{summary}." if "." in first else f"{summary[:1].upper()}{summary[1:]}."
 
 
 def table(settings: type, known: type | None = None) -> str:
-    """The settings of a dataclass with type, default and meaning; of a subclass of ``known``, those it declares."""
+    """Return a table of a dataclass's settings; of a subclass of ``known``, only those that it declares."""
     fields = [f for f in dataclasses.fields(settings) if known is None or f.name in settings.__annotations__]
     if not fields:
-        return "It has no settings."
+        return "No settings."
     meaning, kinds = meanings(settings), typing.get_type_hints(settings)
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for field in fields:
@@ -151,7 +150,7 @@ def table(settings: type, known: type | None = None) -> str:
 
 
 def default(field: dataclasses.Field[Any]) -> str:
-    """The default as it would be written on the line."""
+    """Return the default as a command line argument."""
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -159,7 +158,7 @@ def default(field: dataclasses.Field[Any]) -> str:
 
 
 def exit_codes() -> str:
-    """The page of exit codes."""
+    """Return the page of exit codes."""
     tree = ast.parse(inspect.getsource(ExitCode)).body[0]
     assert isinstance(tree, ast.ClassDef)
     rows = ["| exit code | name | meaning |", "|---|---|---|"]
@@ -172,7 +171,7 @@ def exit_codes() -> str:
 
 
 def site_profile(registry: Registry) -> str:
-    """The page of the site profile."""
+    """Return the page of the site profile."""
     parts = [SITE_HEAD, table(Site)]
     for name in registry.names("launcher"):
         parts += [
@@ -184,7 +183,7 @@ def site_profile(registry: Registry) -> str:
 
 
 def composition(recipe: Recipe) -> str:
-    """The parts of a recipe, and what its variants change."""
+    """Return the parts of a recipe and the changes of its variants, as a list."""
     parts = {"model": recipe.model, "data": recipe.data, "layout": recipe.layout, "checkpoint": recipe.checkpoint}
     lines = [f"- {kind}: `{use.name}`{written(use.settings)}" for kind, use in parts.items()]
     train = {
@@ -194,7 +193,7 @@ def composition(recipe: Recipe) -> str:
     }
     lines.append(f"- train:{written(train)}")
     if recipe.processes > 1:
-        lines.append(f"- starts {recipe.processes} processes unless told otherwise")
+        lines.append(f"- starts {recipe.processes} processes by default")
     for name, sections in recipe.variants.items():
         extends = f" extends `{sections['extends']}`;" if "extends" in sections else ""
         changed = [f"{s}:{written(v)}" for s, v in sections.items() if isinstance(v, Mapping)]
@@ -205,18 +204,19 @@ def composition(recipe: Recipe) -> str:
 
 
 def written(settings: Mapping[str, Any]) -> str:
-    """Settings as words of the line."""
+    """Return settings as command line arguments."""
     words = [f"{k}={list(v) if isinstance(v, tuple) else v}" for k, v in settings.items()]
     return f" `{' '.join(words)}`" if words else ""
 
 
 def main(words: list[str]) -> int:
-    """Write or check; the exit code says whether the pages are right."""
+    """Write or check the pages, and return the exit code."""
     pages = {
         REFERENCE / "settings.md": page(ours()),
         REFERENCE / "exit-codes.md": exit_codes(),
         REFERENCE / "site-profile.md": site_profile(ours()),
         REFERENCE / "api.md": api.page(),
+        REFERENCE / "classes.md": api.classes_page(),
         REFERENCE / "plugin-errors.md": plugin_errors.page(),
         REFERENCE / "mistakes.md": plugin_errors.users_page(),
         **roles.pages(),

@@ -1,4 +1,4 @@
-"""The pages of mistakes, a plugin's and a new user's, from tables that tests hold."""
+"""The pages of mistakes in plugins and on the command line, from tables that tests verify."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HEAD = """\
 
 # Mistakes in a plugin
 
-Each ends in one message, without a traceback (`--debug` shows it), and other recipes go on. Here the plugin is called
-`broken`; … stands for any text, and SITE for the folder where it is installed. `recipe plugin check` finds them too.
+Each ends in one message, without a traceback (`--debug` shows it), and other recipes keep working. Here the plugin is
+called `broken`; … stands for any text, and SITE for its installation folder. `recipe plugin check` finds them too.
 
-A name that another plugin uses is no mistake: the core's own contribution keeps it, and any other is called
-`plugin/name`, as in `layout=broken/ddp` or `recipe run broken/tiny`. `recipe ls` shows the names as they are typed.
+Two plugins may use one name: the core's own contribution keeps it, and any other is called `plugin/name`, as in
+`layout=broken/ddp` or `recipe run broken/tiny`. `recipe ls` shows the names to type.
 """
 USERS = Path(__file__).parents[1] / "tests" / "mistakes.yaml"
 USERS_HEAD = """\
@@ -24,25 +24,26 @@ USERS_HEAD = """\
 
 # Mistakes and their answers
 
-What is typed, and what is said. Each ends with [exit code 2](exit-codes.md) before anything is trained or written.
-`my.txt` is a text and `folder` an empty folder; … stands for a list. Several mistakes in one line are named at once.
+Commands with a mistake, and their messages. Each exits with [code 2](exit-codes.md) before anything is trained or
+written. `my.txt` is a text and `folder` an empty folder; … stands for a list. A command reports all its mistakes
+together.
 """
 PARTS = {
     "ls": (
-        "Said by every command",
+        "Reported by every command",
         "The plugin is left out, and the message begins with `plugin 'broken' did not load and is left out:`.",
     ),
     "check": (
-        "Said by `recipe check`, and by `recipe run` before it starts",
-        "The code that a recipe and its parts name is looked up without importing it.",
+        "Reported by `recipe check`, and by `recipe run` before it starts",
+        "These commands look up the code that a recipe and its parts name, without importing it.",
     ),
-    "run": ("Said by `recipe run`", "Before the first step, at it, or where training is complete."),
+    "run": ("Reported by `recipe run`", "Before or at the first step, or at the end of training."),
 }
 LEFT_OUT = "plugin 'broken' did not load and is left out: "
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page of mistakes in a plugin."""
     cases = yaml.safe_load(TABLE.read_text(encoding="utf-8"))["cases"]
     parts = [HEAD]
     for when, (title, text) in PARTS.items():
@@ -57,7 +58,7 @@ def _row(case: dict[str, str]) -> str:
 
 
 def users_page() -> str:
-    """The whole page of a new user's mistakes."""
+    """Return the page of mistakes on the command line."""
     cases = yaml.safe_load(USERS.read_text(encoding="utf-8"))
     blocks = [f"```text\n$ {case['typed']}\n{case['said']}\n```" for case in cases]
     return "\n\n".join([USERS_HEAD.rstrip(), *blocks]) + "\n"

@@ -11,15 +11,15 @@ WIDTH, ROW, SIDE, LEFT, EDGE = 720, 92, 56, 110, 50
 
 
 class Tensor(NamedTuple):
-    """A square with the part that a rank holds filled."""
+    """A square; the filled part is the rank's shard."""
 
     label: str
     part: str = "whole"
-    """``whole``, or ``rows`` or ``columns`` where each rank has half of them."""
+    """``whole``, or ``rows`` or ``columns`` if each rank has half of them."""
 
 
 class Exchange(NamedTuple):
-    """An arrow; with text where the ranks communicate."""
+    """An arrow; its text is the communication between the ranks."""
 
     text: str = ""
 
@@ -55,7 +55,7 @@ PICTURES: dict[str, tuple[Step, ...]] = {
 
 
 def picture(steps: tuple[Step, ...]) -> str:
-    """The SVG of a role."""
+    """Return the SVG of a role."""
     height = 2 * ROW + 28
     shapes = [f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff" stroke="#d0d7de"/>']
     arrows = sum(isinstance(step, Exchange) for step in steps)
@@ -85,7 +85,7 @@ def picture(steps: tuple[Step, ...]) -> str:
 
 
 def square(x: float, y: float, part: str, rank: int, color: str) -> list[str]:
-    """A tensor with the rank's part filled."""
+    """Return a square with the rank's shard filled."""
     half = SIDE / 2
     left, top = x + half * (part == "columns" and rank), y + half * (part == "rows" and rank)
     width, height = (half if part == "columns" else SIDE), (half if part == "rows" else SIDE)
@@ -96,15 +96,15 @@ def square(x: float, y: float, part: str, rank: int, color: str) -> list[str]:
 
 
 def arrow(start: float, stop: float, y: float) -> str:
-    """From one tensor to the next."""
+    """Return an arrow from one tensor to the next."""
     return f'<path d="M{start} {y} H{stop} m-6 -4 l6 4 l-6 4" fill="none" stroke="#57606a" stroke-width="1.5"/>'
 
 
 def text(x: float, y: float, words: str, anchor: str = "middle", color: str = "#24292f") -> str:
-    """A label."""
+    """Return a label."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{color}">{words}</text>'
 
 
 def pages() -> dict[Path, str]:
-    """The pictures by their files."""
+    """Map the path of each picture to its SVG."""
     return {FOLDER / f"role-{role}.svg": picture(steps) for role, steps in PICTURES.items()}

@@ -1,8 +1,8 @@
 """Packing: how full the rows are and how long it takes, on the lengths of real samples of 512 tokens.
 
-The lengths are those of ``recipe prepare bert_hdf5 sequence=512 max_predictions=80`` of the text. For one million
-sequences they are drawn from that histogram. Compared is plain best-fit decreasing with the same limit of sequences in
-a row. (The published method, Krell et al. 2021, solves a non-negative least-squares problem for 42 seconds.)
+The lengths are those that ``recipe prepare bert_hdf5 sequence=512 max_predictions=80`` makes of the text; one million
+more are drawn from their histogram. The baseline is best-fit decreasing with the same limit of sequences per row. (The
+published method, Krell et al. 2021, solves a non-negative least-squares problem for 42 seconds.)
 
     PYTHONPATH=benchmarks python benchmarks/data/pack.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
 """
@@ -28,7 +28,7 @@ CAPACITY, MILLION = 512, 1_000_000
 
 
 def real_lengths(text: Path, vocabulary: Path) -> NDArray[np.int32]:
-    """Tokens of each sample."""
+    """Return the number of tokens of each sample."""
     with tempfile.TemporaryDirectory() as folder:
         settings = PrepareHdf5(
             inputs=(str(text),), vocabulary=str(vocabulary), output=f"{folder}/out", sequence=CAPACITY,
@@ -43,7 +43,7 @@ def real_lengths(text: Path, vocabulary: Path) -> NDArray[np.int32]:
 
 
 def ours(lengths: NDArray[np.int32], most: int) -> tuple[int, float]:
-    """Rows and seconds."""
+    """Pack with ``bert.pack``, at most ``most`` sequences per row (0: no limit); return rows and seconds."""
     begin = time.perf_counter()
     order, rows = bert.pack(lengths, CAPACITY, most, 1)
     seconds = time.perf_counter() - begin
@@ -54,7 +54,7 @@ def ours(lengths: NDArray[np.int32], most: int) -> tuple[int, float]:
 
 
 def best_fit(lengths: NDArray[np.int32], most: int) -> tuple[int, float]:
-    """Longest first, each into the fullest row that has room for it; rows are kept by their room."""
+    """Put each sequence, longest first, into the fullest row that has room for it; return rows and seconds."""
     begin = time.perf_counter()
     open_rows: list[list[int]] = [[] for _ in range(CAPACITY + 1)]
     rows = 0
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def fill(lengths: NDArray[np.int32], rows: float) -> float:
-    """Share of real tokens in so many rows."""
+    """Return the share of real tokens in ``rows`` rows."""
     return round(float(lengths.sum(dtype=np.int64)) / (rows * CAPACITY), 5)
 
 

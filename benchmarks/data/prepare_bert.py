@@ -10,8 +10,8 @@ journal and has every file on the disk. Both write three files of about equal si
     PYTHONPATH=benchmarks python benchmarks/data/prepare_bert.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
     PYTHONPATH=benchmarks python benchmarks/data/prepare_bert.py --text ... --vocabulary ... --memory 20 100 400
 
-``--repeat 100`` compares on the text repeated to 100 MB (the baseline needs several GB of memory for it). ``--memory``:
-the peak of our process' memory for the text repeated to so many MB, instead of the comparison.
+``--repeat 100`` compares on the text repeated to 100 MB (the baseline needs several GB of memory for it). ``--memory``
+measures our peak of memory instead, for the text repeated to each of these sizes in MB.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEQUENCE, PREDICTIONS, DUPES, SHARDS = 128, 20, 5, 3
 
 
 def texts(path: Path) -> list[str]:
-    """The documents of a file of JSON lines."""
+    """Return the documents of a file of JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         return [json.loads(line)["text"] for line in file]
 
@@ -52,7 +52,7 @@ def texts(path: Path) -> list[str]:
 
 
 def baseline(documents: list[list[str]], vocabulary: Path, out: Path, packed: bool) -> int:
-    """Shards of documents (lists of sentences), in plain Python; returns the number of instances."""
+    """Write shards of ``documents`` (lists of sentences) in plain Python; return the number of instances."""
     from tokenizers import BertWordPieceTokenizer
 
     rng = random.Random(1234)
@@ -76,7 +76,7 @@ def baseline(documents: list[list[str]], vocabulary: Path, out: Path, packed: bo
 
 
 def instances_of(documents: list[list[list[str]]], number: int, words: list[str], rng: random.Random) -> list[Any]:
-    """The pairs of one document, masked."""
+    """Return the masked pairs of one document."""
     document = documents[number]
     most = SEQUENCE - 3
     target = rng.randint(2, most) if rng.random() < 0.1 else most
@@ -117,7 +117,7 @@ def instances_of(documents: list[list[list[str]]], number: int, words: list[str]
 
 
 def masked(tokens: list[str], words: list[str], rng: random.Random) -> tuple[list[str], list[int], list[str]]:
-    """Tokens with some replaced, their positions, and what stood there."""
+    """Return the tokens with some replaced, the positions of these, and their original tokens."""
     candidates = [place for place, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
     rng.shuffle(candidates)
     chosen = candidates[: min(PREDICTIONS, max(1, round(len(tokens) * 0.15)))]
@@ -132,7 +132,7 @@ def masked(tokens: list[str], words: list[str], rng: random.Random) -> tuple[lis
 
 
 def write_shard(instances: list[Any], ids: dict[str, int], path: Path, packed: bool) -> None:
-    """One file in NVIDIA's layout."""
+    """Write one file in NVIDIA's layout."""
     count = len(instances)
     arrays = {
         "input_ids": np.zeros((count, SEQUENCE), "i4"),
@@ -158,7 +158,7 @@ def write_shard(instances: list[Any], ids: dict[str, int], path: Path, packed: b
 
 
 def ours(text: Path, vocabulary: Path, out: Path, packed: bool) -> int:
-    """The same through the plugin; returns the number of samples."""
+    """Write the same shards with the plugin; return the number of samples."""
     settings = PrepareHdf5(
         inputs=(str(text),), vocabulary=str(vocabulary), output=str(out / "ours"), gzip=packed, test_share=0,
         samples_per_shard=46_000, workers=1,
@@ -167,7 +167,7 @@ def ours(text: Path, vocabulary: Path, out: Path, packed: bool) -> int:
 
 
 def compare(text: Path, vocabulary: Path, pairs: int, packings: tuple[bool, ...]) -> dict[str, Any]:
-    """Seconds of both sides, in turns, so that a slow moment of the machine meets both."""
+    """Time both sides in turns, so that a slow moment of the machine affects both."""
     documents = [sentences(document) for document in texts(text)]
     megabytes = sum(len(document.encode()) for document in texts(text)) / 1e6
     found: dict[str, Any] = {"megabytes": round(megabytes, 2)}
@@ -196,7 +196,7 @@ def compare(text: Path, vocabulary: Path, pairs: int, packings: tuple[bool, ...]
 
 
 def memory(text: Path, vocabulary: Path, sizes: list[int]) -> dict[str, Any]:
-    """Peak memory of a process that prepares the text repeated to each size."""
+    """Return the peak memory of a process that prepares the text, repeated to each size."""
     found = {}
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def memory(text: Path, vocabulary: Path, sizes: list[int]) -> dict[str, Any]:
 
 
 def repeated(text: Path, size: int, folder: Path) -> Path:
-    """The documents again and again, up to so many MB, as a file in ``folder``."""
+    """Write the documents, repeated up to ``size`` MB, to a file in ``folder``."""
     path = folder / "text.jsonl"
     written = 0
     with path.open("w", encoding="utf-8") as file:
@@ -222,7 +222,7 @@ def repeated(text: Path, size: int, folder: Path) -> Path:
 
 
 def once(text: Path, vocabulary: Path) -> None:
-    """One preparation; prints the peak of this process' memory in MB, mapped files included."""
+    """Prepare once; print the peak of this process' memory in MB, mapped files included."""
     folder = Path(tempfile.mkdtemp(dir=text.parent))
     ours(text, vocabulary, folder, False)
     shutil.rmtree(folder)

@@ -1,16 +1,15 @@
-"""The default runs over seeds and precisions: does what a recipe shows hang on luck?
+"""The default runs over seeds and precisions: do their results depend on luck?
 
-For every recipe, precision and seed the default run is made; of hf_finetune, which begins with bert_dp's model, the run
-of the same precision and seed is fine-tuned, from it and from random weights. The table says mean and spread (the
-smallest and the largest) of what is measured, and for hf_finetune of the lead: accuracy from the trained model minus
-that from random weights.
+Each recipe runs with its defaults for every precision and seed. hf_finetune fine-tunes bert_dp's model of the same
+precision and seed, and random weights. The table shows mean and spread (smallest and largest) of each result, and for
+hf_finetune the lead: accuracy from the trained model minus accuracy from random weights.
 
-Precisions: ``fp32``; ``bf16_mixed``, as this processor does it; and ``emulated``, bf16_mixed with products rounded as a
-processor with bf16 instructions rounds them, for machines without (:mod:`emulated/bf16_products.py`). Without such
-instructions bf16_mixed multiplies in fp32: the same arithmetic as fp32.
+Precisions: ``fp32``; ``bf16_mixed``, as this processor computes it; and ``emulated``, bf16_mixed with products rounded
+as by a processor with bf16 instructions, for machines without (:mod:`emulated/bf16_products.py`). Without such
+instructions bf16_mixed multiplies in fp32, with the same result as fp32.
 
-A case takes minutes. Finished ones are kept in results/defaults.json and their runs in --out: the same line goes on
-with what is missing. ``--name`` and ``--set`` measure other settings of hf_finetune beside the default's, on the same
+A case takes minutes. results/defaults.json keeps finished cases and --out their runs; the same command resumes with
+the missing ones. ``--name`` and ``--set`` measure other settings of hf_finetune next to the default's, on the same
 trained models.
 
     python benchmarks/defaults --out runs/defaults --seeds 1 2 3 4 5
@@ -33,7 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import common  # noqa: E402  # which lies beside this folder
+import common  # noqa: E402  # from the folder above
 
 RECIPES = ("bert_dp", "hf_finetune", "megatron_gpt", "bert_tp")
 PRECISIONS = ("fp32", "bf16_mixed", "emulated")
@@ -43,11 +42,11 @@ SHOWN = {
     "megatron_gpt": {"val_loss": 1.0},
     "hf_finetune": {"trained": 100.0, "random": 100.0, "lead": 100.0},
 }
-"""What is shown of each recipe, and by how much it is multiplied."""
+"""The metrics shown for each recipe, and the factor of each."""
 
 
 def main() -> None:
-    """Run what is missing, one case after the other, and print the table."""
+    """Run the missing cases one after the other and print the table."""
     asked = _arguments()
     if asked.table:
         print(table(common.read("defaults")["cases"]))
@@ -84,13 +83,12 @@ def _cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 
 
 def _run(asked: argparse.Namespace, recipe: str, precision: str, seed: int) -> dict[str, float]:
-    """The final losses of a pre-training."""
     results = _recipe(asked.out / f"{recipe}-{precision}-{seed}", precision, recipe, f"train.seed={seed}")
     return {name: results[name] for name in SHOWN[recipe]}
 
 
 def _hf_finetune(asked: argparse.Namespace, precision: str, seed: int) -> dict[str, float]:
-    """Accuracies from the trained model of this precision and seed, and from random weights."""
+    """Return the accuracies from the trained model of this precision and seed, and from random weights."""
     _run(asked, "bert_dp", precision, seed)
     source = asked.out / f"bert_dp-{precision}-{seed}"
     out = asked.out / f"hf_finetune-{asked.name}-{precision}-{seed}"
@@ -101,7 +99,7 @@ def _hf_finetune(asked: argparse.Namespace, precision: str, seed: int) -> dict[s
 
 
 def _recipe(out: Path, precision: str, recipe: str, *words: str) -> dict[str, Any]:
-    """results.json of the run in ``out``, which is made, or continued, unless it is finished."""
+    """Start or resume the run in ``out`` unless it is finished; return its results.json."""
     path = out / "results.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if not found or found["step"] < found["steps"] or (recipe == "hf_finetune" and "random_start" not in found):
@@ -124,7 +122,7 @@ def _store(key: str, found: dict[str, float]) -> None:
     processor = f"{common.processor()}, {'with' if multiplies_bf16('cpu') else 'without'} bf16 instructions"
     written = {
         "what": "what the default runs come to, by recipe, precision and seed",
-        "processor": "named by each case",  # so that those of different processors are kept side by side
+        "processor": "named by each case",  # so that cases of several processors are kept
         "versions": common.versions("torch", "transformers"),
         "cases": {key: {**{name: round(value, 4) for name, value in found.items()}, "processor": processor}},
     }
@@ -132,7 +130,7 @@ def _store(key: str, found: dict[str, float]) -> None:
 
 
 def table(cases: dict[str, dict[str, Any]]) -> str:
-    """Mean and spread over the seeds, a line for each recipe and precision."""
+    """Return mean and spread over the seeds, one line for each recipe and precision."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key, values in cases.items():
         recipe, precision, _ = key.split("/")

@@ -1,4 +1,4 @@
-"""Training on one GPU, ours against the peers and against what the machine can do: one command, in pieces if need be.
+"""Training on one GPU, compared with the peers and with the limits of the machine: one command, which can resume.
 
     python benchmarks/gpu --out gpu-results [--only gpt2-124m] [--minutes 9] [--retry]
     python benchmarks/gpu --out /tmp/dry --dry
@@ -10,11 +10,11 @@ without torch.compile; megatron-core's GPTModel, where it is installed. All take
 (roof.py) is the measured time of the model's matrix products and of the optimizer's memory traffic. All data is
 generated.
 
-Each part runs in a process of its own and is written to OUT/CASE.json when it is done; the same command goes on with
-what is missing. A part that fails is a row with the reason (its output is in OUT/logs); --retry tries it again. At the
-end, or when the minutes are over, OUT/gpu.json and OUT/gpu.md hold what there is. OUT/traces keeps a trace of each.
---dry: tiny sizes on the CPU, to see that everything works; its figures mean nothing. Needs the plugins bert_dp,
-megatron_gpt and hf_finetune; results of a GPU are copied to benchmarks/results/ by hand.
+Each part runs in a process of its own and writes its result to OUT/CASE.json; the same command resumes with the missing
+parts. A part that fails is a row with the reason (its output is in OUT/logs); --retry repeats it. At the end, or when
+the minutes are over, OUT/gpu.json and OUT/gpu.md hold all results so far, and OUT/traces a trace of each part. --dry
+uses tiny sizes on the CPU, to test the script; its figures mean nothing. Needs the plugins bert_dp, megatron_gpt and
+hf_finetune; copy the results of a GPU to benchmarks/results/ by hand.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ sys.path.append(str(Path(__file__).parents[1]))
 from common import processor
 
 PART_SECONDS = 420.0
-"""A part that takes longer has failed."""
+"""Time limit of a part."""
 LEAST_SECONDS = 60.0
-"""With less time left, no part is begun."""
+"""No part starts with less time left."""
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
+    """Write a file atomically."""
     path.with_suffix(".part").write_text(text, encoding="utf-8")
     path.with_suffix(".part").rename(path)
 
 
 def gpu() -> str:
-    """The name of the first device, by the driver; nothing where there is none. CUDA stays untouched here."""
+    """Return the driver's name of the first device, empty if there is none, without initialising CUDA."""
     try:
         line = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def gpu() -> str:
 
 
 def machine(dry: bool) -> dict[str, Any]:
-    """Device, processor and versions."""
+    """Return device, processor and versions."""
     versions = {"python": platform.python_version()}
     for name in ("torch", "transformers", "accelerate", "megatron-core", "transformer-engine"):
         try:
@@ -73,7 +73,7 @@ def machine(dry: bool) -> dict[str, Any]:
 
 
 def case_file(out: Path, name: str, here: dict[str, Any]) -> dict[str, Any]:
-    """The rows of a case that stand in ``out``; empty if they are of another machine or of other versions."""
+    """Return the rows of a case in ``out``; none if they are from another machine or other versions."""
     path = out / f"{name}.json"
     if path.is_file():
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def case_file(out: Path, name: str, here: dict[str, Any]) -> dict[str, Any]:
 
 
 def campaign(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure what is missing until the time is over; all that there is."""
+    """Measure the missing parts until the time is over; return all results."""
     end, here = time.monotonic() + 60 * options.minutes, machine(options.dry)
     files = {name: case_file(options.out, name, here) for name in options.only or [case.name for case in CASES]}
     for name, found in files.items():
@@ -97,7 +97,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
             log = options.out / "logs" / f"{name}.{one}.txt"
             result = measured(part.run, (name, one, options.out, options.dry), min(left, PART_SECONDS), log)
             if result is None and left < PART_SECONDS:
-                return files  # it is begun again next time
+                return files  # the next call starts it again
             found["parts"][one] = result or {"failed": f"took longer than {PART_SECONDS:.0f} s"}
             write(options.out / f"{name}.json", json.dumps(found, indent=2) + "\n")
             print(f"{name}, {one}: {_told(found['parts'][one])}", flush=True)
@@ -128,7 +128,6 @@ def conclude(options: argparse.Namespace, cases: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; what is in it is not repeated")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Data of the cases, drawn from a seed: token files, shards of BERT, and the batches of the peers."""
+"""Data of the cases, generated from a seed: token files, BERT shards, and the batches of the peers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from cases import Case
 
 FULL = 0.55
-"""Share of BERT's long samples that fill their row; others have any length. Together 78 % of the places, as in
-Wikipedia."""
+"""Share of BERT's long samples that fill their row; the lengths of the others are uniform. Together 78 % of all tokens
+are real, as in Wikipedia."""
 
 
 def token_files(case: Case, folder: Path) -> str:
-    """Megatron's token files of random documents; the path without its ending."""
+    """Write Megatron's token files of random documents; return their path without the ending."""
     from recipe_megatron_gpt.data.indexed import write_idx
 
     prefix, count = folder / "tokens", 2048 if not case.dry else 64
@@ -33,7 +33,7 @@ def token_files(case: Case, folder: Path) -> str:
 
 
 def bert_rows(case: Case) -> dict[str, Any]:
-    """Samples of BERT, one a row: full rows in phase 1, of many lengths in phase 2."""
+    """Return samples of BERT, one per row: full rows in phase 1, various lengths in phase 2."""
     from recipe_bert_dp.testing import plain_rows
 
     count, random = 64 if case.dry else 8192, np.random.default_rng(2)
@@ -49,7 +49,7 @@ def bert_rows(case: Case) -> dict[str, Any]:
 
 
 def bert_shards(case: Case, folder: Path) -> tuple[str, float]:
-    """A folder of shards, packed where the case is, and the sequences of a row."""
+    """Write shards, packed if the case is; return their folder and the sequences per row."""
     import h5py
 
     plain = folder / "plain"
@@ -78,12 +78,12 @@ def bert_shards(case: Case, folder: Path) -> tuple[str, float]:
 
 
 def _sequences(file: Any) -> int:
-    """Sequences of a packed shard: the highest number in each row's mask."""
+    """Sum the highest number in each row's mask: the sequences of a packed shard."""
     return int(file["input_mask"][:].max(1).sum())
 
 
 def classifier(case: Case, folder: Path) -> str:
-    """A BERT of random weights with the tokenizer of our pairs' vocabulary, as ``from_pretrained`` takes it."""
+    """Write a BERT with random weights and a tokenizer of the pairs' vocabulary, for ``from_pretrained``."""
     from transformers import AutoModel, BertConfig
 
     from recipe_hf_finetune.data import vocabulary
@@ -104,12 +104,12 @@ def classifier(case: Case, folder: Path) -> str:
 
 
 def pairs(case: Case) -> int:
-    """Training pairs; MRPC has so many."""
+    """Return the number of training pairs: 3,668 as in MRPC, unless the case is small."""
     return 64 if case.dry else 3668
 
 
 class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Random tokens with their labels, as transformers' language models take them."""
+    """Random tokens with labels, in the form of transformers' language models."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -124,7 +124,7 @@ class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """BERT's plain rows under the names of transformers' BertForPreTraining; it has labels for all places."""
+    """BERT's unpacked rows under the names of transformers' BertForPreTraining, which labels every position."""
 
     def __init__(self, case: Case) -> None:
         self._rows = {name: torch.as_tensor(values) for name, values in bert_rows(case).items()}

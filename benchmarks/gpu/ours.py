@@ -1,4 +1,4 @@
-"""Our side: the recipe as `recipe run` would run it, with its data from files and a clock in its loop."""
+"""Our side: the recipe as `recipe run` runs it, with its data from files and a clock in its loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clock import Clock, Enough
 from recipe_core.engine.native import NativeEngine
 
 ENDLESS = 1_000_000
-"""Steps of a run that the clock ends."""
+"""Steps of a run; the clock ends it before."""
 ROOM = 0.9
 """Share of a device's memory that an estimate may take: the allocator and the kernels need some, too."""
 PLANS: tuple[tuple[str, ...], ...] = (
@@ -30,28 +30,27 @@ PLANS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A case as a job of ours."""
+    """A case as a job of `recipe run`."""
 
     job: Any
     words: tuple[str, ...]
-    """What follows `recipe run`."""
+    """The arguments of `recipe run`."""
     sequences_per_row: float
     estimate: int
-    """Bytes that `recipe check` says the device needs."""
+    """Bytes that the device needs, as `recipe check` estimates them."""
 
     @property
     def parameters(self) -> int:
-        """Of the model."""
         return int(self.job.model_facts().parameters)
 
     @property
     def flops(self) -> float:
-        """Of a step."""
+        """Floating-point operations per step."""
         return float(self.job.model_facts().flops_per_sample * self.job.train.global_batch)
 
 
 def setting(case: Case, folder: Path, *, compiled: bool = False) -> Setting:
-    """The case as a job, in the first of the plans that fits."""
+    """Return the case as a job with the first plan that fits into the memory of the device."""
     from recipe_core.cli.check import checked_job
     from recipe_core.cli.check.target import figures_of
     from recipe_core.hooks.registry import load
@@ -106,11 +105,11 @@ PARTS: dict[str, Callable[[Case, Path], tuple[str, tuple[str, ...], float]]] = {
     "bert": _bert,
     "finetune": _finetune,
 }
-"""The recipe, the words that make the case of it, and the sequences of a row."""
+"""The recipe of a case, its arguments, and the sequences per row, by family."""
 
 
 def run(setting: Setting, folder: Path, clock: Clock) -> None:
-    """Train as the command does until the clock has enough, which is before the first checkpoint."""
+    """Train as the command does until the clock stops it, before the first checkpoint."""
     from recipe_core.engine.environment import prepare
     from recipe_core.hooks.target import load
     from recipe_core.train.metrics.report import Report

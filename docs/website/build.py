@@ -1,8 +1,7 @@
 """Build the documentation as a site in build/site: ``python docs/website/build.py``; a warning is a failure.
 
-The pages stay as they are, readable where the repository is. A copy gets what only a site has: a table of contents
-from the lists of docs/README.md, pages with the source of every file that is linked to, the reference of the public
-names from their docstrings, and pictures in the place of Mermaid's text.
+It builds from a copy of the pages and adds a table of contents from docs/README.md, pages with the source of every
+linked file, the reference of the public names from their docstrings, and pictures instead of Mermaid blocks.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ PICTURES = {".png", ".svg"}
 
 
 class Copy:
-    """A copy of the pages in ``target``, with everything that they link to."""
+    """A copy of the pages in ``target``, with all linked files."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
         self.sources: set[Path] = set()
-        """Files and folders that have a page of their own in the site."""
+        """Files and folders that have their own page in the site."""
 
     def write(self, path: Path, text: str) -> None:
-        """Write a page, by its place in the repository."""
+        """Write a page to its path relative to the repository."""
         place = self.target / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
@@ -49,20 +48,20 @@ class Copy:
         self.write(page, self.rewritten(page, page.read_text(encoding="utf-8")))
 
     def rewritten(self, page: Path, text: str) -> str:
-        """The text of a page with links to pages only, and pictures in the place of Mermaid's blocks."""
+        """Return the text of a page with links to pages of the site, and pictures instead of Mermaid blocks."""
         parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
         for number, part in enumerate(parts):
             if part.startswith("```mermaid"):
                 picture = picture_of(part.removeprefix("```mermaid\n").removesuffix("```"))
                 parts[number] = f"![The rooms of the core]({self.copied(picture, page)})"
-            elif part.startswith("```"):  # Sphinx knows no words behind the language
+            elif part.startswith("```"):  # Sphinx allows only the language in an info string
                 parts[number] = re.sub(r"\A```console", "```bash", re.sub(r"\A```(\w+) .*", r"```\1", part))
             else:
                 parts[number] = LINK.sub(lambda link: f"]({self.linked(link[1], page)})", part)
         return "".join(parts)
 
     def linked(self, target: str, page: Path) -> str:
-        """Where a link of ``page`` leads in the site."""
+        """Return the target of a link of ``page`` in the site."""
         name, hash_, anchor = target.partition("#")
         if not name or re.match(r"[a-z]+:", target):
             return target
@@ -77,7 +76,7 @@ class Copy:
         return f"{os.path.relpath(path, page.parent)}{hash_}{anchor}"
 
     def place(self, path: Path) -> Path:
-        """The page that shows a file or a folder."""
+        """Return the page that shows a file or a folder."""
         return path / "files.md" if path.is_dir() else path.with_name(f"{path.name}.md")
 
     def copied(self, picture: Path, page: Path) -> str:
@@ -88,7 +87,7 @@ class Copy:
         return os.path.relpath(picture, page.parent)
 
     def add_sources(self) -> list[Path]:
-        """Write a page for every file and folder that is linked to; return these pages."""
+        """Write a page for every linked file and folder; return these pages."""
         for path in sorted(self.sources):
             name = path.relative_to(ROOT).as_posix()
             if path.is_dir():
@@ -103,19 +102,19 @@ class Copy:
         return [self.place(path) for path in sorted(self.sources)]
 
     def named(self, path: Path, folder: Path) -> str:
-        """A line of a folder's page, with a link if the file has a page."""
+        """Return a line of a folder's page, with a link if the file has a page."""
         name = path.relative_to(folder).as_posix()
         return f"- [{name}]({name}.md)" if path in self.sources else f"- {name}"
 
 
 def shown(path: Path) -> bool:
-    """True for a file that people wrote and read."""
+    """Return True for a non-empty source file outside hidden and build folders."""
     written = path.suffix in LANGUAGES and path.stat().st_size
     return bool(written) and not any(part.startswith((".", "__pycache__", "build")) for part in path.parts[1:])
 
 
 def contents(page: Path, entry: Callable[[Path], str]) -> Iterator[str]:
-    """A table of contents from the lists of docs/README.md: a caption for each heading, an entry for each link."""
+    """Yield the table of contents from docs/README.md: a caption for each heading, an entry for each link."""
     for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         caption, _, text = section.partition("\n")
         links = [(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(text)]
@@ -124,13 +123,13 @@ def contents(page: Path, entry: Callable[[Path], str]) -> Iterator[str]:
 
 
 def toctree(entries: list[str], caption: str = "") -> str:
-    """A hidden table of contents."""
+    """Return a hidden table of contents."""
     lines = [":hidden:", *([f":caption: {caption}"] if caption else []), "", *entries]
     return "\n".join(["```{toctree}", *lines, "```", ""])
 
 
 def directive(owner: str, name: str, kind: str, options: str) -> str:
-    """The lines by which Sphinx documents a public name."""
+    """Return the Sphinx directive that documents a public name."""
     if kind != "data":
         return f".. auto{kind}:: {owner}.{name}{options}"
     module = importlib.import_module(owner)
@@ -138,7 +137,7 @@ def directive(owner: str, name: str, kind: str, options: str) -> str:
 
 
 def add_api(copy: Copy) -> None:
-    """Put a page for each group of public names below docs/reference/api.md."""
+    """Add a page for each group of public names below docs/reference/api.md."""
     page = DOCS / "reference" / "api.md"
     names = []
     for title, members in groups():
@@ -175,7 +174,7 @@ def assemble(target: Path) -> None:
     text = os.linesep.join([text.replace("](docs/../", "]("), *trees])
     copy.write(ROOT / "index.md", text)
     (target / "docs" / "README.md").unlink()
-    for path in target.rglob("*.md"):  # what links to the front page of the documentation
+    for path in target.rglob("*.md"):  # links to the front page of the documentation
         path.write_text(
             re.sub(r"\]\(([^()\s]*)docs/README\.md", r"](\1index.md", path.read_text(encoding="utf-8")),
             encoding="utf-8",
@@ -183,7 +182,7 @@ def assemble(target: Path) -> None:
 
 
 def main() -> int:
-    """Build the site; the exit code says whether there was a warning."""
+    """Build the site, and return Sphinx's exit code; warnings are errors."""
     for folder in (SOURCE, SITE):
         shutil.rmtree(folder, ignore_errors=True)
     assemble(SOURCE)

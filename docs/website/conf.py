@@ -1,4 +1,4 @@
-"""Settings of Sphinx for the documentation as a site; ``build.py`` runs it on a copy of the pages."""
+"""Sphinx settings; ``build.py`` runs Sphinx on a copy of the pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pygments_dark_style = "native"
 
 
 def setup(app: Any) -> None:
-    """Keep napoleon away from the descriptions of fields: it takes what is before a colon for a type."""
+    """Exclude descriptions of fields from napoleon, which treats text before a colon as a type."""
     whole: dict[str, list[str]] = {}
 
     def keep(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:

@@ -1,7 +1,7 @@
-"""Mermaid's pictures as SVG, so that the site needs no script of another site.
+"""Mermaid diagrams as SVG, so that the site needs no external script.
 
-``python docs/website/mermaid.py MERMAID.JS`` draws those that are new or have changed, with Chromium; mermaid.min.js is
-in the package ``mermaid`` of npm.
+``python docs/website/mermaid.py MERMAID.JS`` draws new and changed diagrams with Chromium; mermaid.min.js is in the npm
+package ``mermaid``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ mermaid.run().then(() => document.title = "drawn");
 
 
 def place(text: str) -> Path:
-    """Where the picture of a block is, whose name changes with the text."""
+    """Return the path of a block's picture, named by a hash of the text."""
     return PICTURES / f"mermaid-{hashlib.sha256(text.strip().encode()).hexdigest()[:12]}.svg"
 
 
 def picture_of(text: str) -> Path:
-    """The picture of a block.
+    """Return the picture of a block.
 
     Raises:
-        SystemExit: the block has changed, and was not drawn again.
+        SystemExit: the block has changed since it was drawn.
     """
     if not place(text).is_file():
         sys.exit(f"{place(text)}: is missing; the picture was changed, so run docs/website/mermaid.py")
@@ -44,7 +44,7 @@ def picture_of(text: str) -> Path:
 
 
 def draw(text: str, script: Path) -> str:
-    """The SVG of a block, drawn by Chromium."""
+    """Draw the SVG of a block with Chromium."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "page.html")
         escaped = text.replace("&", "&amp;").replace("<", "&lt;")
@@ -58,7 +58,7 @@ def draw(text: str, script: Path) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Draw what is missing, and remove what no page shows any more."""
+    """Draw missing pictures, and remove those that no page shows."""
     sys.path.insert(0, str(DOCS))
     from check import PAGES, fences
 

@@ -1,8 +1,8 @@
-"""The commands of the documentation, run page by page in a folder that holds what the page supposes, made small.
+"""The commands of the documentation, run page by page in a folder with small versions of the files that they need.
 
-Runs take the variant ``tiny`` and few steps in the place of those on the page; what only looks (ls, show, check,
-doctor) runs as it stands. Commands for several machines, a hub, or a package that is not installed are left to
-docs/check.py, which parses every command.
+Runs use the variant ``tiny`` and few steps instead of the page's; commands that change nothing (ls, show, check,
+doctor) run unchanged. Commands that need several machines, a hub, or a package that is not installed are skipped;
+docs/check.py parses every command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES = sorted(
 )
 LOOKS = {"ls", "show", "check", "doctor"}
 ANSWERS = {"check": {0, 2}, "doctor": {0, 1}}
-"""Exit codes of commands that say whether something fits or works here."""
+"""Valid exit codes of commands that report whether something fits or works here."""
 SMALL = {
     r"((?:model\.recipe=)?)(megatron_gpt|bert_dp|bert_tp|hf_finetune)(:(small|base|large\S*|6\.7b\S*))?": r"\1\2:tiny",
     r"hf_finetune:mrpc": "hf_finetune:tiny data.task=mrpc",
@@ -43,9 +43,9 @@ SMALL = {
     r"max_predictions=80": "max_predictions=10",
     r"8": "2",
 }
-"""Words of a command that take long, as patterns, and what runs in their place."""
+"""Arguments that would take long, as patterns, and their replacements."""
 SHARDS = "sequence=64 max_predictions=10"
-"""As long as the model of ``bert_dp:tiny`` takes them."""
+"""The longest samples that the model of ``bert_dp:tiny`` takes."""
 PARSED = {
     "precompile": "a device that compiles",
     "mail -s": "a program that sends mail",
@@ -56,18 +56,18 @@ PARSED = {
     "srun": "several machines",
     "sst2": "a hub",
 }
-"""Words of lines that cannot run here, and what they need."""
+"""Parts of commands that cannot run here, and what they need."""
 
 
 def lines(page: Path) -> list[str]:
-    """The lines of the page's shell commands that call ``recipe``."""
+    """Return the lines of the page's shell commands that call ``recipe``."""
     blocks = re.findall(r"^```(?:bash|console|sh|shell)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
     text = "\n".join(blocks).replace("\\\n", " ")
     return [line.removeprefix("$ ") for line in text.splitlines() if "recipe" in shlex.split(line, comments=True)]
 
 
 def needs(line: str) -> str:
-    """The need of a line that is not here; empty where it can run."""
+    """Return the missing requirement of a line; empty if it can run."""
     for word, need in PARSED.items():
         if word in line:
             return need
@@ -80,7 +80,7 @@ def needs(line: str) -> str:
 
 
 def small(line: str) -> str:
-    """The call of ``recipe`` in a line, as it runs here."""
+    """Return the call of ``recipe`` in a line, made small."""
     plain = re.sub(r"\$'(.*?)'", lambda found: shlex.quote(found[1].replace("\\t", "\t")), line)  # Bash's own quotes
     words = shlex.split(plain, comments=True)
     words = words[words.index("recipe") + 1 :]
@@ -98,7 +98,7 @@ def small(line: str) -> str:
 
 
 def _replaced(pattern: str, change: str, word: str) -> list[str]:
-    """The words in the place of ``word``: itself, unless all of it matches."""
+    """Return the replacement of ``word`` if all of it matches ``pattern``, else ``word``."""
     return re.sub(rf"^{pattern}$", change, word).split() if re.fullmatch(pattern, word) else [word]
 
 
@@ -116,7 +116,7 @@ def recipe(folder: Path, command: str) -> None:
 
 
 def write_text_files(folder: Path) -> None:
-    """A dump, JSON lines, tokenizers, and pairs of sentences, as the pages name them."""
+    """Write a dump, JSON lines, tokenizers, and pairs of sentences under the names that the pages use."""
     import pydoc_data.topics
 
     articles = [" ".join(text.split()) for text in pydoc_data.topics.topics.values()][:40]
@@ -156,7 +156,7 @@ def write_text_files(folder: Path) -> None:
 
 
 def write_byte_tokenizer(folder: Path) -> None:
-    """GPT-2's two files without a merge: every byte is a token."""
+    """Write GPT-2's two files without merges: every byte is a token."""
     folder.mkdir()
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [256 + i for i in range(256 - len(printable))]
@@ -167,7 +167,7 @@ def write_byte_tokenizer(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every file, run and checkpoint that a page supposes."""
+    """Return a folder with every file, run and checkpoint that a page needs."""
     folder = tmp_path_factory.mktemp("world")
     write_text_files(folder)
     for command in (
@@ -211,7 +211,7 @@ MADE_HERE = {
     "docs/explanation.md": ["data"],
     "plugins/bert_dp/README.md": ["runs"],
 }
-"""Things of the world that the commands of a page make themselves."""
+"""Files of ``world`` that the commands of a page make themselves."""
 
 
 @pytest.mark.long

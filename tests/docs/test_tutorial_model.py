@@ -1,4 +1,4 @@
-"""The tutorial on a model of your own: whoever copies its code has the example, and its commands work with that."""
+"""The tutorial on a model of your own: its code is that of the example, and its commands work with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = DOCS / "examples" / "llama"
 
 
 def files() -> dict[str, str]:
-    """The files that the page shows, by their place in the package."""
+    """Return the files that the page shows, by their path in the package."""
     blocks = re.findall(r"^```\w+ examples/llama/(\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     names = [name for name, _ in blocks]
     assert len(names) == len(set(names))
@@ -40,7 +40,7 @@ def test_its_commands_work_with_what_was_copied_from_the_page(tmp_path: Path) ->
         (tmp_path / "llama" / name).write_text(text, encoding="utf-8")
     package = tmp_path / "llama" / "src" / "recipe_llama"
     (package / "__init__.py").touch()
-    # In the place of pip: an installed package is files on the path, and a table of its entry points.
+    # Instead of pip: an installed package is files on the path, and a table of its entry points.
     if "llama" not in importlib.metadata.entry_points(group="recipe.plugins").names:
         table = re.search(
             r'^\[project.entry-points."(.+)"\]\n(.+?)\n\n', files()["pyproject.toml"], re.MULTILINE | re.DOTALL

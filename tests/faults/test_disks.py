@@ -62,7 +62,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("kind", "lefts"), [("bytes", (0, 50, 150)), ("inodes", (0, 1, 2))])
 def test_prepared_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, lefts: tuple[int, ...]) -> None:
-    """It goes on where it was, each time with a little more room, and ends with the same files."""
+    """It resumes each time with a little more room, and ends with the same files."""
     monkeypatch.syspath_prepend(str(CAMPAIGN))
     import filled
 

@@ -27,7 +27,7 @@ STEP, MICRO_BATCH = 2, 3
 def train(words: tuple[str, ...], processes: int, out: str, signalled: int | None) -> tuple[int, int]:
     """Train; the rank ``signalled`` gets a signal. Exit code, and the last micro batch of the third step that ran."""
     stopping.SECONDS = 1e-9  # each step is a long one
-    begin, ask = stopping.Stopping.begin_step, stopping.Stopping.given_up
+    begin, ask = stopping.Stopping.begin_step, stopping.Stopping.discards
     steps, computed = [0], [-1]
 
     def beginning(self: Any, micro_batches: int) -> None:
@@ -43,7 +43,7 @@ def train(words: tuple[str, ...], processes: int, out: str, signalled: int | Non
             computed[0] = number
         return given_up
 
-    stopping.Stopping.begin_step, stopping.Stopping.given_up = beginning, asking  # type: ignore[method-assign]
+    stopping.Stopping.begin_step, stopping.Stopping.discards = beginning, asking  # type: ignore[method-assign]
     job = checked_job(load(), "megatron_gpt:tiny", [*WORDS, *words], processes, Path(out))
     return run(job, Path(out))["exit_code"], computed[0]
 

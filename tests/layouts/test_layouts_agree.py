@@ -1,4 +1,4 @@
-"""Every layout computes the same, from the same first weights, and goes on from what any other saved."""
+"""Every layout computes the same from the same first weights, and resumes from the checkpoints of every other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.run import run
 
 Cases = Mapping[str, tuple[int, Sequence[str]]]
-"""Processes and words of runs, by the name of their folder."""
+"""Processes and arguments of runs, by the name of their folder."""
 LAYOUTS: Cases = {
     "single": (1, ["layout=single"]),
     "ddp": (2, ["layout=ddp"]),
@@ -76,11 +76,11 @@ def in_turn(recipe: str, cases: Mapping[str, Sequence[str]], folder: str) -> Non
         os.environ["RECIPE_STORE"] = f"{store}-{number}"
         job = checked_job(registry, f"{recipe}:tiny", words, int(os.environ["WORLD_SIZE"]))
         run(job, Path(folder, name))
-        _clear_sharding_prop_cache()  # or DTensor goes on with meshes of this run, whose groups are gone
+        _clear_sharding_prop_cache()  # or DTensor uses meshes of this run, whose groups are destroyed
 
 
 def runs(recipe: str, cases: Cases, folder: Path) -> dict[str, list[Row]]:
-    """The metrics of ``cases``; those of as many processes run one after the other in the same ones."""
+    """Return the metrics of ``cases``; those with the same number of processes share these, one after the other."""
     for processes in sorted({count for count, _ in cases.values()}):
         words = {name: [*RECIPES[recipe], *words] for name, (count, words) in cases.items() if count == processes}
         spawn(in_turn, processes, recipe, words, str(folder), timeout=1800)
@@ -88,12 +88,12 @@ def runs(recipe: str, cases: Cases, folder: Path) -> dict[str, list[Row]]:
 
 
 def under(names: Iterable[str], *words: str) -> Cases:
-    """Runs of some layouts with the same further words."""
+    """Return runs of some layouts with the same further arguments."""
     return {name: (LAYOUTS[name][0], [*words, *LAYOUTS[name][1]]) for name in names}
 
 
 def values(rows: list[Row], *keys: str) -> dict[int, tuple[float, ...]]:
-    """Metrics by step, where there are all."""
+    """Return metrics by step, for the steps that have all of them."""
     return {row["step"]: tuple(row[key] for key in keys) for row in rows if all(key in row for key in keys)}
 
 
@@ -127,7 +127,7 @@ def test_lamb(recipe: str, names: list[str], tmp_path: Path) -> None:
 
 
 RESIDUAL = ["model.dropout=0.1", "model.attention_dropout=0"]
-"""Dropout where tensor parallel ranks hold the same; in the attention each draws for its own heads."""
+"""Dropout only where tensor-parallel ranks hold the same values: in the attention each draws for its own heads."""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ RESIDUAL = ["model.dropout=0.1", "model.attention_dropout=0"]
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_dropout_where_the_streams_agree(recipe: str, names: list[str], words: list[str], tmp_path: Path) -> None:
-    """Those of a pipeline agree with each other: each stage has random numbers of its own."""
+    """Pipelines agree only with each other: each stage has random numbers of its own."""
     dropout = words or ["model.dropout=0.1", "model.attention_dropout=0.1"]
     still = runs(recipe, under(names[:1], "train.steps=3", *WORDS, *STILL), tmp_path / "still")[names[0]]
     found = runs(recipe, under(names, *LONG, *WORDS, *dropout), tmp_path)
@@ -152,14 +152,14 @@ def test_dropout_where_the_streams_agree(recipe: str, names: list[str], words: l
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of the checkpoint of the first step."""
+    """Return all tensors of the checkpoint of the first step."""
     state = flat(Dcp().open(folder / "checkpoints" / "step-1"))
     return {name: leaf.read() for name, leaf in state if isinstance(leaf, Lazy)}
 
 
 @pytest.mark.parametrize(("recipe", "names"), ONE_AND_ALL)
 def test_the_first_weights_are_the_same_bits(recipe: str, names: list[str], tmp_path: Path) -> None:
-    """A step with the learning rate 0 leaves them as they were drawn."""
+    """A step with learning rate 0 keeps them as initialised."""
     runs(recipe, under(names, "train.steps=2", "train.stop_after=1", *WORDS, *STILL, "train.lr=0"), tmp_path)
     wanted = {name: tensor for name, tensor in tensors(tmp_path / "single").items() if name.startswith("model.")}
     for name in names:
@@ -191,7 +191,7 @@ SHORT = list(itertools.pairwise(["single", "tp", "pp", "fsdp", "single"]))
 
 
 def assert_resumes(recipe: str, pairs: Iterable[tuple[str, str]], words: Sequence[str], folder: Path) -> None:
-    """That a run of the second layout goes on where one of the first stopped."""
+    """A run of the second layout resumes where one of the first stopped."""
     pairs, words = list(pairs), ["train.steps=5", *WORDS, *STILL, *words]
     wanted = runs(recipe, under(["single"], *words, "train.stop_after=4"), folder / "wanted")["single"]
     sources = list(dict.fromkeys(first for first, _ in pairs))

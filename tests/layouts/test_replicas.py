@@ -149,7 +149,7 @@ def fine_tuned(out: str, *words: str) -> str:
     inner = FineTuner.end_step
 
     def end_step(tuner: Any) -> None:
-        if tuner.state.global_step == STEP and tuner.ties.engine.rank == 1:
+        if tuner.state.global_step == STEP and tuner.context.engine.rank == 1:
             flip(dict(tuner.model.named_parameters())["classifier.bias"])
         inner(tuner)
 

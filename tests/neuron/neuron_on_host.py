@@ -1,4 +1,4 @@
-"""A rank of a test, on the CPU, whose layers neuronx-distributed divides: the real one, or what stands in for it."""
+"""A test rank on the CPU whose layers are sharded by neuronx-distributed, the real one or its stand-in."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Parallel, Run
 from recipe_core.settings.job import Job
 from recipe_xla import neuronx
-from recipe_xla.collectives import OverHost, average_gradients
-from recipe_xla.mesh import Group
+from recipe_xla.collectives import HostCollectives, average_gradients
+from recipe_xla.mesh import DeviceGroup
 
 STILL = ("model.dropout=0", "model.attention_dropout=0")
 RECIPES = {
     "megatron_gpt": ("model.positions=32", "data.sequence=32"),
-    "bert_dp": ("model.vocabulary=1001",),  # which 2 does not divide: the second rank fills up
+    "bert_dp": ("model.vocabulary=1001",),  # odd: the second rank pads
 }
 
 
-class Host(OverHost):
+class Host(HostCollectives):
     """Exchanges of a run whose device is the host itself."""
 
     def sync(self) -> None:
@@ -37,7 +37,7 @@ class Host(OverHost):
 
 
 class HostEngine(NativeEngine):
-    """The CPU in the place of an XLA device, with neuronx-distributed's grid of processes."""
+    """The CPU as a stand-in for an XLA device, with neuronx-distributed's grid of processes."""
 
     collectives = Host()
 
@@ -50,19 +50,19 @@ class HostEngine(NativeEngine):
         )
 
     def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
-        if isinstance(group, Group):
+        if isinstance(group, DeviceGroup):
             return self.collectives.mean(tensor.detach().to(self._mean_type(tensor.dtype)), group)
         return super().mean(tensor, group)
 
 
 @contextmanager
 def over_nxd(real: bool) -> Iterator[None]:
-    """In a rank: layouts that divide go through neuronx-distributed, or what stands in for it, on the CPU."""
+    """Let tensor-parallel layouts in this rank use neuronx-distributed, or its stand-in, on the CPU."""
     (nxd_real if real else nxd_stand_in).install()
-    from recipe_xla.layouts.tensor_parallel import teamed
+    from recipe_xla.layouts.tensor_parallel import tensor_parallel
 
-    teams = {"side_effect": lambda module, config, run: teamed(module, run)}
-    divided = mock.patch("recipe_core.layouts.divided.divided", **teams)
+    patched = {"side_effect": lambda module, config, run: tensor_parallel(module, run)}
+    divided = mock.patch("recipe_core.layouts.divided.divided", **patched)
     started = mock.patch.object(engines, "start", side_effect=lambda *_, **__: HostEngine("cpu", 60.0))
     with divided, started:
         yield
@@ -73,7 +73,7 @@ def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
 
 
 def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
-    """The model under its layout, as a run makes it."""
+    """Return the model under its layout, as a run builds it."""
     from recipe_core.train.run import _context, _model
 
     context = _context(job, engine, None)

@@ -1,11 +1,11 @@
-"""A stand-in for neuronx-distributed 0.18, as far as the core asks for it, in a few lines of our own.
+"""A small stand-in for the parts of neuronx-distributed 0.18 that the core uses.
 
 Names, arguments, defaults and habits are those of ``neuronx_distributed.parallel_layers``, as release 2.29 of AWS's SDK
 shows them in its CPU mode: layers take three dimensions, exchanges and the cross entropy work in place, a padding of 0
-counts as none, sizes must divide, four ranks of a team stand apart as on a trn1. A gradient that is not of
-``reduce_dtype`` (by default fp32) goes on as it was before the ranks summed it. Where the package would go on with
-nonsense in silence (a label beyond the vocabulary, a second start), this stops. Tensors on an XLA device are exchanged
-over the host.
+counts as none, sizes must divide, four ranks of a group stand apart as on a trn1. A gradient that is not of
+``reduce_dtype`` (by default fp32) keeps the value that it had before the ranks summed it. Where the package would
+silently compute nonsense (a label beyond the vocabulary, a second start), this stops. Tensors on an XLA device go
+through the host.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 _ROOT = "neuronx_distributed"
 _held: dict[str, Any] = {}
-"""The groups of this rank: ``tp`` and ``dp``, and by ``host`` what stands in for them where the device cannot."""
+"""The groups of this rank: ``tp`` and ``dp``, and by ``host`` their substitutes where the device has none."""
 
 
 def install() -> None:
-    """Make it known to this process as neuronx-distributed."""
+    """Register it in this process as neuronx-distributed."""
     modules: dict[str, list[Any]] = {
         "parallel_state": [
             initialize_model_parallel, model_parallel_is_initialized, destroy_model_parallel,
@@ -47,7 +47,7 @@ def install() -> None:
         sys.modules[module.__name__] = module
 
 
-def teams(world: int, tp: int) -> list[list[int]]:
+def tp_groups(world: int, tp: int) -> list[list[int]]:
     """Which ranks share layers, on a trn1."""
     if tp == 4:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
@@ -65,7 +65,7 @@ def initialize_model_parallel(
     tensor_model_parallel_size = min(tensor_model_parallel_size, dist.get_world_size())
     if dist.get_world_size() % tensor_model_parallel_size:
         raise RuntimeError("the world does not divide")
-    rows = teams(dist.get_world_size(), tensor_model_parallel_size)
+    rows = tp_groups(dist.get_world_size(), tensor_model_parallel_size)
     columns = [list(column) for column in zip(*rows, strict=True)]
     on_xla = dist.get_backend() == "xla"
     for name, every in {"tp": rows, "dp": columns}.items():
@@ -111,7 +111,7 @@ def get_data_parallel_size() -> int:
 
 
 def _reduce(x: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
-    """Over the team, in place."""
+    """Over the tensor-parallel group, in place."""
     if get_tensor_model_parallel_size() == 1:
         return x
     host = x.cpu() if x.device.type == "xla" else x
@@ -165,9 +165,9 @@ def gather_from_tensor_model_parallel_region(input_: Tensor) -> Any:
 
 
 class _Linear(torch.autograd.Function):
-    """A product whose backward takes three dimensions, in one piece of memory, and may sum the input's gradient.
+    """A product whose backward takes contiguous tensors of three dimensions and may sum the input's gradient.
 
-    It is summed in place as ``summed_in``: of a gradient of another type it sums a copy, and goes on without it.
+    It sums in place in the type ``summed_in``; of a gradient of another type it sums a copy and drops the result.
     """
 
     @staticmethod
@@ -245,7 +245,7 @@ class ParallelEmbedding(nn.Module):
         inside = padding_idx and self.first <= padding_idx < self.last
         self.padding_idx = padding_idx - self.first if padding_idx and inside else None
         self.weight = _marked(rows, embedding_dim, dim=0, dtype=dtype)
-        self.given = torch.float32 if dtype == torch.float32 else torch.bfloat16  # there are no others
+        self.given = torch.float32 if dtype == torch.float32 else torch.bfloat16  # it knows no others
 
     def forward(self, input_: Tensor) -> Tensor:
         own = (input_ >= self.first) & (input_ < self.last)
@@ -273,7 +273,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         softmax, own, place = ctx.saved_tensors
-        softmax.scatter_add_(-1, place, -own.float()[..., None])  # what was saved is used up
+        softmax.scatter_add_(-1, place, -own.float()[..., None])  # overwrites the saved tensor
         return softmax.mul_(grad[..., None]), None
 
 
@@ -284,7 +284,7 @@ def parallel_cross_entropy(vocab_parallel_logits: Tensor, target: Tensor, label_
 
 
 def get_grad_norm(parameters: Any) -> Tensor:
-    """By the marks on the parameters: what is not divided is summed on every rank and counts once."""
+    """Use the marks on the parameters: each rank adds its share of the norm of those that are not sharded."""
     total = torch.zeros(1, dtype=parameters[0].dtype)
     for parameter in parameters:
         if parameter.grad is not None:

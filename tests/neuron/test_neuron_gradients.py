@@ -37,7 +37,7 @@ def in_turn(recipe: str, ways: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def one_pass(recipe: str, by: str, width: Any) -> dict[str, Any]:
-    """How far each gradient is from that of the undivided model, and a digest of those that all ranks hold."""
+    """The distance of each gradient to the whole model's, and a digest of the replicated ones."""
     size = int(os.environ["WORLD_SIZE"])
     over = nullcontext() if by == "native" else over_nxd(by == "real")
     words = ["train.engine=native", "layout=tp", f"layout.tp={size}", f"train.precision={width}"]
@@ -56,7 +56,7 @@ def one_pass(recipe: str, by: str, width: Any) -> dict[str, Any]:
             each.backward([batch], micro)
         wanted = {name: gradient(p) for name, p in dense.named_parameters()}
         own = {name: gradient(p) for name, p in model.named_parameters()}
-        found = {name: lazy(g).read() for name, g in model.with_others(own).items()}
+        found = {name: lazy(g).read() for name, g in model.with_placeholders(own).items()}
         assert found.keys() == wanted.keys()
         least = SMALL * torch.stack([g.norm() for g in wanted.values()]).norm()
         errors = {n: float((found[n] - g).norm() / torch.maximum(g.norm(), least)) for n, g in wanted.items()}
@@ -77,10 +77,10 @@ def gradient(parameter: Tensor) -> Tensor:
 
 def replicated(model: Any, gradients: dict[str, Tensor]) -> list[str]:
     """Names of the parameters that each rank holds whole."""
-    shares = getattr(model, "_shares", None)
-    if shares is None:
+    shards = getattr(model, "_shards", None)
+    if shards is None:
         return [n for n, g in gradients.items() if all(p.is_replicate() for p in g.placements)]  # type: ignore[attr-defined]
-    return [name for name in gradients if name not in shares]
+    return [name for name in gradients if name not in shards]
 
 
 def require_as_close_as_native(ranks: list[list[dict[str, Any]]]) -> None:

@@ -1,7 +1,7 @@
-"""Tensor parallelism by neuronx-distributed's layers, against the model that nobody divided, on two processes.
+"""Tensor parallelism by neuronx-distributed's layers, against the whole model, on two processes.
 
-By the real package in its CPU mode, where its source is at hand (``nxd_real.py``), and everywhere by a stand-in that
-behaves as it does (``nxd_stand_in.py``).
+Uses the real package in its CPU mode where its source is available (``nxd_real.py``), and everywhere a stand-in with
+the same behaviour (``nxd_stand_in.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from recipe_xla import neuronx
 
 
 def compared(recipe: str, real: bool) -> dict[str, Any]:
-    """One step of a divided model and of a whole one: how far apart they are, in all that a step makes."""
+    """Take one step of a sharded and of a whole model; return the differences of all results of the step."""
     from recipe_core.train import optim
 
     with over_nxd(real), engines.start(job_of(recipe, (), 1).train) as engine:
@@ -54,7 +54,7 @@ def compared(recipe: str, real: bool) -> dict[str, Any]:
 
         def apart(found: Any, wanted: Any) -> float:
             """The largest difference between whole tensors and shares of them, by name."""
-            every = model.with_others({name: t.detach() for name, t in found.items()})
+            every = model.with_placeholders({name: t.detach() for name, t in found.items()})
             assert every.keys() == wanted.keys()
             values = {name: lazy(t).read() for name, t in every.items()}
             return max(float((values[name] - wanted[name].detach()).abs().max()) for name in wanted)
@@ -86,7 +86,7 @@ def compared(recipe: str, real: bool) -> dict[str, Any]:
 
 
 def layers_compared() -> dict[str, float]:
-    """Uses of the layers that models of ours lack: two dimensions, bf16, labels that do not count, whole logits."""
+    """Use the layers as our models do not: two dimensions, bf16, ignored labels, whole logits."""
     rank, found = dist.get_rank(), {}
     torch.manual_seed(7)
     dense, x = nn.Linear(6, 8), torch.randn(5, 6)
@@ -157,15 +157,15 @@ def require_close(found: list[dict[str, Any]]) -> None:
 
 
 EVERY = ["train.steps=5", "train.save_every=2", "train.eval_every=4", "train.keep=0"]
-"""The last step is left out, and with it the closing words."""
+"""The last step is left out, and with it the closing text."""
 
 
 def in_turn(recipe: str, cases: list[tuple[str, str, Sequence[str]]], folder: str) -> None:
-    """Body of one process, for all of ``cases``: name, who divides the model, words; rank 0 makes those of one."""
+    """Body of one process, for all of ``cases`` (name, who shards the model, arguments); rank 0 runs those of one."""
     met = dict(os.environ)
     for number, (name, by, words) in enumerate(cases):
         os.environ.update({**met, "RECIPE_STORE": f"{met.get('RECIPE_STORE')}-{number}"})
-        if by == "nobody":
+        if by == "single":
             if met["RANK"] != "0":
                 continue
             os.environ.update(WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
@@ -175,7 +175,7 @@ def in_turn(recipe: str, cases: list[tuple[str, str, Sequence[str]]], folder: st
         if len(cases) > 1:
             from torch.distributed.tensor.debug import _clear_sharding_prop_cache  # not in every release
 
-            _clear_sharding_prop_cache()  # or DTensor goes on with meshes of this run, whose groups are gone
+            _clear_sharding_prop_cache()  # or DTensor uses meshes of this run, whose groups are destroyed
 
 
 def step_and_runs(recipe: str, cases: list[tuple[str, str, Sequence[str]]], folder: str) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def require_same_rows(found: list[Row], wanted: list[Row], steps: Sequence[int],
 
 
 def entries(path: Path) -> dict[str, Any]:
-    """Everything in a checkpoint: shape, type, and where its parts begin and how large they are."""
+    """Return all entries of a checkpoint: shape, type, and offset and size of each part."""
     return {
         name: entry if not isinstance(entry, TensorStorageMetadata)
         else (entry.size, entry.properties.dtype, {(chunk.offsets, chunk.sizes) for chunk in entry.chunks})
@@ -205,16 +205,16 @@ def entries(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_step_and_checkpoints(recipe: str, tmp_path: Path) -> None:
-    """Results of one step: loss, gradients, norm, clipping, LAMB's update (by norms of whole tensors), evaluation.
+    """Compare one step: loss, gradients, norm, clipping, LAMB's update (by norms of whole tensors), evaluation.
 
-    Then the curve of one process, and from each other's checkpoints on, with the same losses, natively and here.
+    Then the losses of one process, and of runs that resume from each other's checkpoints, natively and here.
     """
     saved = {name: str(tmp_path / name / "checkpoints/step-2") for name in ("whole", "teams")}
     from_whole, from_teams = (["layout=tp", f"train.resume={saved[name]}"] for name in saved)
     cases = [
-        ("whole", "nobody", ["layout=single"]), ("teams", "nxd", ["layout=tp"]),
+        ("whole", "single", ["layout=single"]), ("teams", "nxd", ["layout=tp"]),
         ("teams from whole", "nxd", from_whole), ("tp from teams", "DTensor", from_teams),
-        ("whole from teams", "nobody", ["layout=single", from_teams[1]]),
+        ("whole from teams", "single", ["layout=single", from_teams[1]]),
     ]  # fmt: skip
     require_close(spawn(step_and_runs, 2, recipe, cases, str(tmp_path)))
     found = {path.name: read_rows(path / METRICS) for path in tmp_path.iterdir()}
@@ -230,11 +230,11 @@ def test_a_step_and_checkpoints(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_teams(recipe: str, tmp_path: Path) -> None:
-    """Of two processes each; and a run that begins with another's weights and wider copies of its own."""
+    """Groups of two processes each; and a run that starts from another's weights with wider copies of its own."""
     begins = ["layout=tp", f"train.init_from={tmp_path / 'whole'}"]
     kept = ["train.precision=bf16", "train.optimizer_states=master", *begins]
     cases = [
-        ("whole", "nobody", ["layout=single"]), ("teams", "nxd", ["layout=tp"]),
+        ("whole", "single", ["layout=single"]), ("teams", "nxd", ["layout=tp"]),
         ("teams begin", "nxd", begins), ("tp begins", "DTensor", begins), ("teams keep", "nxd", kept),
     ]  # fmt: skip
     spawn(in_turn, 4, recipe, cases, str(tmp_path))
@@ -246,8 +246,8 @@ def test_two_teams(recipe: str, tmp_path: Path) -> None:
 
 
 def on_xla(recipe: str, folder: str) -> None:
-    """Runs of two processes, each with an XLA device of its own, as Neuron has them, and one from the other's save."""
-    from recipe_xla import engine, machine  # the first asks by itself what PJRT's device is: a CPU
+    """Run two processes, each with an XLA device of its own as on Neuron, and resume one from the other's save."""
+    from recipe_xla import engine, machine  # the first asks PJRT for its device: a CPU
 
     assert engine
     nxd_stand_in.install()
@@ -273,7 +273,7 @@ def on_xla(recipe: str, folder: str) -> None:
     ],
 )
 def test_on_xla_devices(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's groups beside those of the host, shares on the devices; saves of native runs and for them."""
+    """The package's groups along with those of the host, shards on the devices; saves from and for native runs."""
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
     spawn(in_turn, 2, recipe, [("native", "DTensor", ["layout=tp"])], str(tmp_path))
@@ -285,7 +285,7 @@ def test_on_xla_devices(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         steps = [row["step"] for row in found[name]]
         assert steps == ([0, 1, 2, 3, 4] if name == "teams" else [3, 4])
         require_same_rows(found[name], found["native"], steps, within=1e-5)
-    # Exchanges over the host cut the graphs up, which they do not on Neuron; still there comes an end to new ones.
+    # Unlike on Neuron, exchanges over the host split the graphs; still, no new ones appear after some steps.
     compiled = [row["graphs_compiled"] for row in found["teams"] if row["step"] >= 3]  # after the first save
     assert len(set(compiled)) == 1, compiled
 

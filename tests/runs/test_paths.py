@@ -64,7 +64,7 @@ def takes_text(kind: object) -> bool:
 
 
 def test_every_setting_that_takes_text_refuses_an_address() -> None:
-    """So that none of a part that is added later is forgotten."""
+    """This covers settings of parts that are added later, too."""
     registry = load()
     specs = [registry.get(part, name) for part in PARTS for name in registry.names(part)]
     classes = {kind for spec in specs for kind in (spec.config, getattr(spec, "prepare_config", None)) if kind}
@@ -86,7 +86,7 @@ def test_nothing_is_written_into_a_folder_of_other_things(
     for folder, file, text in (("other", "thesis.tex", "mine"), ("cluster", "job.yaml", "kind: Job\n")):
         Path(folder).mkdir()
         Path(folder, file).write_text(text)
-        for processes in ("1", "2"):  # of several, the logs come first
+        for processes in ("1", "2"):  # with several, the logs come first
             assert main(["run", "megatron_gpt:tiny", "--out", folder, "--processes", processes]) == 2
             assert f"{folder} exists and is not a run folder" in capsys.readouterr().err
         assert [path.name for path in Path(folder).iterdir()] == [file]

@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts, and starts again. Through the real command."""
+"""Ranks that torchrun starts and restarts, with the real command."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_ranks_that_are_started_again_finish_with_the_same_curve(tmp_path: Path)
 
 @pytest.mark.slow
 def test_ranks_whose_torchrun_is_killed_save_and_stop(tmp_path: Path) -> None:
-    """They were orphans, which went on on a node that belonged to others by then."""
+    """Otherwise they would be orphans that keep running on a node that is already given to other jobs."""
     out, words = tmp_path / "run", ("megatron_gpt:tiny", *WORDS, "train.steps=100000", "train.save_every=0")
     log = out / "logs" / "rank-0.log"
     with subprocess.Popen(

@@ -54,7 +54,7 @@ PartitionName=high Nodes=n1,n2 PriorityTier=10
 
 
 def missing() -> str:
-    """The reason why there can be no cluster here; empty: there is none."""
+    """Return the reason why no cluster can run here; empty if one can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "Slurm's daemons want to run as root on Linux"
     search = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
@@ -77,7 +77,7 @@ class Cluster:
         }
 
     def start(self, name: str, *command: str) -> None:
-        """Start a daemon, which ends with the cluster."""
+        """Start a daemon; it ends with the cluster."""
         with (self.folder / f"{name}.out").open("ab") as log:
             null = subprocess.DEVNULL
             process = subprocess.Popen(command, env=self.environment, stdin=null, stdout=log, stderr=log)
@@ -89,7 +89,7 @@ class Cluster:
         self.start(node, "slurmd", "-D", "-N", node)
 
     def run(self, *words: str, check: bool = True) -> str:
-        """The output of a command."""
+        """Return the output of a command."""
         done = subprocess.run(
             words,
             env=self.environment,
@@ -103,20 +103,20 @@ class Cluster:
         return done.stdout
 
     def recipe(self, *words: str, check: bool = True) -> str:
-        """The output of ``recipe``."""
+        """Return the output of ``recipe``."""
         return self.run(sys.executable, "-m", "recipe_core.cli", *words, check=check)
 
     def state(self, job: str) -> str:
-        """State of a job."""
+        """Return the state of a job."""
         return self.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}").strip()
 
     def field(self, job: str, name: str) -> str:
-        """A field of a job, as scontrol shows it; empty where it has none."""
+        """Return a field of a job from scontrol; empty if missing."""
         found = re.search(rf"^ *{name}=(.*)$|\b{name}=(\S*)", self.run("scontrol", "show", "job", job), re.MULTILINE)
         return "" if found is None else found[1] or found[2] or ""
 
     def restarts(self, job: str) -> int:
-        """How often a job was started again."""
+        """Return the number of restarts of a job."""
         return int(self.field(job, "Restarts"))
 
     def kill_node(self, node: str) -> None:
@@ -184,14 +184,14 @@ def _cancel(here: Cluster) -> None:
 
 
 def _end_steps(here: Cluster) -> None:
-    """Kill what jobs have left, which is nobody's child."""
+    """Kill the remaining processes of jobs, which have no parent."""
     for process in _processes(here):
         with suppress(OSError):
             os.kill(int(process.name), signal.SIGKILL)
 
 
 def _processes(here: Cluster) -> Iterator[Path]:
-    """The folders in /proc of all that the jobs run: known by the cluster's configuration in its environment."""
+    """Yield the /proc folders of the jobs' processes: their environment names the cluster's configuration."""
     mark = f"SLURM_CONF={here.folder / 'slurm.conf'}".encode()
     for entry in Path("/proc").iterdir():
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What was seen of each fault under each way to start a run: a table, printed when the tests have ended."""
+"""A table of the observed results of each fault under each way to start a run, printed after the tests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Row:
     fault: str
     start: str
     codes: str
-    """Exit codes of what the user, or the batch system, had started."""
+    """Exit codes of the processes that the user or the batch system started."""
     status: str
-    """What `recipe status` says then, in one line."""
+    """The output of `recipe status` after it, in one line."""
     again: str
-    """Who started the run again."""
+    """The person or program that started the run again."""
     seconds: float | None
-    """From the fault until nothing of the run was left on the machines."""
+    """Time from the fault until no process of the run was left on the machines."""
     curve: str
-    """The losses after the run has come to its end, beside those of a run without a fault."""
+    """The losses of the finished run compared with those of a run without a fault."""
 
 
 def table() -> str:
-    """All rows, in Markdown."""
+    """Return all rows in Markdown."""
     lines = [_HEAD, ("---",) * len(_HEAD)]
     for row in ROWS:
         fault, start, codes, status, again, seconds, curve = astuple(row)

@@ -1,4 +1,4 @@
-"""Each fault under each start that needs no batch system: how it ends, what is said of it, and how it goes on.
+"""Each fault under each start that needs no batch system: the end of the run, its report, and how it resumes.
 
 ``nox -s hosts`` runs these tests. The machines are network namespaces of this one, with a link between them.
 """
@@ -25,10 +25,10 @@ from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(900)]
 CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign"
 TIMEOUT = 15
-"""``train.timeout``: only a rank that hangs, and a link without a word, take so long."""
+"""``train.timeout``: only a hanging rank and a silent link take this long."""
 LINE = ("run", "slow", "data.seconds=0.1", f"train.timeout={TIMEOUT}", "--out", "run/out")
 SOON = 25.0
-"""Seconds in which all has ended, and after ``TIMEOUT`` where the ranks have to wait for what does not come."""
+"""Seconds within which all has ended; counted from ``TIMEOUT`` where the ranks wait for a message in vain."""
 
 
 class Start:
@@ -42,7 +42,7 @@ class Start:
         self.stack = stack
 
     def begin(self, *, mistaken: bool = False) -> None:
-        """Start the run; ``mistaken``: where there are two machines, the second has another environment."""
+        """Start the run; ``mistaken``: the second machine, if there is one, has another environment."""
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ class Processes(Start):
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.stack.callback(process.wait)
-        self.stack.callback(process.kill)  # and its ranks with it
+        self.stack.callback(process.kill)  # and thereby its ranks
         self.processes = [process]
 
 
@@ -69,7 +69,7 @@ class OnHosts(Start):
 
 
 class Ranks(OnHosts):
-    """Started each by itself, as a script with ssh does it."""
+    """Ranks that are started one by one, as by a script with ssh."""
 
     name = "two hosts"
 
@@ -82,7 +82,7 @@ class Ranks(OnHosts):
 
 
 class Torchrun(OnHosts):
-    """By the agents of torchrun, which are to start nothing again."""
+    """Ranks under torchrun agents without restarts."""
 
     name = "torchrun"
 
@@ -98,7 +98,7 @@ def break_rank(fault: str, start: Start) -> None:
 
 
 def node_down(start: Start) -> None:
-    """Silence: its link says no word of the end of its processes."""
+    """Cut the link first, so that it does not report the end of the processes."""
     assert isinstance(start, OnHosts)
     start.hosts.cut()
     start.hosts.second.kill()
@@ -116,7 +116,7 @@ def full_disk(start: Start) -> None:
 
 
 def told_to_stop(start: Start) -> None:
-    """As a batch system does it before the time limit."""
+    """Send the signal that a batch system sends before the time limit."""
     for process in start.processes:
         process.send_signal(signal.SIGTERM)
 
@@ -139,9 +139,9 @@ CODES: dict[type[Start], dict[str, str]] = {
     },
     Torchrun: {"node down": "1, -9", "link cut": "-9, -9"},
 }  # fmt: skip
-"""Exit codes of what was started, where they are not the usual ones."""
+"""Exit codes of the started processes, where they are not the usual ones."""
 USUAL: dict[type[Start], str] = {Processes: "75", Ranks: "75, 75", Torchrun: "1, 1"}
-"""torchrun ends with 1 whatever its ranks end with; its agents do not end soon where they cannot reach each other."""
+"""torchrun always ends with 1; its agents take long to end if they cannot reach each other."""
 SILENT = r"stopped \(exit code 75\): lost: rank 1 on second: rank 1 of 2 .* has given no sign of life for \d+ s"
 ENDED = r"killed \(exit code 1\d\d\): killed: rank 1 on \S+: rank 1 (was killed|crashed in native code) \(SIG\w+\); "
 SAID: dict[str, str] = {
@@ -150,19 +150,19 @@ SAID: dict[str, str] = {
     "abort": SILENT,
     "exception": r"failed \(exit code 70\): bug: rank 1 on \S+: no such sample",
     "hang": r"failed \(exit code 69\): hung: rank 1 on \S+: rank 1 of 2 .* has been in 'loader' of step \d+ for \d+ s",
-    "mistake": r"recipe status: run/out: expected a run folder",  # the run refused to begin one
+    "mistake": r"recipe status: run/out: expected a run folder",  # the run refused to create one
     "node down": SILENT,
     "link cut": r"stopped \(exit code 75\): lost: rank \d on \w+: all 2 ranks live and wait for each other",
     "full disk": r"failed \(exit code 74\): disk: rank \d on \S+: run/out/checkpoints/step-\d+ .* was not saved",
     "told to stop": r"stopped \(exit code 75\): SIGTERM",
 }
-"""What `recipe status` says."""
+"""The output of `recipe status`, as a pattern."""
 TIMED = ("hang", "node down", "link cut")
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the run, on a small disk of its own; the slow toy is its only plugin."""
+    """Yield the folder of the run, on a small disk of its own; the slow toy is its only plugin."""
     monkeypatch.syspath_prepend(str(CAMPAIGN))
     import filled
 
@@ -178,7 +178,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, float]]:
-    """The curve of a run without a fault."""
+    """Return the losses of a run without a fault."""
     out = tmp_path_factory.mktemp("whole") / "out"
     with pytest.MonkeyPatch.context() as patch:
         slow_toy.install(out.parent, patch)
@@ -188,14 +188,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, float]]:
 
 
 def command(*words: str) -> str:
-    """The output of ``recipe``."""
+    """Return the output of ``recipe``."""
     line = [sys.executable, "-m", "recipe_core.cli", *words]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout or done.stderr
 
 
 def underway() -> bool:
-    """True when a checkpoint was saved, and some steps made since."""
+    """Return True once a checkpoint is saved and some steps followed."""
     path = Path("run/out/metrics.jsonl")
     return path.exists() and path.read_bytes().count(b"\n") >= 13
 
@@ -208,7 +208,7 @@ def until(ready: Callable[[], object], seconds: float) -> None:
 
 
 def over(start: Start, seconds: float) -> None:
-    """Wait for the end of all that was started."""
+    """Wait for the end of all started processes."""
     until(lambda: None not in [process.poll() for process in start.processes], seconds)
     if isinstance(start, OnHosts):
         until(lambda: not [pid for host in start.hosts for pid in host.processes()], seconds)
@@ -256,12 +256,12 @@ def test_fault(here: Path, kind: type[Start], fault: str, whole: list[tuple[int,
     seen = kind is Processes and fault in ("killed", "segfault", "abort")  # by the parent of the rank
     assert re.match(ENDED if seen else SAID[fault], status), status
     assert same
-    if fault != "mistake":  # found before the first step: it takes the time of a start
+    if fault != "mistake":  # found before the first step: the run takes as long as a start
         assert seconds < (TIMEOUT if fault in TIMED else 0) + SOON
 
 
 def mend(start: Start, fault: str) -> None:
-    """Make whole what the fault has broken."""
+    """Undo the fault."""
     if fault in ("node down", "link cut"):
         assert isinstance(start, OnHosts)
         start.hosts.mend()

@@ -1,4 +1,4 @@
-"""Runs that `recipe submit` gave to a real Slurm, and what ends them early: all go on, and end with the same curve.
+"""Runs that `recipe submit` gives to a real Slurm, and their interruptions: all resume and end with the same losses.
 
 ``nox -s slurm`` runs these tests, where Slurm's daemons are installed.
 """
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 SITE = "environment: {MASTER_ADDR: 127.0.0.1, GLOO_SOCKET_IFNAME: lo}\n"
-"""The names of the nodes lead nowhere: both are this machine."""
+"""The names of the nodes cannot be resolved: both are this machine."""
 SRUN = "srun on two nodes"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 STOPPED = 75
@@ -37,7 +37,7 @@ CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign"
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster, in whose folder the tests run; the slow toy is its only plugin."""
+    """Yield a cluster and run the tests in its folder; the slow toy is its only plugin."""
     folder = tmp_path_factory.mktemp("slurm")
     with pytest.MonkeyPatch.context() as patch:
         slow_toy.install(folder, patch)
@@ -50,35 +50,35 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def submit(here: Cluster, out: str, *words: str, seconds: float = 0.8, time: str = "20m") -> str:
-    """The id of a job of two nodes."""
+    """Submit a job of two nodes; return its id."""
     nodes = ("--nodes", "2", "--processes-per-node", "1", "--time", time)
     return here.recipe("submit", "slow", f"data.seconds={seconds}", *nodes, "--out", out, *words).split()[1].rstrip(":")
 
 
 def facts(here: Cluster, out: str) -> dict[str, object]:
-    """The output of `recipe status`."""
+    """Return the output of `recipe status`."""
     answer: dict[str, object] = json.loads(here.recipe("status", out, "--json"))
     return answer
 
 
 def underway(here: Cluster, out: str) -> None:
-    """Wait until a run has saved a checkpoint and gone some steps further."""
+    """Wait until a run has saved a checkpoint and taken some more steps."""
     here.wait(lambda: int(str(facts(here, out)["step"])) >= 13, 120, f"step 13 of {out}")
 
 
 def ended(here: Cluster, job: str, seconds: float = 240) -> str:
-    """Wait for the end of a job; its state."""
+    """Wait for the end of a job; return its state."""
     here.wait(lambda: here.state(job) in ENDED, seconds, f"end of job {job}")
     return here.state(job)
 
 
 def log(out: str) -> str:
-    """Output of rank 0 and of the scripts of a run, for the message of a failure."""
+    """Return the output of rank 0 and of the scripts of a run, for the message of a failure."""
     return "\n".join(path.read_text()[-3000:] for path in sorted((Path(out) / "logs").glob("*.log")))
 
 
 def finished(here: Cluster, out: str, job: str, *, restarts: int) -> None:
-    """Hold a run against one that nobody interrupted."""
+    """Compare a run with an uninterrupted one."""
     assert ended(here, job) == "COMPLETED", log(out)
     assert here.restarts(job) == restarts
     assert facts(here, out)["state"] == "finished"
@@ -114,16 +114,16 @@ def test_a_job_that_is_started_again_ends_with_the_same_curve(
 
 @dataclass(frozen=True)
 class JobFault:
-    """A fault of a job, and what follows from it."""
+    """A fault of a job and its consequences."""
 
     name: str
     comment: str
-    """The verdict in Slurm's comment, a pattern."""
+    """A pattern for the diagnosis in Slurm's comment."""
     restarts: int = 0
     code: int = 0
-    """Exit code of the job, where it is not started again."""
+    """Exit code of the job, if it is not restarted."""
     within: float = 30.0
-    """Seconds in which the nodes are free."""
+    """Seconds until the nodes are free."""
 
 
 SILENT = r"lost: rank 1 on n[12]: rank 1 of 2 \(host n[12]\) has given no sign of life for \d+ s"
@@ -133,7 +133,7 @@ FAULTS = [
     JobFault("abort", SILENT, restarts=1),
     JobFault(
         "exception", r"bug: rank 1 on n[12]: no such sample", code=70
-    ),  # srun ends with 75, that of the other rank
+    ),  # srun ends with 75, the code of the other rank
     JobFault("hang", r"hung: rank 1 on n[12]: .* has been in 'loader' of step \d+ for \d+ s", restarts=1, within=60.0),
     JobFault(
         "mistake",
@@ -187,7 +187,7 @@ def test_a_fault_of_a_job(here: Cluster, monkeypatch: pytest.MonkeyPatch, fault:
 
 
 def _unequal(here: Cluster) -> Path:
-    """A site whose second node has another variable than the first: the run refuses to start there."""
+    """Write a site whose second node has a variable that the first lacks: the run refuses to start there."""
     program = here.folder / "unequal.sh"
     python = f"{sys.executable} -m recipe_core.cli"
     program.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != n2 ] || export NCCL_ALGO=Ring\nexec {python} "$@"\n')
@@ -215,7 +215,7 @@ def test_a_job_at_its_time_limit_saves_and_is_started_again(here: Cluster) -> No
     job = submit(here, "limit", "--stop-before", "45", seconds=2.0, time="2m")
     assert ended(here, job, 700) == "COMPLETED", log("limit")
     assert here.restarts(job) >= 1
-    assert "TIME LIMIT" not in log("limit")  # it stopped before
+    assert "TIME LIMIT" not in log("limit")  # the run stopped before it
     assert curve("limit") == curve("uninterrupted")
     ROWS.append(Row("time limit", SRUN, "-", here.field(job, "Comment"), "Slurm", None, "equal"))
 
@@ -240,7 +240,7 @@ def test_a_job_that_is_cancelled_saves_and_is_not_started_again(here: Cluster) -
     seconds = time.monotonic() - began
     line = here.recipe("status", "cancelled").partition("\n")[0]
     assert facts(here, "cancelled")["state"] == "stopped", log("cancelled")
-    time.sleep(8)  # longer than Slurm would take to start it again
+    time.sleep(8)  # longer than Slurm takes to restart it
     assert here.state(job) == "CANCELLED"
     finished(here, "cancelled", submit(here, "cancelled"), restarts=0)
     ROWS.append(Row("scancel", SRUN, "-", line, "no", seconds, "equal"))
@@ -280,7 +280,7 @@ def test_an_array_trains_a_seed_in_each_folder_and_one_of_them_is_stopped(here: 
 
 
 def test_the_nodes_of_a_job_are_looked_at_first(here: Cluster) -> None:
-    """The second node has another variable than the first: the run would refuse to start, after it had loaded."""
+    """The second node has a variable that the first lacks: the run would refuse to start, but only after loading."""
     job = submit(here, "looked-at", "--check-nodes", "data.seconds=0.0")
     finished(here, "looked-at", job, restarts=0)
     rows = Path(f"looked-at/logs/slurm-{job}.log").read_text()

@@ -1,15 +1,15 @@
 """Compose models, datasets, layouts and checkpoint formats into training recipes.
 
-Everything that a plugin needs is a name of this module, of :mod:`recipe_core.data.prepare` and
-:mod:`recipe_core.data.text` (files for ``recipe prepare``) or of :mod:`recipe_core.testing`. These names are promised:
-within one version of the interface, :data:`API`, names, arguments and fields are added, and none is taken away or
-changes its meaning. Modules below, imported by their own names, may change with every release.
+Plugins need only names of this module, of :mod:`recipe_core.data.prepare` and :mod:`recipe_core.data.text` (files for
+``recipe prepare``) and of :mod:`recipe_core.testing`. These names are stable: within one version of the interface,
+:data:`API`, names, arguments and fields are added, but none is removed or changes its meaning. Submodules may change
+with every release.
 
-Names are imported when they are first asked for: a ``plugin.py`` may import from here without PyTorch, and the command
-takes care of signals before it imports anything.
+Names are imported at their first use: a ``plugin.py`` may import from here without PyTorch, and the command installs
+its signal handlers before it imports anything else.
 """
 
-TYPE_CHECKING = False  # typing's takes longer to import than the command takes to look after signals
+TYPE_CHECKING = False  # typing takes longer to import than the command takes to handle signals
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.adapter import Adapter, Link, Naming
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from recipe_core.ops.attention import causal_attention
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
     from recipe_core.ops.dropout import dropout
-    from recipe_core.ops.group_attention import Groups, group_attention, groups_of
+    from recipe_core.ops.group_attention import Groups, PackedSegments, group_attention, groups_of
     from recipe_core.ops.initial import normal_of
     from recipe_core.ops.norm import add_norm
     from recipe_core.ops.vocabulary import linear_logits
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from recipe_core.train.metrics.tracker import TrackedRun, Tracker
     from recipe_core.train.optim.build import Trainable
 
-_LATER = {
+_LAZY = {
     "errors": (
         "CheckpointError",
         "ConfigError",
@@ -130,7 +130,7 @@ _LATER = {
     "ops.attention": ("causal_attention",),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
     "ops.dropout": ("dropout",),
-    "ops.group_attention": ("Groups", "group_attention", "groups_of"),
+    "ops.group_attention": ("Groups", "PackedSegments", "group_attention", "groups_of"),
     "ops.initial": ("normal_of",),
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
@@ -139,7 +139,7 @@ _LATER = {
     "train.optim.build": ("Trainable",),
     "settings.variants": ("variants_of",),
 }
-"""The names of the block above, by module: imported at the first use."""
+"""The names of the block above, by module."""
 
 __all__ = [
     "API",
@@ -182,6 +182,7 @@ __all__ = [
     "OneFile",
     "OptimizerFacts",
     "OptimizerSpec",
+    "PackedSegments",
     "Parallel",
     "Part",
     "PluginError",
@@ -230,10 +231,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is asked for."""
+    """Import a name at its first use."""
     import importlib
 
-    home = next((module for module, names in _LATER.items() if name in names), None)
+    home = next((module for module, names in _LAZY.items() if name in names), None)
     if home is None:
         from recipe_core.hooks.version import API
 

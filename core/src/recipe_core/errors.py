@@ -1,4 +1,4 @@
-"""Errors that a user can mend. The command line prints them without a traceback and exits with their code."""
+"""Errors that a user can fix. The command line prints them without a traceback and exits with their code."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command and of every rank, whatever started it.
+    """Exit codes of all commands and of all ranks, under any launcher.
 
-    1 and 2 are those of ``diff`` and ``grep``; from 64 on they are the nearest of BSD's ``sysexits.h``, which no shell
-    and no signal uses. 128 + N stands for a process that signal N ended at once, as in a shell.
+    1 and 2 are those of ``diff`` and ``grep``; from 64 on, they are the nearest of BSD's ``sysexits.h``, which no shell
+    and no signal uses. 128 + N is a process that was ended by signal N, as in a shell.
     """
 
     FINISHED = 0
-    """All that was asked for is done: a run has made its last step (or that of ``train.stop_after``)."""
+    """Success: a run has made its last step (or that of ``train.stop_after``)."""
     FINDING = 1
-    """The command worked and found a difference or damage: a loss departs from ``train.golden``, ranks hold different
-    copies, ``recipe verify``, ``compare``, ``ls`` or ``doctor`` names something that is wrong."""
+    """The command worked and found a difference or damage: a loss differs from ``train.golden``, copies of ranks
+    differ, or ``recipe verify``, ``compare``, ``ls`` or ``doctor`` reports a problem."""
     MISTAKE = 2
-    """Settings, files or the command line are wrong; one message says which."""
+    """Settings, files or the command line are wrong; one message names all mistakes."""
     DIVERGED = 65
-    """Loss, gradients or weights are no longer finite (``EX_DATAERR``); the same line would diverge again."""
+    """Loss, gradients or weights are no longer finite (``EX_DATAERR``); the same command would diverge again."""
     HUNG = 69
-    """A rank was there and did not move within ``train.timeout`` (``EX_UNAVAILABLE``)."""
+    """A rank was alive and did not proceed within ``train.timeout`` (``EX_UNAVAILABLE``)."""
     BUG = 70
-    """An error that is not the user's, with a traceback (``EX_SOFTWARE``)."""
+    """An internal error, with a traceback (``EX_SOFTWARE``)."""
     DISK_FULL = 74
-    """No room on a disk (``EX_IOERR``); make room and give the same line again."""
+    """No room on a disk (``EX_IOERR``); make room and run the same command again."""
     STOPPED = 75
-    """Stopped by a signal, or another rank was lost (``EX_TEMPFAIL``): the same line goes on from there."""
+    """Stopped by a signal, or another rank was lost (``EX_TEMPFAIL``): the same command continues the run."""
 
 
 class RecipeError(Exception):
     """Base of every error below.
 
-    Its text is the whole message to the user: the path or setting, the value, what was expected, and the way out.
+    Its text is the whole message to the user: the path or setting, the value, what was expected, and what to do.
     """
 
     exit_code: ClassVar[int] = ExitCode.MISTAKE
@@ -47,7 +47,7 @@ class ConfigError(RecipeError):
 
     @classmethod
     def of(cls, problems: Iterable[str]) -> ConfigError:
-        """Make one error of all ``problems``: a single one as it is, several as a list."""
+        """Return one error for all ``problems``: a single one as it is, several as a list."""
         lines = list(problems)
         if len(lines) == 1:
             return cls(lines[0])
@@ -55,7 +55,7 @@ class ConfigError(RecipeError):
 
 
 class PluginError(RecipeError):
-    """A plugin does not load, or two plugins claim one name."""
+    """A plugin does not load, does not do what its hook promises, or shares a name with another plugin."""
 
 
 class DataError(RecipeError):
@@ -73,17 +73,17 @@ class DivergedError(RecipeError):
 
 
 class LaunchError(RecipeError):
-    """The processes of a run cannot be started as asked."""
+    """The processes of a run cannot be started."""
 
 
 class LostRankError(LaunchError):
-    """Another rank is gone or does not answer: this rank only found out."""
+    """Another rank has ended or does not answer; this rank only noticed."""
 
     exit_code = ExitCode.STOPPED
 
 
 class HungError(LaunchError):
-    """A rank is there and does not move."""
+    """A rank is alive and does not proceed."""
 
     exit_code = ExitCode.HUNG
 
@@ -99,19 +99,19 @@ class DiskFullError(DiskError):
 
 
 class GoldenError(RecipeError):
-    """A loss is not what ``train.golden`` says. Nobody's mistake: a finding, so that it has an exit code of its own."""
+    """A loss differs from ``train.golden``: a finding, not a mistake, so that it has its own exit code."""
 
     exit_code = ExitCode.FINDING
 
 
 class ReplicaError(RecipeError):
-    """Ranks hold different values where they should hold copies. A finding, as a departure from a golden curve is."""
+    """Ranks hold different values where they should hold copies: a finding, like a difference from a golden curve."""
 
     exit_code = ExitCode.FINDING
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the name in ``known`` that is nearest to ``word``, or nothing."""
+    """Return ``"; did you mean 'x'?"`` with the name in ``known`` that is nearest to ``word``, or an empty string."""
     import difflib
 
     near = difflib.get_close_matches(word, list(known), 1, cutoff=0.5)  # 'tyni' is half like 'tiny'

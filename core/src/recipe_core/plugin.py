@@ -12,7 +12,7 @@ from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
 from recipe_core.launch.launchers.sky import Sky
 from recipe_core.launch.launchers.slurm import Slurm
 from recipe_core.launch.launchers.trainjob import Kubernetes
-from recipe_core.layouts.settings import Ddp, Fsdp, Pp, Single, Tp, Zero1
+from recipe_core.layouts.settings import Ddp, Fsdp, Pp, SingleProcess, Tp, Zero1
 from recipe_core.settings.schedule import Wsd
 
 
@@ -22,7 +22,7 @@ def register_layouts() -> Iterable[Layout]:
     yield Layout(
         name="single",
         build="recipe_core.layouts.replicated:single",
-        config=Single,
+        config=SingleProcess,
         summary="one process holds the model",
     )
     yield Layout(

@@ -20,9 +20,9 @@ import torch
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
+from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduler_state_dict
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.data.sealed import sealed, unsealed
+from recipe_core.data.digest import verify_digest, with_digest
 from recipe_core.errors import CheckpointError, DiskError, RecipeError
 from recipe_core.files import digest
 from recipe_core.hooks.train import Train
@@ -171,12 +171,12 @@ def test_indexed_state_has_the_rate_of_the_run() -> None:
     context = SaveContext(train=train, rate=lambda step: 0.125 * step)
     written = indexed_state(states, {"weight": weight}, context, 3, "a format")
     assert [group["lr"] for group in written["param_groups"]] == [0.375, 0.375]
-    assert scheduled(context, 3)["_last_lr"] == [0.375, 0.375]
+    assert scheduler_state_dict(context, 3)["_last_lr"] == [0.375, 0.375]
     plain = SaveContext(train=Train(lr=0.5, schedule="constant"))
-    assert scheduled(plain, 3)["_last_lr"] == [0.5, 0.5]
-    assert scheduled(NO_RUN, 3) == {}
+    assert scheduler_state_dict(plain, 3)["_last_lr"] == [0.5, 0.5]
+    assert scheduler_state_dict(NO_RUN, 3) == {}
     with pytest.raises(CheckpointError, match="that of the schedule 'of a plugin' is not known here: install"):
-        scheduled(SaveContext(train=train), 3)
+        scheduler_state_dict(SaveContext(train=train), 3)
 
 
 def test_a_format_without_load_is_for_conversion(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_format_without_load_is_for_conversion(tmp_path: Path) -> None:
         name = "one_way"
 
         def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
-            """Nothing."""
+            """Do nothing."""
 
         def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
             return {}
@@ -264,8 +264,8 @@ def cut(path: Path) -> None:
 
 
 def other_step(path: Path) -> None:
-    plain = unsealed((path / "checkpoint.json").read_text())
-    (path / "checkpoint.json").write_text(json.dumps(sealed({**plain, "step": 1})))
+    plain = verify_digest((path / "checkpoint.json").read_text())
+    (path / "checkpoint.json").write_text(json.dumps(with_digest({**plain, "step": 1})))
 
 
 def entry_removed(path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_manifest_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     """It has no digest; it must name what is there all the same."""
     found, _ = checkpoints(tmp_path)
     path = found.save(1, state(1))
-    plain = unsealed((path / "checkpoint.json").read_text())
+    plain = verify_digest((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps(plain, indent=1))
     assert found.newest() == path
     entry_removed_from = {**plain, "files": {".metadata": plain["files"][".metadata"]}}
@@ -412,7 +412,7 @@ def test_load_says_what_a_folder_is(tmp_path: Path) -> None:
 
 
 class Halting(Dcp):
-    """Stops for ever at a point of the save, and says so."""
+    """Blocks for ever at a point of the save, and reports it."""
 
     def __init__(self, point: str) -> None:
         self.point = point

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from recipe_core import Model, hookimpl, plugin
-from recipe_core.checkpoint.adapter import Adapter, Link, Naming, to_ours, to_theirs
+from recipe_core.checkpoint.adapter import Adapter, Link, Naming, to_foreign, to_native
 from recipe_core.checkpoint.convert.convert import convert
-from recipe_core.checkpoint.formats.dcp import _one_error
+from recipe_core.checkpoint.formats.dcp import _as_one_error
 from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.locate import Request, find
@@ -137,7 +137,7 @@ def test_a_start_that_is_required(plugins: Registry, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.init_from: this variant goes on from weights of an earlier run"):
         checked_job(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")
     trained(plugins, tmp_path / "x")
-    checked_job(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")  # which goes on
+    checked_job(plugins, "toy", ["train.init_from=required"], 1, tmp_path / "x")  # required only at the start
 
 
 @pytest.mark.parametrize("setting", ["init_from", "resume"])
@@ -252,23 +252,23 @@ def test_damaged_ones_are_passed_over(plugins: Registry, tmp_path: Path) -> None
 def test_names_of_others() -> None:
     adapter = Foreign().adapter(None)
     ours = {"layers.0.weight": lazy(torch.ones(2, 3)), "layers.0.bias": lazy(torch.ones(2))}
-    theirs = to_theirs(adapter, ours, ties=True)
+    theirs = to_foreign(adapter, ours, ties=True)
     assert {name: tuple(t.shape) for name, t in theirs.items()} == {
         "l0.w": (3, 2), "layers.0.bias": (2,), "again": (3, 2),
     }  # fmt: skip
-    back = to_ours(adapter, {**{n.upper(): t for n, t in theirs.items()}, "x.counter": 7}, Path("x"))
+    back = to_native(adapter, {**{n.upper(): t for n, t in theirs.items()}, "x.counter": 7}, Path("x"))
     assert {name: tuple(t.shape) for name, t in back.items()} == {name: tuple(t.shape) for name, t in ours.items()}
     with pytest.raises(CheckpointError, match=r"again and l0\.w differ, and this model has one tensor for both"):
-        to_ours(adapter, {**theirs, "again": lazy(torch.zeros(3, 2))}, Path("x"))
+        to_native(adapter, {**theirs, "again": lazy(torch.zeros(3, 2))}, Path("x"))
     with pytest.raises(CheckpointError, match=r"L0\.W: a second tensor for l0\.w"):
-        to_ours(adapter, {**theirs, "L0.W": lazy(torch.zeros(3, 2))}, Path("x"))
+        to_native(adapter, {**theirs, "L0.W": lazy(torch.zeros(3, 2))}, Path("x"))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
 @pytest.mark.parametrize("writing", [False, True])
 def test_a_signal_is_no_damage(tmp_path: Path, end: BaseException, writing: bool) -> None:
-    """PyTorch makes a failure of a Ctrl-C; it was told as a checkpoint that cannot be read."""
+    """PyTorch turns a Ctrl-C into a failure, which was reported as an unreadable checkpoint."""
     failed = CheckpointException("read", {0: (end, traceback.StackSummary())})
-    with pytest.raises(type(end)) as raised, _one_error(tmp_path, writing=writing):
+    with pytest.raises(type(end)) as raised, _as_one_error(tmp_path, writing=writing):
         raise failed
     assert raised.value is end

@@ -264,7 +264,7 @@ def test_read_pickle_looks_up_nothing_else(tmp_path: Path, name: str) -> None:
 
 
 def test_a_changed_byte_is_refused_when_a_run_loads(tmp_path: Path) -> None:
-    """PyTorch's reader gives what it finds: a checkpoint of others was gone on from with other weights."""
+    """PyTorch's reader returns what it finds: a run continued from a foreign checkpoint with other weights."""
     path = saved(tmp_path / "x", {"w": torch.arange(1000.0), "plain": "a word"})
     file = path / "__0_0.distcp"
     for part in (torch.arange(500.0, 1000.0).numpy().tobytes(), b"a word"):

@@ -1,4 +1,4 @@
-"""A folder of Hugging Face's: in one file or several, and what is said of one that holds something else."""
+"""Folders of Hugging Face: one file or several, and messages for folders with other contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of checkpoints that somebody made to harm: each is refused, in bounded time and memory."""
+"""Malicious checkpoint files: each is refused, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recipe_core.checkpoint.io import archive
 from recipe_core.checkpoint.io.safetensors import read_tensors
 from recipe_core.checkpoint.io.torch_save import read_tree
 from recipe_core.checkpoint.manifest import Manifest
-from recipe_core.data.sealed import sealed
+from recipe_core.data.digest import with_digest
 from recipe_core.settings.job import resolve
 from recipe_core.testing import toy
 from recipe_core.testing.bounds import reading
@@ -110,7 +110,7 @@ def test_verify_names_an_archive_that_cannot_be_read(tmp_path: Path, make: Calla
     def named() -> None:
         (problem,) = archive.damage(path)
         assert problem.startswith(path.name)
-        archive.has_check_sums(path)
+        archive.has_checksums(path)
 
     outcome = reading(named)
     outcome.require_bounded(0)
@@ -196,7 +196,7 @@ def test_metadata_of_wrong_types(tmp_path: Path, name: str) -> None:
 
 
 def test_metadata_of_many_pieces(tmp_path: Path) -> None:
-    """Cut along the second dimension, so that every piece is beside every other one in the first."""
+    """Cut along the second dimension, so that every piece has the same range in the first."""
     count = 4_000
     chunks = [ChunkStorageMetadata(offsets=torch.Size([0, n]), sizes=torch.Size([1, 1])) for n in range(count)]
     entry = TensorStorageMetadata(
@@ -227,7 +227,7 @@ def test_verify_names_a_manifest_that_says_something_else(trained: Path, tmp_pat
     content = json.loads((folder / manifests.NAME).read_text())
     assert CheckpointFiles(toy.registry()).verify(folder) == []
     del content["sha256"], content["manifest"]
-    (folder / manifests.NAME).write_text(json.dumps(sealed({**content, key: value})))
+    (folder / manifests.NAME).write_text(json.dumps(with_digest({**content, key: value})))
     (problem,) = CheckpointFiles(toy.registry()).verify(folder)
     assert manifests.NAME in problem
 

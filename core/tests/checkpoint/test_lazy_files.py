@@ -17,10 +17,10 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.formats.single import Single
-from recipe_core.checkpoint.io.archive import damage, has_check_sums
+from recipe_core.checkpoint.io.archive import damage, has_checksums
 from recipe_core.checkpoint.io.safetensors import read_tensors, write_tensors
 from recipe_core.checkpoint.io.torch_save import read_tree, write_tree
-from recipe_core.checkpoint.lazy import Lazy, fill, lazy, mapped, same_bits
+from recipe_core.checkpoint.lazy import Lazy, fill, lazy, same_bits, tree_map
 from recipe_core.engine import protocol as engines
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
@@ -49,7 +49,7 @@ def tree() -> dict[Any, Any]:
 
 def values(state: Any) -> Any:
     """Every Lazy read."""
-    return mapped(state, lambda leaf: leaf.read() if isinstance(leaf, Lazy) else leaf)
+    return tree_map(lambda leaf: leaf.read() if isinstance(leaf, Lazy) else leaf, state)
 
 
 def same(one: Any, two: Any) -> bool:
@@ -193,8 +193,8 @@ def test_archives_without_check_sums_are_read(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(3)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert same(values(read_tree(tmp_path / "x.pt")), {"w": torch.ones(3)})
     assert damage(tmp_path / "x.pt") == []
-    assert not has_check_sums(tmp_path / "x.pt")
-    assert not has_check_sums(tmp_path / "old.pt")
+    assert not has_checksums(tmp_path / "x.pt")
+    assert not has_checksums(tmp_path / "old.pt")
 
 
 def test_an_archive_packed_anew_is_compared_too(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_format_opens_and_saves_lazily(tmp_path: Path, form: Dcp | Single) -> 
     opened = form.open(tmp_path / "one")
     assert same(values(opened), state)
     form.save(tmp_path / "two", opened)
-    blank = mapped(state, lambda leaf: torch.zeros_like(leaf) if isinstance(leaf, Tensor) else 0)
+    blank = tree_map(lambda leaf: torch.zeros_like(leaf) if isinstance(leaf, Tensor) else 0, state)
     form.load(tmp_path / "two", blank)
     assert same(blank, state)
 

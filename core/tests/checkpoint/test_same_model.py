@@ -26,7 +26,7 @@ from recipe_core.train.start.preflight import problems
 
 @dataclass(frozen=True, kw_only=True)
 class Sloped(toy.ToyModel):
-    """Settings that change no shape: what a wrong checkpoint slips in by."""
+    """Settings that change no shape."""
 
     slope: float = 0.5
     kind: str = "relu"
@@ -189,7 +189,7 @@ def test_check_knows_the_folder_of_another_run(first: Path) -> None:
     [
         (("a", "b"), ("b", "c"), "toy_model takes a, which toy_data does not give (it gives b, c)"),
         (("b",), ("b", "c"), ""),
-        (("a",), (), ""),  # where one of both does not say, nothing is told
+        (("a",), (), ""),  # no message if one of the two does not say
     ],
 )
 def test_a_dataset_whose_batches_the_model_does_not_take(

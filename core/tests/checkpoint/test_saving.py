@@ -1,4 +1,4 @@
-"""When a run saves, what stays, from where it goes on, and both formats; in the background and on two ranks."""
+"""When a run saves, which checkpoints are kept, where it resumes, both formats; in the background and on two ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core.checkpoint.background import Saver, copied
+from recipe_core.checkpoint.background import Saver, copy_to_host
 from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.inspect import CheckpointFiles
 from recipe_core.checkpoint.manifest import Manifest
@@ -251,13 +251,13 @@ def test_single_refuses_what_is_no_weights(tmp_path: Path, content: bytes) -> No
 
 
 class Slow:
-    """Stands for checkpoints: writes when it is told to go on."""
+    """Fake checkpoints: a save blocks until it is released."""
 
     def __init__(self) -> None:
         self.go, self.saved = threading.Event(), []
 
     def require_finite(self, step: int, state: dict[str, Any]) -> None:
-        """All is."""
+        """Accept every state."""
 
     def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> Path:
         assert self.go.wait(20)
@@ -308,7 +308,7 @@ def test_a_save_that_failed_ends_training_after_the_step() -> None:
 
 def test_a_copy_shares_nothing() -> None:
     state = {"a": {"b": torch.ones(2)}, "list": [{"lr": 0.1, "t": torch.ones(1)}], "n": 3}
-    found = copied(state)
+    found = copy_to_host(state)
     state["a"]["b"].zero_()
     state["list"][0]["t"].zero_()
     assert found["a"]["b"].tolist() == [1, 1]

@@ -1,4 +1,4 @@
-"""A save in the background writes the state as it was while training goes on, without a copy of all of it."""
+"""A background save writes a snapshot of the state while training continues, without a copy of the whole state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_is_read_before_and_after_the_update_is_as_it_was() -> None:
     snapshot = Snapshot(state)
     lazy = dict(flat(snapshot.lazy(state)))
     early = lazy["model.w0"].read()
-    snapshot.settle(never)
+    snapshot.copy_unread(never)
     change(state)
     assert early.tolist() == wanted["model.w0"]
     later = {name: leaf.read().tolist() for name, leaf in lazy.items() if isinstance(leaf, Lazy) and name != "model.w0"}
@@ -60,7 +60,7 @@ def test_only_what_is_left_is_copied() -> None:
     lazy = [leaf for _, leaf in flat(snapshot.lazy(state)) if isinstance(leaf, Lazy)]
     for leaf in lazy[:-1]:
         leaf.read()
-    snapshot.settle(never)
+    snapshot.copy_unread(never)
     assert len(snapshot._copies) == 1
     assert not snapshot._live
 
@@ -82,14 +82,14 @@ def test_where_memory_is_short_the_update_waits_for_the_reader() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    snapshot.settle(never, memory)
+    snapshot.copy_unread(never, memory)
     reader.join(20)
     assert not snapshot._copies
 
 
 def test_a_save_that_is_over_holds_up_nothing() -> None:
     snapshot = Snapshot(state_of())
-    snapshot.settle(lambda: True, lambda: 0)
+    snapshot.copy_unread(lambda: True, lambda: 0)
     assert not snapshot._copies
 
 
@@ -105,18 +105,18 @@ def test_a_change_that_is_no_step_of_the_optimizer_is_no_silent_mixture() -> Non
     ):
         lazy["model.w1"].read()
     with pytest.raises(CheckpointError, match="was changed"):
-        snapshot.settle(never)
+        snapshot.copy_unread(never)
 
 
 class Reading:
-    """In the place of the checkpoints of a run: reads every tensor, each when it is told."""
+    """Fake checkpoints: reads every tensor, each when it is released."""
 
     def __init__(self) -> None:
         self.go = threading.Semaphore(0)
         self.found: dict[str, Any] = {}
 
     def require_finite(self, step: int, state: dict[str, Any]) -> None:
-        """All is."""
+        """Accept every state."""
 
     def save(self, step: int, state: dict[str, Any], val_loss: float | None) -> Path:
         for name, leaf in flat(state):

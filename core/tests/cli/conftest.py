@@ -1,4 +1,4 @@
-"""A command line where the toy is the only plugin, and programs that are named like those of Slurm."""
+"""A command line with the toy as the only plugin, and imitations of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sky: {accelerators: H100, volume: runs, use_spot: true, install: pip install rec
 def typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Type a line where the toy is the only plugin, in an empty folder; get exit code, output and errors."""
+    """Run a command line with the toy as the only plugin, in an empty folder; return exit code, stdout and stderr."""
     packages = tmp_path / "packages"
     install_plugin(packages, "toy", "recipe_core.testing.toy")
     monkeypatch.syspath_prepend(packages)
@@ -41,8 +41,8 @@ def typed(
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
 
-    def type_it(*words: str) -> tuple[int, str, str]:
-        code = main(words)
+    def type_it(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
         return code, *capsys.readouterr()
 
     return type_it
@@ -62,7 +62,7 @@ def program() -> Callable[[Path, str, str], None]:
 
 @pytest.fixture
 def slurm(tmp_path: Path, program: Callable[[Path, str, str], None], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Commands named like Slurm's, first on the path; each adds its line to ``lines``, squeue prints ``state``."""
+    """Imitations of Slurm's commands, first on PATH; each appends its line to ``lines``, squeue prints ``state``."""
     folder = tmp_path / "slurm"
     for name, answer in (
         ("sbatch", "echo $((40 + $(wc -l < {0}/lines)))"),

@@ -37,7 +37,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(folder: Path, name: str, code: str) -> None:
-    """The files that an installer leaves: the module, and its distribution's entry point."""
+    """Install a module as a plugin, with an entry point."""
     install_plugin(folder, name, name, version="1.2")
     (folder / f"{name}.py").write_text(code)
 
@@ -47,17 +47,17 @@ Typed = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def typed(site: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Type a line; get its exit code, output and errors."""
+    """Run a command line; return exit code, stdout and stderr."""
 
-    def type_it(*words: str) -> tuple[int, str, str]:
-        code = main(words)
+    def type_it(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
         return code, *capsys.readouterr()
 
     return type_it
 
 
-def spawn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recipe_core.cli", *words]
+def spawn(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recipe_core.cli", *arguments]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
     )
@@ -304,7 +304,7 @@ def test_help_and_version(typed: Typed) -> None:
 
 @pytest.mark.parametrize(("encoding", "printed"), [("ascii", rb"\xe9 \ufffd"), ("utf-8", "é \ufffd".encode())])
 def test_what_the_terminal_cannot_show_is_printed_as_an_escape(encoding: str, printed: bytes) -> None:
-    """A name that is no text keeps its bytes."""
+    """A file name that is not text keeps its bytes."""
     program = r"from recipe_core.cli.main import main; main(['--version']); print('\xe9 \ufffd \udcff')"
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, timeout=60, check=True)
@@ -316,8 +316,8 @@ def test_several_processes_get_the_same_line_and_one_folder() -> None:
     done = spawn("--debug", "run", "fake:tiny", "--processes", "2", "train.steps=3", "layout=ddp")
     assert (done.returncode, done.stderr) == (0, "")
     (folder,) = Path("runs").iterdir()
-    words = ["--debug", "run", "fake:tiny", "train.steps=3", "layout=ddp", "--out", str(folder)]
-    assert [(c["rank"], c["steps"], c["words"]) for c in calls(folder)] == [(0, 3, words), (1, 3, words)]
+    arguments = ["--debug", "run", "fake:tiny", "train.steps=3", "layout=ddp", "--out", str(folder)]
+    assert [(c["rank"], c["steps"], c["words"]) for c in calls(folder)] == [(0, 3, arguments), (1, 3, arguments)]
     assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
 
 
@@ -359,10 +359,10 @@ def test_a_rank_of_torchrun_trains_and_starts_no_others() -> None:
 
 @pytest.mark.usefixtures("site")
 def test_one_rank_of_a_machine_tells_a_mistake_that_all_see() -> None:
-    told = [spawn("run", "fake", "train.micro_batch=3", "--out", "x", **as_rank(rank)) for rank in range(2)]
-    assert [done.returncode for done in told] == [2, 2]
-    assert told[0].stderr.startswith("recipe run: train.global_batch: 8 does not divide by 6")
-    assert told[1].stderr == ""
+    runs = [spawn("run", "fake", "train.micro_batch=3", "--out", "x", **as_rank(rank)) for rank in range(2)]
+    assert [done.returncode for done in runs] == [2, 2]
+    assert runs[0].stderr.startswith("recipe run: train.global_batch: 8 does not divide by 6")
+    assert runs[1].stderr == ""
 
 
 @pytest.mark.usefixtures("site")

@@ -1,4 +1,4 @@
-"""Completions: what is offered for a word, and what bash makes of it, which takes ":" and "=" for ends of words."""
+"""Shell completion: the offered values, and bash, which splits words at ":" and "="."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from typing import Literal
 import pytest
 
 from recipe_core import Dataset, Model, Recipe, Use, hookimpl, plugin
-from recipe_core.cli.completion import complete_words
+from recipe_core.cli.completion import complete_arguments
 from recipe_core.hooks.registry import load
 
 
 @dataclass(frozen=True)
-class Rope:
+class FakeRope:
     scaled: bool = False
 
 
 @dataclass(frozen=True)
-class Gpt:
+class FakeGpt:
     layers: int = 4
     norm: Literal["layer", "rms"] = "layer"
-    rope: Rope = field(default_factory=Rope)
+    rope: FakeRope = field(default_factory=FakeRope)
 
 
 @dataclass(frozen=True)
-class Bert:
+class FakeBert:
     depth: int = 4
 
 
-class Fakes:
+class FakePlugin:
     @hookimpl
     def register_models(self) -> Iterable[Model]:
-        yield Model(name="gpt", build="a:b", config=Gpt)
-        yield Model(name="bert", build="a:b", config=Bert)
+        yield Model(name="gpt", build="a:b", config=FakeGpt)
+        yield Model(name="bert", build="a:b", config=FakeBert)
 
     @hookimpl
     def register_datasets(self) -> Iterable[Dataset]:
@@ -54,13 +54,13 @@ class Fakes:
 
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = load([("core", lambda: plugin), ("fakes", Fakes)])
+    registry = load([("core", lambda: plugin), ("fakes", FakePlugin)])
     monkeypatch.setattr("recipe_core.cli.completion.load", lambda: registry)
 
 
 def offered(line: str) -> list[str]:
-    *words, incomplete = line.split(" ")
-    return [item.value for item in complete_words(words, incomplete)]
+    *arguments, incomplete = line.split(" ")
+    return [item.value for item in complete_arguments(arguments, incomplete)]
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def offered(line: str) -> list[str]:
         ("unknown model.", []),
     ],
 )
-def test_words(line: str, values: list[str]) -> None:
+def test_offered_values(line: str, values: list[str]) -> None:
     assert offered(line) == values
 
 
 def test_a_path_is_left_to_the_shell() -> None:
-    (item,) = complete_words([], "runs/x")
+    (item,) = complete_arguments([], "runs/x")
     assert (item.value, item.type) == ("runs/x", "file")
 
 
 def test_a_mistake_in_the_line_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = load([("core", lambda: plugin), ("fakes", Fakes), ("rival", Fakes)])
+    registry = load([("core", lambda: plugin), ("fakes", FakePlugin), ("rival", FakePlugin)])
     monkeypatch.setattr("recipe_core.cli.completion.load", lambda: registry)
     assert len(registry.conflicts()) == 5
     assert offered("gpt_small model.") == []
@@ -159,7 +159,7 @@ def bash(tmp_path: Path) -> Path:
     ],
 )
 def test_bash(line: str, replies: list[str], bash: Path) -> None:
-    """Bash replaces only what stands behind the last ':' or '=', so that only this may be answered."""
+    """Bash replaces only the text after the last ':' or '=', so that replies contain nothing else."""
     script = (
         'eval "$(recipe completion bash)"; compopt() { :; }; COMP_LINE="$1"; COMP_POINT=${#1}; '
         '_recipe_completion recipe; printf "%s\\n" "${COMPREPLY[@]}"'

@@ -20,8 +20,8 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     monkeypatch.setattr("recipe_core.hooks.registry.load", toy.registry)
     monkeypatch.setattr("recipe_core.hooks.registry.distributions", dict)
 
-    def type_it(*words: str) -> tuple[int, str, str]:
-        return main(words), *capsys.readouterr()
+    def type_it(*arguments: str) -> tuple[int, str, str]:
+        return main(arguments), *capsys.readouterr()
 
     return type_it
 
@@ -43,23 +43,23 @@ def test_a_section_with_the_other_parts_of_its_kind(typed: Typed) -> None:
 
 
 def test_all_sections(typed: Typed) -> None:
-    every = typed("show", "toy:tiny", "--describe")
-    assert every == typed("show", "--describe", "toy:tiny")
-    heads = [line.partition("=")[0].partition(":")[0] for line in every[1].splitlines() if line[:1].isalpha()]
+    everything = typed("show", "toy:tiny", "--describe")
+    assert everything == typed("show", "--describe", "toy:tiny")
+    heads = [line.partition("=")[0].partition(":")[0] for line in everything[1].splitlines() if line[:1].isalpha()]
     assert heads[:2] == ["model", "data"]
     assert {"layout", "checkpoint", "engine", "optimizer", "schedule", "train"} <= {*heads}
-    assert "  train.precision=fp32  (fp32|bf16_mixed|bf16|fp8)\n" in every[1]
+    assert "  train.precision=fp32  (fp32|bf16_mixed|bf16|fp8)\n" in everything[1]
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [("tain", "toy:tiny has no section 'tain'; did you mean 'train'? (sections: model, "),
      ("train.lrr", "train has no setting 'lrr'; did you mean 'lr'? (settings: steps, ")],
 )  # fmt: skip
-def test_what_is_not_there_is_named(typed: Typed, section: str, said: str) -> None:
+def test_what_is_not_there_is_named(typed: Typed, section: str, message: str) -> None:
     code, out, err = typed("show", "toy:tiny", "--describe", section)
     assert (code, out) == (2, "")
-    assert err.startswith(f"recipe show: --describe: {said}")
+    assert err.startswith(f"recipe show: --describe: {message}")
 
 
 def test_help_about_what_the_line_names(typed: Typed) -> None:

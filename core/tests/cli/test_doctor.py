@@ -1,4 +1,4 @@
-"""The doctor, on machines that tests make up: packages in a folder, devices in another."""
+"""The doctor on simulated machines: packages and devices are files in folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.main import main
 from recipe_core.engine import doctor as native
 from recipe_core.engine import probe, stack
-from recipe_core.engine.probe import Answer, ask
+from recipe_core.engine.probe import ProbeAnswer, ask
 from recipe_core.testing import toy
 from recipe_core.testing.packages import install
 
@@ -27,8 +27,8 @@ GOOD = {
 
 @pytest.fixture
 def site(bare_site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages before all others, and libraries that answer at once."""
-    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(dict(GOOD, device="cpu", count=1)))
+    """A folder of packages at the start of sys.path, and imitations of libraries."""
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: ProbeAnswer(dict(GOOD, device="cpu", count=1)))
     return bare_site
 
 
@@ -36,7 +36,7 @@ def neuron(environment: dict[str, str] | None = None) -> list[Finding]:
     return list(native.findings(environment or {}))
 
 
-def said(findings: list[Finding], state: str) -> str:
+def texts_of(findings: list[Finding], state: str) -> str:
     return "\n".join(f"{f.text} -> {f.remedy}" for f in findings if f.state == state)
 
 
@@ -47,13 +47,13 @@ def test_placeholders_are_named_as_such(site: Path) -> None:
     install(site, "torch", "2.13.0")
     for name in stack.PLACEHOLDERS:
         install(site, name, "1.0", size=119)
-    broken = said(neuron(), "broken")
+    broken = texts_of(neuron(), "broken")
     for name in stack.PLACEHOLDERS:
         assert f"{name} 1.0 is a placeholder" in broken
         assert f"pip uninstall {name};" in broken
 
 
-def test_a_sound_legacy_stack(site: Path) -> None:
+def test_a_working_legacy_stack(site: Path) -> None:
     (site.parent / "product").write_text("trn1.32xlarge")
     for name, version in {
         "torch": "2.9.0", "torch-xla": "2.9.0", "torch-neuronx": "2.9.0.2.11", "neuronx-distributed": "0.18.1",
@@ -61,11 +61,11 @@ def test_a_sound_legacy_stack(site: Path) -> None:
     }.items():  # fmt: skip
         install(site, name, version)
     found = list(packages.package_findings())
-    assert said(found, "broken") == ""
+    assert texts_of(found, "broken") == ""
     found = [one for one in neuron() if one.topic == "Packages"]
-    assert said(found, "broken") == ""
-    assert "torch-neuronx 2.9.0.2.11, the real one" in said(found, "ok")
-    assert "neuronx-distributed 0.18.1, the real one" in said(found, "ok")
+    assert texts_of(found, "broken") == ""
+    assert "torch-neuronx 2.9.0.2.11, the real one" in texts_of(found, "ok")
+    assert "neuronx-distributed 0.18.1, the real one" in texts_of(found, "ok")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_packages_that_do_not_fit(site: Path, installed: dict[str, str], instanc
     (site.parent / "product").write_text(instance)
     for name, version in installed.items():
         install(site, name, version)
-    assert expected in said([*packages.package_findings(), *neuron()], "broken")
+    assert expected in texts_of([*packages.package_findings(), *neuron()], "broken")
 
 
 def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPa
         "torch": "2.9.0", "torch-xla": "2.9.0", "neuronx-distributed": "0.18", "transformers": "5.1.0",
     }.items():  # fmt: skip
         install(site, name, version)
-    warnings = said(neuron(), "warning")
+    warnings = texts_of(neuron(), "warning")
     assert (
         "neuronx-distributed 0.18 imports as a whole only beside transformers 4 -> pip install 'transformers<5'"
         in warnings
@@ -102,17 +102,19 @@ def test_what_transformers_clashes_with(site: Path, monkeypatch: pytest.MonkeyPa
     assert "training_args" not in warnings
     install(site, "torch-neuronx", "1.0", size=119)
     monkeypatch.setenv("USE_TORCH_XLA", "0")
-    warnings = said(neuron(), "warning")
+    warnings = texts_of(neuron(), "warning")
     assert "USE_TORCH_XLA" not in warnings
     assert "transformers.training_args starts a process group" in warnings
 
 
 def test_a_torch_that_does_not_work(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "torch", "2.13.0")
-    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(problem="ImportError: libgomp.so.1"))
-    assert "torch 2.13.0 does not work: ImportError: libgomp.so.1" in said(list(packages.package_findings()), "broken")
-    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(dict(GOOD, sum=511.0)))
-    assert "a product of ones gave 511.0" in said(list(packages.package_findings()), "broken")
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: ProbeAnswer(problem="ImportError: libgomp.so.1"))
+    assert "torch 2.13.0 does not work: ImportError: libgomp.so.1" in texts_of(
+        list(packages.package_findings()), "broken"
+    )
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: ProbeAnswer(dict(GOOD, sum=511.0)))
+    assert "a product of ones gave 511.0" in texts_of(list(packages.package_findings()), "broken")
 
 
 def test_a_library_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,7 @@ def test_a_library_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
     assert ask('import json, os; print("FOUND" + json.dumps({"rank": os.environ.get("RANK")}))').found == {"rank": None}
     assert ask("print('warm'); import os; os.kill(os.getpid(), 9)").problem == "the process was ended by signal 9"
     assert ask("import a_module_that_is_not_there").problem.startswith("ModuleNotFoundError: No module named")
-    assert ask("import time; time.sleep(60)", patience=0.2).problem == "no answer within 0 seconds"
+    assert ask("import time; time.sleep(60)", timeout=0.2).problem == "no answer within 0 seconds"
 
 
 # ---- machine ----------------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def test_a_library_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with nothing in it."""
+    """A machine without devices."""
     monkeypatch.setattr(machine, "_ROOT", tmp_path / "root")
     monkeypatch.setattr(native, "_ROOT", tmp_path / "root")
     monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
@@ -139,28 +141,28 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_machine_without_devices_has_nothing_broken(root: Path) -> None:
     found = [*machine.machine_findings(root / "runs"), *neuron()]
-    assert said(found, "broken") == ""
-    assert "no Neuron device and no Neuron driver" in said(found, "note")
-    assert "processor core" in said(found, "ok")
+    assert texts_of(found, "broken") == ""
+    assert "no Neuron device and no Neuron driver" in texts_of(found, "note")
+    assert "processor core" in texts_of(found, "ok")
 
 
 def test_trainium_without_its_driver(root: Path) -> None:
     (root.parent / "product").write_text("trn1.32xlarge\n")
     found = [*machine.machine_findings(root), *neuron()]
-    assert "no Neuron driver is loaded (no /dev/neuron0) -> install aws-neuronx-dkms" in said(found, "broken")
-    assert "this trn1.32xlarge was started without EFA" in said(found, "warning")
+    assert "no Neuron driver is loaded (no /dev/neuron0) -> install aws-neuronx-dkms" in texts_of(found, "broken")
+    assert "this trn1.32xlarge was started without EFA" in texts_of(found, "warning")
 
 
 def test_a_driver_that_shows_no_device(root: Path) -> None:
     module = root / "sys/module/neuron"
     module.mkdir(parents=True)
     (module / "version").write_text("2.21.37.0\n")
-    assert "the Neuron driver 2.21.37.0 is loaded and shows no device" in said(
+    assert "the Neuron driver 2.21.37.0 is loaded and shows no device" in texts_of(
         [*machine.machine_findings(root), *neuron()], "broken"
     )
 
 
-def test_a_sound_trainium_machine(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_trainium_machine(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root.parent / "product").write_text("trn1.32xlarge\n")
     module = root / "sys/module/neuron"
     module.mkdir(parents=True)
@@ -176,16 +178,16 @@ def test_a_sound_trainium_machine(root: Path, monkeypatch: pytest.MonkeyPatch) -
         (root / tool).touch()
     monkeypatch.setattr(machine, "_soft_limit", lambda name: -1)
     found = [*machine.machine_findings(root), *(one for one in neuron() if one.topic == "Devices")]
-    assert "16 Neuron devices, driver 2.21.37.0" in said(found, "ok")
-    assert "8 EFA devices" in said(found, "ok")
-    assert said(found, "broken") == ""
+    assert "16 Neuron devices, driver 2.21.37.0" in texts_of(found, "ok")
+    assert "8 EFA devices" in texts_of(found, "ok")
+    assert texts_of(found, "broken") == ""
 
 
 def test_limits_and_disks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"RLIMIT_NOFILE": 1024, "RLIMIT_NPROC": 100, "RLIMIT_AS": 2_000_000_000}
     monkeypatch.setattr(machine, "_soft_limit", lambda name: limits.get(name, -1))
-    monkeypatch.setattr(machine, "_LITTLE", 10**18)
-    warnings = said(list(machine.machine_findings(root / "runs")), "warning")
+    monkeypatch.setattr(machine, "_LOW_SPACE", 10**18)
+    warnings = texts_of(list(machine.machine_findings(root / "runs")), "warning")
     assert "1,024 open files, few for many ranks -> ulimit -n 65535" in warnings
     assert "100 processes and threads" in warnings
     assert "address space is limited to 2 GB -> ulimit -v unlimited" in warnings
@@ -195,16 +197,18 @@ def test_limits_and_disks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written(root: Path) -> None:
     root.chmod(0o500)
-    assert f"runs: {root / 'runs'} cannot be written" in said(list(machine.machine_findings(root / "runs")), "broken")
+    assert f"runs: {root / 'runs'} cannot be written" in texts_of(
+        list(machine.machine_findings(root / "runs")), "broken"
+    )
 
 
 # ---- variables --------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_environment_is_sound() -> None:
+def test_an_empty_environment_has_no_findings() -> None:
     assert [finding.state for finding in variables.variable_findings({})] == ["ok", "ok"]
-    told = neuron({"NEURON_EXTRACT_GRAPHS_ONLY": ""})
-    assert [one for one in told if one.topic == "Environment variables"] == []
+    findings = neuron({"NEURON_EXTRACT_GRAPHS_ONLY": ""})
+    assert [finding for finding in findings if finding.topic == "Environment variables"] == []
 
 
 @pytest.mark.parametrize(
@@ -222,14 +226,14 @@ def test_an_empty_environment_is_sound() -> None:
     ],
 )  # fmt: skip
 def test_variables_that_matter(environment: dict[str, str], state: str, expected: str) -> None:
-    assert expected in said([*variables.variable_findings(environment), *neuron(environment)], state)
+    assert expected in texts_of([*variables.variable_findings(environment), *neuron(environment)], state)
 
 
 def test_variables_of_the_native_stack(site: Path) -> None:
     install(site, "torch-neuronx", "2.13.3.0")
     found = neuron({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "NEURON_COMPILE_CACHE_URL": "/x"})
-    assert "PyTorch does not find the device neuron" in said(found, "broken")
-    assert "TORCH_NEURONX_NEFF_CACHE_DIR" in said(found, "warning")
+    assert "PyTorch does not find the device neuron" in texts_of(found, "broken")
+    assert "TORCH_NEURONX_NEFF_CACHE_DIR" in texts_of(found, "warning")
 
 
 # ---- engines ----------------------------------------------------------------------------------------------------
@@ -242,21 +246,21 @@ def test_every_engine_is_listed_with_what_it_finds(site: Path, monkeypatch: pyte
         "Engine native", "ok", "PyTorch's own devices: CPU, CUDA, and any that torch.accelerator knows"
     )
     assert {one.topic for one in found} == {"Engine native"}
-    assert "torch-neuronx 1.0 is a placeholder" in said(found, "broken")
+    assert "torch-neuronx 1.0 is a placeholder" in texts_of(found, "broken")
 
 
 def test_a_torch_xla_that_nothing_drives(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "torch-xla", "2.9.0")
     monkeypatch.setattr(native, "find_spec", lambda name: None)
-    assert "the plugin that runs on it is not -> pip install recipe-xla" in said(neuron(), "warning")
+    assert "the plugin that runs on it is not -> pip install recipe-xla" in texts_of(neuron(), "warning")
     monkeypatch.setattr(native, "find_spec", lambda name: name if name == "recipe_xla" else None)
-    assert "recipe-xla" not in said(neuron(), "warning")
+    assert "recipe-xla" not in texts_of(neuron(), "warning")
 
 
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
-def test_the_command_tells_topic_by_topic_and_ends_with_1(
+def test_the_command_prints_topic_by_topic_and_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [
@@ -270,9 +274,9 @@ def test_the_command_tells_topic_by_topic_and_ends_with_1(
         "Disk", "  warning  little room", "           -> make some", "", "1 broken, 1 warning",
     ]  # fmt: skip
     assert main(["doctor", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["note"], told["warning"], told["broken"]) == (1, 0, 1, 1)
-    assert told["findings"][1] == {
+    results = json.loads(capsys.readouterr().out)
+    assert (results["ok"], results["note"], results["warning"], results["broken"]) == (1, 0, 1, 1)
+    assert results["findings"][1] == {
         "topic": "Packages", "state": "broken", "text": "x is a placeholder", "remedy": "uninstall it",
     }  # fmt: skip
     del found[1]
@@ -280,7 +284,7 @@ def test_the_command_tells_topic_by_topic_and_ends_with_1(
     assert doctor_command._summary([]) == "Nothing is broken."
 
 
-def test_the_command_imports_no_torch_and_finds_this_machine_sound(tmp_path: Path) -> None:
+def test_the_command_imports_no_torch_and_finds_nothing_broken_here(tmp_path: Path) -> None:
     code = (
         "import sys; from recipe_core.cli.main import main; code = main(['doctor', '--json']); "
         "print('torch' in sys.modules, file=sys.stderr); sys.exit(code)"
@@ -291,7 +295,7 @@ def test_the_command_imports_no_torch_and_finds_this_machine_sound(tmp_path: Pat
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.stderr.strip() == "False"
-    told = json.loads(done.stdout)
-    texts = [finding["text"] for finding in told["findings"] if finding["state"] == "ok"]
+    results = json.loads(done.stdout)
+    texts = [finding["text"] for finding in results["findings"] if finding["state"] == "ok"]
     assert any(text.startswith("torch ") and "computes on" in text for text in texts)
-    assert done.returncode == (1 if told["broken"] else 0)
+    assert done.returncode == (1 if results["broken"] else 0)

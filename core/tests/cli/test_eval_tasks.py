@@ -1,4 +1,4 @@
-"""``recipe eval --tasks``: what is said where tasks cannot be run. The metrics: test_tasks_peer.py of megatron_gpt."""
+"""``recipe eval --tasks``: messages about tasks that cannot run. The metrics: test_tasks_peer.py of megatron_gpt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``recipe generate`` and ``recipe eval`` with a model of somebody else's."""
+"""``recipe generate`` and ``recipe eval`` with a plugin's model."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_the_plugin_answers_with_the_weights_of_the_checkpoint(trained: Typed) -
     vectors = torch.tensor([[float(word) for word in VECTOR.split()], [1.0] * 6])
     assert code == 0
     assert first["prompt"] == VECTOR
-    wanted = module({"vectors": vectors}).softmax(-1).tolist()
-    assert [first["probabilities"], second["probabilities"]] == [pytest.approx(row, abs=1e-6) for row in wanted]
+    expected = module({"vectors": vectors}).softmax(-1).tolist()
+    assert [first["probabilities"], second["probabilities"]] == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
 def test_prompts_come_from_a_file_or_a_pipe(trained: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_prompt_is_utf_8_whatever_the_locale() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["nowhere", "--prompt", "x"], "nowhere: there is no such file or folder"),
         (["run", "--prompt", ""], "--prompt: expected a prompt, got an empty one"),
@@ -75,7 +75,7 @@ def test_a_prompt_is_utf_8_whatever_the_locale() -> None:
         (["damaged", "--prompt", VECTOR], "does not hold the bytes that were written"),
     ],
 )
-def test_a_mistake_is_one_message(trained: Typed, words: list[str], message: str) -> None:
+def test_a_mistake_is_one_message(trained: Typed, arguments: list[str], message: str) -> None:
     Path("hole.txt").write_text("a\n\nb\n")
     Path("bad.jsonl").write_text("7\n")
     Path("run/checkpoints/step-8").rename("damaged")
@@ -83,32 +83,32 @@ def test_a_mistake_is_one_message(trained: Typed, words: list[str], message: str
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
     largest.write_bytes(content)
-    if words[0] == "run":  # which needs a checkpoint that is whole
+    if arguments[0] == "run":  # which needs an undamaged checkpoint
         content[len(content) // 2] ^= 1
         largest.write_bytes(content)
         Path("damaged").rename("run/checkpoints/step-8")
-    code, out, err = trained("generate", *words)
+    code, out, err = trained("generate", *arguments)
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
 
 
 def test_eval_gives_the_validation_of_the_run(trained: Typed) -> None:
-    """By the core, for a model that names no function; the earlier checkpoint stands beside it."""
+    """The core evaluates a model without a function of its own; several checkpoints are rows of one table."""
     code, out, _ = trained("eval", "run", "run/checkpoints/step-8", "--batch", "4", "--json", "out.json")
     rows = json.loads(Path("out.json").read_text())["results"]
-    wanted = [row for row in read_rows(Path("run") / METRICS) if "val_loss" in row][-1]
+    expected = [row for row in read_rows(Path("run") / METRICS) if "val_loss" in row][-1]
     assert code == 0
     assert [row["step"] for row in rows] == [8, 8]
     assert len(out.splitlines()) == 3
     for row in rows:
         assert row["samples"] == 6
-        assert row["loss"] == pytest.approx(wanted["val_loss"], abs=1e-6)
-        assert row["accuracy"] == pytest.approx(wanted["val_accuracy"], abs=1e-6)
+        assert row["loss"] == pytest.approx(expected["val_loss"], abs=1e-6)
+        assert row["accuracy"] == pytest.approx(expected["val_accuracy"], abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["run", "--data", "x"], "--data: dataset 'toy_data' has no setting `files`"),
         (["run", "--stride", "2"], "--stride: model 'toy_model' has no use for it"),
@@ -116,8 +116,8 @@ def test_eval_gives_the_validation_of_the_run(trained: Typed) -> None:
         (["run", "gone"], "gone: there is no such file or folder"),
     ],
 )
-def test_what_eval_cannot_do(trained: Typed, words: list[str], message: str) -> None:
-    code, _, err = trained("eval", *words, "--json", "out.json")
+def test_what_eval_cannot_do(trained: Typed, arguments: list[str], message: str) -> None:
+    code, _, err = trained("eval", *arguments, "--json", "out.json")
     assert code == 2
     assert message in err
     assert not Path("out.json").exists()
@@ -130,10 +130,10 @@ def test_a_model_without_a_function_says_so(trained: Typed, monkeypatch: pytest.
 
     load = registry.load
 
-    def without(*words: object) -> object:
-        plugins = load(*words)
-        claim = plugins.claims["model"]["toy_model"]
-        plugins.claims["model"]["toy_model"] = replace(claim, item=replace(claim.item, generate=""))
+    def without(*arguments: object) -> object:
+        plugins = load(*arguments)
+        claim = plugins.registrations["model"]["toy_model"]
+        plugins.registrations["model"]["toy_model"] = replace(claim, item=replace(claim.item, generate=""))
         return plugins
 
     monkeypatch.setattr(registry, "load", without)

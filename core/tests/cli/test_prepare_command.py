@@ -1,4 +1,4 @@
-"""``recipe prepare``, ``inspect`` and ``verify`` of a plugin made up for it."""
+"""``recipe prepare``, ``inspect`` and ``verify`` with a plugin of this test."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Typed = Callable[[str], tuple[int, str, str]]
 
 @pytest.fixture
 def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Type a line, where only the made-up plugin is installed."""
+    """Run a command line with the plugin above as the only one."""
     (tmp_path / "toy_data.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -175,7 +175,7 @@ def test_verify_ends_with_1_where_something_is_wrong(typed: Typed, path: str, co
 
 @pytest.mark.usefixtures("typed")
 @pytest.mark.parametrize(
-    ("words", "incomplete", "replies"),
+    ("arguments", "incomplete", "replies"),
     [
         ([], "", ["toy", "toy-2"]),
         ([], "toy-", ["toy-2"]),
@@ -187,10 +187,10 @@ def test_verify_ends_with_1_where_something_is_wrong(typed: Typed, path: str, co
         (["unknown"], "", []),
     ],
 )
-def test_completion(words: list[str], incomplete: str, replies: list[str]) -> None:
+def test_completion(arguments: list[str], incomplete: str, replies: list[str]) -> None:
     command = cli.commands["prepare"]
     context = click.Context(command, info_name="prepare")
-    context.params["words"] = tuple(words)
+    context.params["arguments"] = tuple(arguments)
     found = command.params[0].shell_complete(context, incomplete)
     assert [item.value for item in found] == replies
 

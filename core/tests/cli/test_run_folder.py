@@ -1,4 +1,4 @@
-"""A run continued by naming its folder, and what is said where its schedule changes."""
+"""Runs continued by their folder, and messages about a changed schedule."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recipe_core.hooks.registry.load", toy.registry)
 
-    def type_it(*words: str) -> tuple[int, str, str]:
-        return main(words), *capsys.readouterr()
+    def type_it(*arguments: str) -> tuple[int, str, str]:
+        return main(arguments), *capsys.readouterr()
 
     return type_it
 
@@ -44,9 +44,9 @@ def test_another_schedule_is_named_in_one_line(typed: Typed) -> None:
     assert typed("run", "toy:tiny", "train.steps=4", "train.lr=0.1", "train.stop_after=2", "--out", "a")[0] == 0
     code, out, _ = typed("run", "a", "train.stop_after=null", "train.steps=6", "train.lr=0.2", "train.log_every=1")
     assert code == 0
-    said = "continuing with another schedule: train.lr was 0.1 and is 0.2; train.steps was 4 and is 6\n"
+    message = "continuing with another schedule: train.lr was 0.1 and is 0.2; train.steps was 4 and is 6\n"
     assert out.count("another schedule") == 1
-    assert said in out
+    assert message in out
 
 
 def test_other_settings_are_named_and_the_former_ones_kept(typed: Typed) -> None:
@@ -76,10 +76,10 @@ def test_a_finished_run_with_other_settings_is_left_as_it_is(typed: Typed) -> No
     before, rows = Path("a", "job.yaml").read_text(), Path("a", "metrics.jsonl").read_text()
     code, out, _ = typed("run", "a", "train.lr=0.2", "train.keep=7")
     assert code == 0
-    said = (
+    message = (
         "nothing is left to do: the run has taken 2 steps, and its settings stay as they are; train.steps=4 trains on"
     )
-    assert said in out
+    assert message in out
     assert "continuing with" not in out
     assert (Path("a", "job.yaml").read_text(), Path("a", "metrics.jsonl").read_text()) == (before, rows)
 
@@ -94,8 +94,8 @@ def test_another_folder_begins_anew_with_the_settings(typed: Typed) -> None:
 
 def test_a_folder_that_no_run_wrote(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    said = "a: is not a run folder (no job.yaml in it); name a recipe, a file or a run folder"
-    assert typed("run", "a") == (2, "", f"recipe run: {said}\n")
+    message = "a: is not a run folder (no job.yaml in it); name a recipe, a file or a run folder"
+    assert typed("run", "a") == (2, "", f"recipe run: {message}\n")
     (tmp_path / "toy").mkdir()  # a recipe's name stays the recipe's
     assert typed("run", "toy:tiny", "train.steps=1", "--out", "b")[0] == 0
     assert typed("run", "toy", "train.steps=none", "--out", "c")[2].startswith("recipe run: train.steps: expected")

@@ -10,7 +10,7 @@ from recipe_core.cli.check.target import Target, warnings
 
 
 @pytest.mark.parametrize(
-    ("axes", "nodes", "each", "words"),
+    ("axes", "nodes", "each", "warning"),
     [
         ({"dp": 2, "tp": 4}, 2, 4, None),
         ({"dp": 2, "tp": 4}, 1, 8, None),
@@ -21,8 +21,8 @@ from recipe_core.cli.check.target import Target, warnings
         ({"pp": 2, "dp": 2, "tp": 2}, 4, 2, None),
     ],
 )
-def test_groups_that_cross_nodes_are_counted(axes: dict[str, int], nodes: int, each: int, words: str | None) -> None:
+def test_groups_that_cross_nodes_are_counted(axes: dict[str, int], nodes: int, each: int, warning: str | None) -> None:
     job = SimpleNamespace(axes=lambda world_size: axes)
     found = list(warnings(job, Target(nodes=nodes, processes_per_node=each)))  # type: ignore[arg-type]
-    assert len(found) == (words is not None)
-    assert words is None or words in found[0]
+    assert len(found) == (warning is not None)
+    assert warning is None or warning in found[0]

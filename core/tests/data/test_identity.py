@@ -11,7 +11,7 @@ import pytest
 
 from recipe_core import DataError
 from recipe_core.data.identity import (
-    accepting,
+    acceptance_code,
     content_digest,
     differences,
     identity_of_files,
@@ -148,7 +148,7 @@ def test_a_word_accepts_exactly_what_it_was_said_for() -> None:
     require_accepted([], None, "head", "advice", "--accept ")
     with pytest.raises(ConfigError) as refused:
         require_accepted(["one"], None, "head", "advice", "--accept ")
-    word = accepting(["one"])
+    word = acceptance_code(["one"])
     assert str(refused.value) == f"head:\n  - one\nadvice. If the difference is intended, add --accept {word}"
     require_accepted(["one"], word, "head", "advice", "--accept ")
     with pytest.raises(ConfigError):

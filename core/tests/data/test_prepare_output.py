@@ -1,4 +1,4 @@
-"""The output of a preparation: continued, never half there, never somebody else's folder."""
+"""The output of a preparation: continued, never incomplete, never a foreign folder."""
 
 from __future__ import annotations
 

@@ -165,6 +165,6 @@ def test_workers_are_no_more_than_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
-    pool._tell.cache_clear()
+    pool._print_once.cache_clear()
     assert [fitting(workers, size, items) for _ in range(2)] == [used, used]
     assert capsys.readouterr().err == (f"recipe prepare: {note}\n" if note else "")

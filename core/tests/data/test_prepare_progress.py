@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipe_core.data.prepare import Progress, progress
+from recipe_core.data.prepare import ProgressBar, progress
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_line_now_and_then_where_there_is_no_terminal(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Progress("tokens", 400_000_000) as shown:
+    with ProgressBar("tokens", 400_000_000) as shown:
         for clock.now, done in ((101, 10_000_000), (110, 100_000_000), (112, 120_000_000), (120, 300_000_000)):
             shown.update(done)
         clock.now = 125
@@ -37,7 +37,7 @@ def test_a_line_now_and_then_where_there_is_no_terminal(
 def test_what_an_earlier_run_did_does_not_count_for_the_speed(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Progress("tokens", 400_000_000) as shown:
+    with ProgressBar("tokens", 400_000_000) as shown:
         shown.start_at(300_000_000)
         clock.now += 10
         shown.update(350_000_000)
@@ -45,9 +45,9 @@ def test_what_an_earlier_run_did_does_not_count_for_the_speed(
 
 
 def test_nothing_is_said_where_it_is_not_wanted_or_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("tokens", 10, visible=False) as shown:
+    with ProgressBar("tokens", 10, visible=False) as shown:
         shown.update(10)
-    with pytest.raises(KeyError), Progress("tokens", 10):
+    with pytest.raises(KeyError), ProgressBar("tokens", 10):
         raise KeyError
     assert capsys.readouterr().err == ""
 
@@ -61,7 +61,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    with Progress("tokens", 2_000_000) as shown:
+    with ProgressBar("tokens", 2_000_000) as shown:
         shown.update(1_000_000)
         shown.update(2_000_000)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())

@@ -237,7 +237,7 @@ def test_a_damaged_file(tmp_path: Path, ending: str, part: float) -> None:
 
 @pytest.mark.parametrize("ending", PACKED)
 def test_a_later_stream_that_is_damaged_is_not_the_end(tmp_path: Path, ending: str) -> None:
-    """Python's own bz2 and gzip readers differ here: bz2 takes what follows for rubbish and ends without a word."""
+    """Python's own bz2 and gzip readers differ here: bz2 ignores what follows and ends silently."""
     one, two = (PACK[ending](noise(30_000).encode()) for _ in range(2))
     message = refused(write(tmp_path / f"a.txt{ending}", one + b"XX" + two[2:]))
     assert message.startswith(f"{tmp_path}/a.txt{ending}: damaged near byte ")

@@ -1,4 +1,4 @@
-"""A device ``neuron`` in Python, in the place of Trainium's: as strict as the real one is said to be.
+"""A stand-in for Trainium's device ``neuron``, in Python: as strict as the documentation of the real one.
 
 It is an out-of-tree device (PrivateUse1), as TorchNeuron is. A tensor on it wraps one of the CPU, which does the work.
 It refuses float64, integers beyond 32 bits and a device with a number; ``notes`` says in which order things happened.

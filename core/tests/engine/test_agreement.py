@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from recipe_core.engine import agreement
-from recipe_core.engine.agreement import agree, on_each_rank, on_rank_0, together
+from recipe_core.engine.agreement import agree, on_all_ranks, on_each_rank, on_rank_0
 from recipe_core.errors import ConfigError, DataError, DiskError, RecipeError
 from recipe_core.launch.host import host
 from recipe_core.launch.identity import differences, identity
@@ -37,7 +37,7 @@ class Two:
 
 
 def test_results_come_in_rank_order() -> None:
-    assert together(Two(1, ("first", None)), lambda: "second", HERE) == ["first", "second"]
+    assert on_all_ranks(Two(1, ("first", None)), lambda: "second", HERE) == ["first", "second"]
     assert on_rank_0(Two(1, ("first", None)), lambda: "second", HERE) == "first"
     assert callable(on_each_rank(Two(1, (None, None)), lambda: lambda: 1, HERE))
 
@@ -55,21 +55,21 @@ def test_the_lowest_rank_that_failed_speaks_for_all() -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DataError, match=r"^rank 1: odd$"):
-        together(Two(0, (None, (DataError, "odd"))), lambda: None, HERE)
+        on_all_ranks(Two(0, (None, (DataError, "odd"))), lambda: None, HERE)
     with pytest.raises(DataError, match=r"^odd$"):
-        together(Two(1, (None, (DataError, "odd"))), full, HERE)
+        on_all_ranks(Two(1, (None, (DataError, "odd"))), full, HERE)
     with pytest.raises(
         DiskError,
         match=r"^out: cannot be written \(No space left on device\); free some space or choose another folder$",
     ):
-        together(Two(0, (None, (DataError, "odd"))), full, HERE)
+        on_all_ranks(Two(0, (None, (DataError, "odd"))), full, HERE)
 
 
 def test_a_bug_keeps_its_traceback_where_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
-        together(Two(1, (None, None)), lambda: 1 // 0, HERE)
+        on_all_ranks(Two(1, (None, None)), lambda: 1 // 0, HERE)
     with pytest.raises(RecipeError, match=r"^rank 1: ZeroDivisionError: oops$"):
-        together(Two(0, (None, (RecipeError, "ZeroDivisionError: oops"))), lambda: None, HERE)
+        on_all_ranks(Two(0, (None, (RecipeError, "ZeroDivisionError: oops"))), lambda: None, HERE)
 
 
 class Pair:

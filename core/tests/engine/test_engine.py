@@ -367,7 +367,7 @@ def test_leaving_a_failed_run_does_not_wait_for_a_collective_under_way(tmp_path:
     longer than the test may take."""
     body = """
 import recipe_core.engine.native as native
-native._FAREWELL = 0.5
+native._EXIT_GRACE = 0.5
 if rank == 0:
     pending = dist.all_reduce(torch.ones(1), async_op=True)
     time.sleep(0.2)

@@ -33,13 +33,13 @@ def test_copies_are_tensors_of_their_own() -> None:
         copies = engine.to_host([first, second])
         first.zero_()
         assert [copy.tolist() for copy in copies] == [[0.0, 1.0, 2.0], [1.0, 1.0]]
-        assert engine.fillable(second) is second
+        assert engine.load_target(second) is second
 
 
 def test_sums_and_stacks_are_as_wide_as_the_device_has_them() -> None:
     with start(CPU) as engine:
-        assert engine.total([torch.tensor(2**40), torch.tensor(1)]).item() == 2**40 + 1
-        stacked = engine.stacked([torch.tensor(1.5, dtype=torch.bfloat16), torch.tensor(2**40)])
+        assert engine.sum_counts([torch.tensor(2**40), torch.tensor(1)]).item() == 2**40 + 1
+        stacked = engine.stack_on_host([torch.tensor(1.5, dtype=torch.bfloat16), torch.tensor(2**40)])
         assert (stacked.dtype, stacked.tolist()) == (torch.float64, [1.5, 2.0**40])
 
 

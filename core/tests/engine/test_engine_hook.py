@@ -13,7 +13,7 @@ from torch import nn
 from recipe_core import EngineSpec, hookimpl
 from recipe_core.cli.check import checked_job
 from recipe_core.cli.doctor.plugins import engine_findings
-from recipe_core.cli.precompile import dry_run_words, precompile
+from recipe_core.cli.precompile import dry_run_arguments, precompile
 from recipe_core.engine.environment import Variable, variables
 from recipe_core.engine.native import NativeEngine
 from recipe_core.engine.select import one_process
@@ -150,7 +150,7 @@ def test_its_problems_are_told_with_the_others() -> None:
 
 
 def test_what_it_says_before_a_run() -> None:
-    job = job_of("engine=hosted", "layout=fsdp", *dry_run_words([]))
+    job = job_of("engine=hosted", "layout=fsdp", *dry_run_arguments([]))
     assert variables(job, 2, False) == [Variable("HOSTED", "2", "its own")]
     assert one_process(job.engine, job.layout)
     assert not one_process(job.engine, job_of("layout=ddp").layout)  # which divides nothing

@@ -15,9 +15,9 @@ import torch
 from recipe_core.engine.memory import keep_freed_memory
 
 libc = ctypes.CDLL(None)
-told, number = ("mallinfo2", ctypes.c_size_t) if hasattr(libc, "mallinfo2") else ("mallinfo", ctypes.c_int)
+symbol, number = ("mallinfo2", ctypes.c_size_t) if hasattr(libc, "mallinfo2") else ("mallinfo", ctypes.c_int)
 fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-heap = getattr(libc, told)
+heap = getattr(libc, symbol)
 heap.restype = type("Heap", (ctypes.Structure,), {"_fields_": [(name, number) for name in fields.split()]})
 
 def step():
@@ -54,7 +54,7 @@ def memory(how: str) -> dict[str, int]:
 def test_what_a_step_frees_is_there_for_the_next() -> None:
     """By the books of malloc: page faults, which are what is saved, depend on what else the machine does."""
     kept, left = memory("keep"), memory("leave")
-    assert left["mapped"] > 0.8 * NEEDED  # else there is nothing to mend
+    assert left["mapped"] > 0.8 * NEEDED  # else there is nothing to fix
     assert left["free"] < NEEDED
     assert kept["mapped"] == 0
     assert kept["free"] >= NEEDED

@@ -120,9 +120,9 @@ def test_check_shows_what_a_run_will_set(
     assert main(["check", "fake", "--processes", "2"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     begin = lines.index("environment         set for the run, unless you set them")
-    told = [" ".join(line.split()) for line in lines[begin + 1 :]]
-    assert told[0].startswith("TORCH_NEURONX_NEFF_CACHE_DIR=/mine yours; not ")
-    assert told[-1] == "FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_FORK_SAFE=1 over several machines"
+    printed = [" ".join(line.split()) for line in lines[begin + 1 :]]
+    assert printed[0].startswith("TORCH_NEURONX_NEFF_CACHE_DIR=/mine yours; not ")
+    assert printed[-1] == "FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_FORK_SAFE=1 over several machines"
 
 
 def test_the_launcher_sets_them_for_every_rank(fake: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that meet before a run: they tell each other, name those that are not there, and measure their links."""
+"""Nodes that meet before a run: they exchange values, name missing nodes, and measure their links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.worker import Worker
 
 LONG = 120.0
-"""Seconds that nobody waits for here."""
+"""Seconds that no test waits for."""
 
 
 def port() -> int:
@@ -32,7 +32,7 @@ def worker(rank: int, size: int, at: int) -> Worker:
 def each(
     size: int, action: Callable[[Meeting], Any], *, limit: float = LONG, absent: tuple[int, ...] = ()
 ) -> list[Any]:
-    """What ``action`` returns on each rank, in a thread each; those ``absent`` never come."""
+    """Call ``action`` in a thread per rank and return the results; ``absent`` ranks never start."""
     at = port()
     with ThreadPoolExecutor(size) as pool:
         ranks = [rank for rank in range(size) if rank not in absent]
@@ -41,12 +41,12 @@ def each(
 
 def test_all_hear_all() -> None:
     def talk(here: Meeting) -> Any:
-        told = here.exchange("fact", {"rank": here.rank}, LONG)
+        facts = here.exchange("fact", {"rank": here.rank}, LONG)
         here.clock(LONG)
-        return told, here.absent, here.conclude(2 if here.rank == 0 else 0, LONG)
+        return facts, here.absent, here.conclude(2 if here.rank == 0 else 0, LONG)
 
-    for told, absent, code in each(3, talk):
-        assert told == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    for facts, absent, code in each(3, talk):
+        assert facts == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
         assert (absent, code) == ("", 2)  # rank 0's
 
 

@@ -1,4 +1,4 @@
-"""An accelerator of this machine whose engine is not installed is named, with the way out."""
+"""A message names an accelerator of this machine whose engine is not installed, and what to install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recipe_core.settings.job import resolve
 from recipe_core.testing import toy
 
 
-def told(*words: str) -> list[str]:
+def problems(*words: str) -> list[str]:
     job = resolve(toy.registry(), "toy", words)
     return list(engine_problems(job.engine, job.train, job.layout))
 
@@ -36,17 +36,17 @@ def test_an_accelerator_whose_plugin_is_missing(
     if named is not None:
         monkeypatch.setenv("PJRT_DEVICE", named)
     if expected is None:
-        assert told() == []
+        assert problems() == []
     else:
-        (problem,) = told()
+        (problem,) = problems()
         assert problem.startswith(expected)
         assert problem.endswith("pip install 'recipe-xla[runtime]', or take train.device=cpu")
-    assert told("train.device=cpu") == []
+    assert problems("train.device=cpu") == []
 
 
 def test_a_device_of_an_engine_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "find_spec", lambda name: None)
-    assert told("train.device=xla")[0].startswith("train.device: xla, and the plugin recipe-xla")
+    assert problems("train.device=xla")[0].startswith("train.device: xla, and the plugin recipe-xla")
 
 
 @pytest.mark.parametrize("words", ["train.engine=xla", "engine=xla"])
@@ -56,9 +56,9 @@ def test_an_engine_that_is_not_installed(words: str) -> None:
         r"\(pip install recipe-xla\), or take engine=native$"
     )
     with pytest.raises(ConfigError, match=message):
-        told(words)
+        problems(words)
 
 
 def test_a_mistyped_engine_is_not_to_be_installed() -> None:
     with pytest.raises(ConfigError, match=r"no engine named 'natve'; did you mean 'native'\? \(there are: native\)$"):
-        told("engine=natve")
+        problems("engine=natve")

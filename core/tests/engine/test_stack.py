@@ -1,4 +1,4 @@
-"""Which Neuron stack is installed, told by what installers leave; and the process counts that an instance takes."""
+"""The installed Neuron stack, by files of its installers, and the process counts that an instance supports."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from recipe_core.files.documents import (
 )
 from recipe_core.settings.job import resolve
 from recipe_core.testing import bounds, toy
-from recipe_core.testing.bounds import Reading, allowed, reading
+from recipe_core.testing.bounds import MeasuredRead, allowed, reading
 
 
 def repeated(levels: int, line: str) -> str:
@@ -71,7 +71,7 @@ def test_hostile_text_in_brackets_is_refused_in_time(tmp_path: Path, text: str) 
 
 def test_bounds_on_time_grow_with_a_slower_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
-        Reading("read", "", seconds=1e6, memory=0).require_bounded(0)
+        MeasuredRead("read", "", seconds=1e6, memory=0).require_bounded(0)
     monkeypatch.setattr(bounds, "_REFERENCE", 1e6)  # which this machine beats
     assert allowed(5) == 5
     monkeypatch.setattr(bounds, "_REFERENCE", 1e-9)

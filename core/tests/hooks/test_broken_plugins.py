@@ -1,4 +1,4 @@
-"""A plugin with a mistake: one message that names it, no traceback, exit code 2, and other recipes go on."""
+"""A plugin with a mistake: one message that names it, no traceback, exit code 2, and other recipes still run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages with the toy's entry point and the plugin's."""
+    """Return a folder of packages with the entry points of the toy and of the plugin."""
     folder = tmp_path / "site"
     (folder / "broken").mkdir(parents=True)
     for name, module in (("broken", "broken.plugin"), ("toy", "recipe_core.testing.toy")):
@@ -35,7 +35,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(site: Path, case: Case | None) -> None:
-    """Write the plugin with the mistake of ``case``."""
+    """Write the plugin, with the mistake of ``case``."""
     files: dict[str, str] = dict(TABLE["sound"])
     if case is not None:
         assert case["old"] in files[case["file"]], f"{case['old']!r} does not stand in the {case['file']}"
@@ -49,7 +49,7 @@ def install(site: Path, case: Case | None) -> None:
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
     def type_it(*words: str) -> tuple[int, str, str]:
         for name in [name for name in sys.modules if name.partition(".")[0] == "broken"]:
-            del sys.modules[name]  # as a new process begins
+            del sys.modules[name]  # as in a new process
         capsys.readouterr()
         code = main(words)
         return code, *capsys.readouterr()
@@ -58,7 +58,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 
 
 def test_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
-    """Or every mistake below could be another than it says."""
+    """Otherwise the messages below could come from another mistake."""
     install(site, None)
     assert say("check", "broken:tiny")[::2] == (0, "")
     code, out, err = say("run", "broken:tiny", "--out", "sound")
@@ -85,7 +85,7 @@ def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Cas
 
 
 def changed(site: Path, file: str, old: str, new: str) -> None:
-    """Install the plugin with another text in one file."""
+    """Install the plugin with ``old`` replaced by ``new`` in one file."""
     install(site, {"file": file, "old": old, "new": new})
 
 
@@ -95,7 +95,7 @@ def test_an_error_in_closing_leaves_the_results(site: Path, say: Say) -> None:
     results = json.loads(Path("out/results.json").read_text())
     assert (results["step"], results["steps"], results["stopped"]) == (2, 2, None)
     assert results["loss"] > 0
-    changed(site, "code", "notes", "notes")  # mended: the same line ends the run
+    changed(site, "code", "notes", "notes")  # fixed: the same command finishes the run
     assert say("run", "broken", "--out", "out")[::2] == (0, "")
     assert json.loads(Path("out/results.json").read_text())["notes"] == {"closing": "said"}
 
@@ -103,7 +103,7 @@ def test_an_error_in_closing_leaves_the_results(site: Path, say: Say) -> None:
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        ("row[step]", r"raised NameError: name 'step' is not defined \(facts.py, line \d+\); mend the plugin .*"),
+        ("row[step]", r"raised NameError: name 'step' is not defined \(facts.py, line \d+\); fix the plugin .*"),
         ("None", r"returned None, and not a line"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_part_by_its_full_name_goes_into_job_and_checkpoint_and_is_found_again
 
 
 def test_check_compares_facts_where_it_builds_the_model_anyway(site: Path, say: Say) -> None:
-    """A model of ``deferred`` is built without values where check looks at a run folder or a start."""
+    """For a run folder or a start, check builds the model with ``deferred``, without values."""
     install(site, None)
     assert say("run", "broken", "train.stop_after=1", "--out", "out")[0] == 0
     changed(site, "facts", "parameters=2 * (4 * 4 + 4)", "parameters=5")
@@ -156,5 +156,5 @@ def test_check_compares_facts_where_it_builds_the_model_anyway(site: Path, say: 
     assert (code, err) == (
         2,
         "recipe check: model 'net': its facts (broken.facts:facts) say parameters=5, and the module has 40. "
-        "Estimates would be wrong; mend the plugin\n",
+        "Estimates would be wrong; fix the plugin\n",
     )

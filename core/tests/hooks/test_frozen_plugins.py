@@ -1,7 +1,7 @@
-"""Plugins as somebody wrote them for API 1 run with this core, unchanged.
+"""Plugins that were written for API 1 run with this core, unchanged.
 
-Never edit the files in frozen_api_1: whoever has such a plugin does not edit theirs when the core changes. Where a test
-here fails, mend the core. A later version of the interface gets a folder of its own beside this one.
+Never edit the files in frozen_api_1: users do not edit their plugins when the core changes. If a test here fails, fix
+the core. A later version of the interface gets a folder of its own next to this one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipe_core.checkpoint.adapter import to_ours, to_theirs
+from recipe_core.checkpoint.adapter import to_foreign, to_native
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError
@@ -46,11 +46,11 @@ LAYOUTS = {
     "sequence": ["layout=tp", "layout.sequence_parallel=true"],
     "pp": ["layout=pp"],
 }
-"""Of two processes."""
+"""Extra arguments of the runs on two processes."""
 
 
 def plugins() -> Registry:
-    """The core and the frozen plugins."""
+    """Return the registry of the core and the frozen plugins."""
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     modules = {"core": "recipe_core.plugin", **{name: name for name in PLUGINS}}
@@ -75,12 +75,12 @@ def ranks(folder: str) -> None:
     for number, (name, words) in enumerate(LAYOUTS.items()):
         os.environ["RECIPE_STORE"] = f"{store}-{number}"
         run(job("train.steps=3", "train.eval_every=0", *words, processes=2), Path(folder, name))
-        _clear_sharding_prop_cache()  # or DTensor goes on with meshes of this run, whose groups are gone
+        _clear_sharding_prop_cache()  # or DTensor reuses meshes of this run, whose groups are destroyed
 
 
 def test_they_are_as_they_were() -> None:
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in FOLDER.glob("*.py")}
-    assert digests == FROZEN, "never edit a frozen plugin: mend the core, so that it runs as it was"
+    assert digests == FROZEN, "never edit a frozen plugin: fix the core, so that it runs as it was"
 
 
 def test_a_model_and_a_dataset_train_and_resume(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_an_adapter_goes_there_and_back() -> None:
     module, _ = model.load()(config)
     naming = importlib.import_module("frozen_line_parts").Renamed()
     ours = {name: lazy(tensor) for name, tensor in module.state_dict().items()}
-    theirs = to_theirs(naming.adapter(config), ours, ties=True)
+    theirs = to_foreign(naming.adapter(config), ours, ties=True)
     assert theirs["lm_head.weight"].shape == torch.Size([config.width, config.words])
-    back = to_ours(naming.adapter(config), theirs, Path("there"))
+    back = to_native(naming.adapter(config), theirs, Path("there"))
     assert all(back[name].read().equal(tensor) for name, tensor in module.state_dict().items())
     assert naming.settings(naming.adapter(config).files, {}) == {"width": 16, "layers": 2, "words": 12}
 

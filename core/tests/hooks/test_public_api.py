@@ -1,7 +1,7 @@
-"""The public surface of API 1 never shrinks: what public_api_1.json records is there, with the arguments that it had.
+"""The public surface of API 1 never shrinks: all names in public_api_1.json exist and accept the recorded arguments.
 
-After an addition, ``python core/tests/hooks/test_public_api.py`` records it. It refuses where something was taken away:
-a plugin that somebody else wrote may use it.
+After an addition, ``python core/tests/hooks/test_public_api.py`` records it. It refuses removals: a plugin of a third
+party may use the name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import recipe_core
+from recipe_core.hooks.earlier import ENGINE
 from recipe_core.hooks.version import API
 
 RECORD = Path(__file__).parent / f"public_api_{API}.json"
@@ -29,13 +30,13 @@ Shape = dict[str, Any]
 
 
 def surface() -> dict[str, dict[str, Shape]]:
-    """Every public name with its shape, by module."""
+    """Return every public name with its shape, by module."""
     modules = {name: importlib.import_module(name) for name in MODULES}
     return {name: {key: shape(getattr(module, key)) for key in module.__all__} for name, module in modules.items()}
 
 
 def shape(thing: Any) -> Shape:
-    """The arguments of a function; of a class, those of its methods, and what a subclass must define."""
+    """Return a function's arguments; for a class, those of its methods, and the names that a subclass must define."""
     if not inspect.isclass(thing):
         return {"arguments": arguments(thing)} if inspect.isroutine(thing) else {}
     ours = [base for base in thing.__mro__ if base.__module__.startswith("recipe_")]
@@ -47,12 +48,14 @@ def shape(thing: Any) -> Shape:
     methods = {name: arguments(one) for name, one in functions.items() if inspect.isfunction(one)}
     attributes = [name for name in public if name not in methods and name not in PLAIN]
     protocol = getattr(thing, "_is_protocol", False)
-    required = set(public) - PLAIN if protocol else set(getattr(thing, "__abstractmethods__", ()))
+    # An engine that has the earlier names of ENGINE alone gets the others from the core.
+    needed = set(public) - PLAIN - set(ENGINE.values())
+    required = needed if protocol else set(getattr(thing, "__abstractmethods__", ()))
     return {"methods": methods, "attributes": attributes, "required": sorted(required)}
 
 
 def arguments(function: Any) -> list[str]:
-    """Each as ``name``, ``name=`` where it has a default, ``*name`` and ``**name``; ``*`` before those by name only."""
+    """List them as ``name``, ``name=`` (with a default), ``*name`` or ``**name``; ``*`` precedes keyword-only ones."""
     words: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in words):
@@ -63,7 +66,7 @@ def arguments(function: Any) -> list[str]:
 
 
 def losses(was: Mapping[str, Mapping[str, Shape]], now: Mapping[str, Mapping[str, Shape]]) -> Iterator[str]:
-    """Everything that a plugin written for ``was`` would miss in ``now``."""
+    """Yield everything that a plugin written for ``was`` would miss in ``now``."""
     for module, names in was.items():
         for name, old in names.items():
             new = now.get(module, {}).get(name)
@@ -74,7 +77,7 @@ def losses(was: Mapping[str, Mapping[str, Shape]], now: Mapping[str, Mapping[str
 
 
 def changes(name: str, old: Shape, new: Shape) -> Iterator[str]:
-    """The same for one name."""
+    """Yield the same for one name."""
     if old.keys() != new.keys():
         yield f"{name} is another kind of thing"
         return
@@ -94,7 +97,7 @@ def has(new: Shape, name: str) -> bool:
 
 
 def pairs(name: str, old: Shape, new: Shape) -> Iterator[tuple[str, list[str], list[str] | None]]:
-    """Functions with their arguments before and now."""
+    """Yield functions with their arguments before and now."""
     if "arguments" in old:
         yield name, old["arguments"], new["arguments"]
     for method, before in old.get("methods", {}).items():
@@ -102,7 +105,7 @@ def pairs(name: str, old: Shape, new: Shape) -> Iterator[tuple[str, list[str], l
 
 
 def fits(before: list[str], after: list[str]) -> bool:
-    """True if every call that ``before`` allows is allowed still: places stay, and what is new has a default."""
+    """Return True if every call that ``before`` allows still works: same positions, and a default for each addition."""
     by_place, by_name = split(before)
     new_place, new_name = split(after)
     kept = all(agree(one, other) for one, other in zip(by_place, new_place, strict=False))
@@ -114,13 +117,13 @@ def fits(before: list[str], after: list[str]) -> bool:
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments by place, and those by name only."""
+    """Split into positional and keyword-only arguments."""
     cut = words.index("*") if "*" in words else len(words)
     return words[:cut], words[cut + 1 :]
 
 
 def agree(before: str, after: str) -> bool:
-    """True if an argument has its name, and is not needed where it was not."""
+    """Return True if an argument keeps its name and does not become required."""
     return after in (before, before.rstrip("=") + "=")
 
 
@@ -134,14 +137,14 @@ def test_nothing_that_was_promised_is_gone() -> None:
 
 
 def test_every_public_name_is_recorded() -> None:
-    """A name is promised knowingly: whoever adds one records it."""
+    """Each promise is deliberate: the change that adds a name also records it."""
     recorded, now = read(), surface()
     new = {module: sorted(names.keys() - recorded.get(module, {}).keys()) for module, names in now.items()}
     assert not any(new.values()), f"{new}: run python core/tests/hooks/test_public_api.py"
 
 
 def test_every_public_name_is_described() -> None:
-    """Functions and classes have a docstring of their own."""
+    """Functions and classes do not inherit their docstring."""
     things = {name: getattr(recipe_core, name) for name in recipe_core.__all__}
     code = {name: one for name, one in things.items() if inspect.isclass(one) or inspect.isroutine(one)}
     assert len(code) > 60
@@ -153,12 +156,12 @@ def test_names_for_type_checkers_are_those_that_are_imported_later() -> None:
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     lines = [line for line in block.body if isinstance(line, ast.ImportFrom)]
     typed = {line.module: tuple(alias.name for alias in line.names) for line in lines}
-    assert typed == {f"recipe_core.{module}": names for module, names in recipe_core._LATER.items()}
-    assert set(recipe_core.__all__) >= {name for names in recipe_core._LATER.values() for name in names}
+    assert typed == {f"recipe_core.{module}": names for module, names in recipe_core._LAZY.items()}
+    assert set(recipe_core.__all__) >= {name for names in recipe_core._LAZY.values() for name in names}
 
 
 def test_importing_the_surface_imports_no_torch() -> None:
-    """A plugin.py imports from it, and every command imports that."""
+    """Each plugin.py imports from it, and every command imports each plugin.py."""
     used = "recipe_core.Job, recipe_core.variants_of, recipe_core.Variable, recipe_core.atomic_file"
     code = f"import sys, recipe_core; {used}; print(*{{'torch', 'numpy'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -203,7 +206,7 @@ def test_losses_are_found() -> None:
 
 
 def record() -> str:
-    """Write the record anew; what it had must be there still."""
+    """Rewrite the record, which may only grow."""
     now = surface()
     if RECORD.exists() and (gone := list(losses(read(), now))):
         return "\n".join(["not recorded, since plugins made for this API rely on it:", *gone])

@@ -1,4 +1,4 @@
-"""Targets of contributions: what is not there, or takes other arguments, is said without importing any of it."""
+"""Targets of contributions: missing ones and wrong arguments are reported without importing any target."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ match number:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package that nobody may import: each of its modules raises."""
+    """Create a package that must not be imported: each of its modules raises."""
     folder = tmp_path / "targets_of_test"
     folder.mkdir()
     (folder / "__init__.py").write_text('raise RuntimeError("imported")\n')
@@ -155,7 +155,7 @@ def test_every_field_is_looked_at_and_named() -> None:
     (said,) = target_problems(layout)
     assert said.startswith("layout 'mine': build: 'targets_of_test.code:two': ")
     assert said.endswith(
-        ": two(config, run) is called with (module, config, run); mend the plugin, or install what it needs"
+        ": two(config, run) is called with (module, config, run); fix the plugin, or install what it needs"
     )
     model = Model(
         name="gpt",
@@ -166,7 +166,7 @@ def test_every_field_is_looked_at_and_named() -> None:
     facts, adapter = target_problems(model)
     assert facts.startswith("model 'gpt': facts: 'targets_of_test.code:one': ")
     assert adapter == (
-        "model 'gpt': adapters['hf']: 'nowhere.at:all': there is no package 'nowhere'; mend the plugin, or install "
+        "model 'gpt': adapters['hf']: 'nowhere.at:all': there is no package 'nowhere'; fix the plugin, or install "
         "what it needs"
     )
     recipe = Recipe(name="r", summary="", model=Use("gpt"), data=Use("x"), closing="targets_of_test.code:closing")
@@ -193,7 +193,7 @@ def test_nothing_imports_torch() -> None:
 
 
 def test_every_field_that_documents_a_target_promises_its_arguments() -> None:
-    """A new kind of contribution is looked at too: its fields say with ``called(...)`` what they are called with."""
+    """This includes new kinds of contributions: their fields declare with ``called(...)`` the arguments of the call."""
     tree = ast.parse(Path(specs.__file__).read_text())
     documented = {
         (node.name, field.target.id)

@@ -1,4 +1,4 @@
-"""Threads in simulated time: one runs at a time, and waiting costs nothing. What they do follows from seeds alone."""
+"""Threads in simulated time: one runs at a time, and waiting costs nothing. Seeds determine all that happens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class Over(BaseException):  # not an error: the end of a thread
-    """Raised in a thread that is to end, wherever it waits."""
+class Over(BaseException):  # not an error: it ends a thread
+    """The exception that ends a thread, wherever it waits."""
 
 
 @dataclass
@@ -21,12 +21,12 @@ class Actor:
     """A thread of the simulation."""
 
     owner: object
-    """What it is a part of: all of a process's threads end together."""
+    """The process it belongs to: all threads of a process end together."""
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     over: bool = False
-    """It is to end, or has ended."""
+    """True if it has to end or has ended."""
     wakes: int = 0
-    """How often it has been woken: an alarm that was set for an earlier wait is none."""
+    """The number of times it was woken: alarms set for an earlier wait are ignored."""
 
 
 class Simulation:
@@ -43,7 +43,7 @@ class Simulation:
 
     @property
     def actor(self) -> Actor:
-        """The thread that runs."""
+        """The running thread."""
         assert self._actor is not None
         return self._actor
 
@@ -58,7 +58,7 @@ class Simulation:
                     action()
             except Over:
                 pass
-            except BaseException as error:  # which run() raises
+            except BaseException as error:  # run() raises it
                 self._errors.append(error)
             actor.over = True
             self._back.release()
@@ -70,14 +70,14 @@ class Simulation:
         return actor
 
     def end(self, owner: object) -> None:
-        """End all threads of ``owner``, as a killed process ends; the calling one, if it is among them, now."""
+        """End all threads of ``owner``, as when a process is killed; if the calling thread is one, it ends at once."""
         for _, actor in self._threads:
             actor.over = actor.over or actor.owner is owner
         if self._actor is not None and self._actor.owner is owner:
             raise Over
 
     def run(self, until: float) -> None:
-        """Let time pass until then, or until an error in a thread, which is raised here."""
+        """Let time pass until ``until``, or until a thread raises an error, which is raised here."""
         while self._alarms and self._alarms[0][0] <= until and not self._errors:
             self.now, _, actor, wake = heapq.heappop(self._alarms)
             if not actor.over and wake == actor.wakes:
@@ -95,12 +95,12 @@ class Simulation:
                 thread.join(0.05)
 
     def sleep(self, seconds: float) -> None:
-        """Have the calling thread wait."""
+        """Let the calling thread wait."""
         self._alarm(self.actor, seconds)
         self.pause()
 
     def pause(self) -> None:
-        """Have the calling thread wait until an alarm of :meth:`wake`, or one that it has set before, wakes it."""
+        """Let the calling thread wait until :meth:`wake`, or an alarm that it has set, wakes it."""
         actor = self.actor
         self._back.release()
         actor.turn.acquire()
@@ -159,7 +159,7 @@ class Event:
 
 
 class Thread:
-    """``threading.Thread`` in simulated time; a part of what the thread that makes it is a part of."""
+    """``threading.Thread`` in simulated time; it has the owner of the thread that creates it."""
 
     def __init__(
         self, simulation: Simulation, target: Callable[..., object], args: tuple[Any, ...] = (), **_: Any
@@ -180,7 +180,7 @@ class Thread:
 
 @contextmanager
 def simulation() -> Iterator[Simulation]:
-    """A simulation whose threads end with the block."""
+    """Yield a simulation; its threads end with the block."""
     one = Simulation()
     try:
         yield one

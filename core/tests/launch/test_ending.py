@@ -1,4 +1,4 @@
-"""Why a run ended: one answer from what its ranks and its supervisor left behind."""
+"""The cause of a run's end: one answer from the records of its ranks and its supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OVER = {"code": 0, "text": "has ended as if the run were over"}
 
 
 def told(code: int, *ranks: int, lost: bool) -> dict[str, Any]:
-    """The end of a rank that found out why the run does not go on."""
+    """Return the end of a rank that diagnosed why the run cannot continue."""
     text = f"rank {ranks[0]} of 3 is the one\nmore"
     hosts = [f"host{rank}" for rank in ranks]
     verdict = {"ranks": ranks, "lost": lost, "text": text, "speaker": 0, "hosts": hosts}
@@ -30,7 +30,7 @@ LOST, HUNG = told(75, 1, lost=True), told(69, 1, lost=False)
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Callable[..., None]:
-    """Write the last heartbeat of each rank, by its end and in this order of time."""
+    """Return a function that writes the last heartbeat of each rank, given its end, in this order of time."""
 
     def write(*ends: dict[str, Any] | None) -> None:
         (tmp_path / "logs").mkdir(exist_ok=True)
@@ -79,13 +79,13 @@ def test_a_line_that_announces_a_list_has_its_first_entry(tmp_path: Path) -> Non
 
 
 def test_ranks_that_ended_in_good_order_say_nothing(tmp_path: Path, ranks: Callable[..., None]) -> None:
-    """They were stopped, or had finished: results.json tells."""
+    """They were stopped or had finished: results.json says which."""
     ranks(OVER, OVER, OVER)
     assert read_ending(tmp_path, 100.0) is None
 
 
 def test_of_supervised_ranks(tmp_path: Path, ranks: Callable[..., None]) -> None:
-    """The supervisor alone knows what ended a rank that could say nothing; whom the others wait for, they know."""
+    """Only the supervisor knows what ended a rank without a record; only the ranks know whom they wait for."""
     killed = Ending(kind="killed", exit_code=137, message="was killed", rank=1, host="here", time=103.0)
     ranks(LOST, None)
     record_ending(tmp_path, killed)

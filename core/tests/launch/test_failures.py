@@ -1,4 +1,4 @@
-"""The meaning of an error, and how a rank's is told to its supervisor."""
+"""The meaning of an error, and how a rank reports its own to its supervisor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recipe_core.launch.failures import exit_code, explain, read_failure, record
 @pytest.mark.parametrize(
     ("text", "meaning", "kind"),
     [
-        # The first three are what gloo of torch 2.13 said here; the others are NCCL's and the stores' words.
+        # The first three are messages of gloo in torch 2.13; the others are from NCCL and the stores.
         ("[pair.cc:553] Connection closed by peer [127.0.0.1]:4516.", "lost contact", LostRankError),
         ("[unbound_buffer.cc:78] Timed out waiting 20000ms for recv", "did not take part", LostRankError),
         ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms", "rank 1, 3 did not", LostRankError),
@@ -47,7 +47,7 @@ def test_explain(text: str, meaning: str, kind: type) -> None:
 
 def test_explain_leaves_other_errors_alone() -> None:
     assert explain(RuntimeError("shapes do not match")) is None
-    assert explain(OSError("Connection reset by peer")) is None  # a download's, say
+    assert explain(OSError("Connection reset by peer")) is None  # could be from a download
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -60,8 +60,8 @@ def test_a_full_disk_that_nobody_foresaw_is_a_message(number: int) -> None:
 def test_a_path_that_nobody_can_use_is_a_message() -> None:
     error = OSError(errno.ENAMETOOLONG, "File name too long", "x/y")
     assert str(explain(error)) == "x/y: cannot be used (File name too long); choose a shorter name"
-    assert explain(OSError(errno.ENOENT, "No such file or directory", "x/y")) is None  # one of ours, it may be
-    assert explain(OSError(errno.EACCES, "Permission denied")) is None  # of no path
+    assert explain(OSError(errno.ENOENT, "No such file or directory", "x/y")) is None  # may be a file of ours
+    assert explain(OSError(errno.EACCES, "Permission denied")) is None  # names no path
 
 
 def test_exit_codes() -> None:
@@ -87,7 +87,7 @@ def test_a_failure_is_recorded_only_for_a_supervisor(tmp_path: Path, monkeypatch
         assert [getattr(read_failure(file), "message", None) for file in files] == [file.name for file in files]
     assert record_failure(ValueError("x")) is False  # their supervisor is gone
     monkeypatch.delenv("RECIPE_FAILURE_SPARE")
-    assert record_failure(ValueError("x")) is False  # nobody would read it: the caller prints the error itself
+    assert record_failure(ValueError("x")) is False  # there is no reader: the caller prints the error itself
 
 
 def test_an_error_that_a_lost_peer_brought_about_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

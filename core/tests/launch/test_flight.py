@@ -1,4 +1,4 @@
-"""Collectives under way, as PyTorch's flight recorder of gloo knows them."""
+"""Pending collectives, from PyTorch's flight recorder of gloo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def look(joined: Path, seen: dict[str, Any]) -> None:
-    """While rank 0 is in the collective: see it twice, then let rank 1 join it."""
+    """Inspect the collective in which rank 0 waits twice, then let rank 1 join it."""
     until(lambda: bool(flight.pending()))
     seen["earliest"] = time.time()
     time.sleep(0.5)  # so that its age is no longer 0
@@ -36,7 +36,7 @@ def look(joined: Path, seen: dict[str, Any]) -> None:
 
 
 def two_ranks(folder: str) -> dict[str, Any]:
-    """Rank 0: what is under way after several collectives, and while it waits in one for the other rank."""
+    """Return what rank 0 sees pending after several collectives, and while it waits in one for rank 1."""
     joined = Path(folder) / "joined"
     seen: dict[str, Any] = {}
     with start(Train(device="cpu", timeout=300)) as engine:
@@ -44,7 +44,7 @@ def two_ranks(folder: str) -> dict[str, Any]:
         dist.all_reduce(torch.ones(3), async_op=True)  # never waited for
         engine.gather("value")
         engine.barrier()
-        until(lambda: flight.pending() == [])  # gloo's thread notes the end of the one that nothing waits for
+        until(lambda: flight.pending() == [])  # gloo's thread records the end of the one that nothing waits for
         engine.barrier()
         if engine.rank == 1:
             until(joined.exists)
@@ -72,7 +72,7 @@ def test_what_is_under_way(tmp_path: Path) -> None:
 def test_a_collective_that_was_left_open_is_over() -> None:
     entry = {"retired": False, "pg_id": 0, "collective_seq_id": 3, "is_p2p": False}
     status = {"0": {"last_completed_collective": "3"}}
-    assert flight._is_over(entry, status)  # left open: its group went on
+    assert flight._is_over(entry, status)  # left open: its group has completed it
     assert not flight._is_over({**entry, "collective_seq_id": 4}, status)
     assert not flight._is_over({**entry, "is_p2p": True}, status)
     assert not flight._is_over(entry, {})

@@ -1,4 +1,4 @@
-"""Heartbeats, the board that they lie on, and what ranks' own times tell."""
+"""Heartbeats, the files that hold them, and the detection of stragglers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from recipe_core.launch.watch import alert, board
-from recipe_core.launch.watch.board import Board
+from recipe_core.launch.watch import alert, heartbeat_files
 from recipe_core.launch.watch.heartbeat import BACKWARD, Heartbeat, stacks
-from recipe_core.launch.watch.pace import STEPS, Pace
+from recipe_core.launch.watch.heartbeat_files import HeartbeatFiles
+from recipe_core.launch.watch.stragglers import STEPS, StragglerDetector
 from recipe_core.testing.bounds import allowed
 
 
@@ -88,7 +88,7 @@ def test_a_step_of_the_heartbeat_costs_little() -> None:
 
 def test_stacks_name_the_threads() -> None:
     end = threading.Event()
-    names = ("feed_0", "watchdog-scribe", "signals")
+    names = ("feed_0", "watchdog-writer", "signals")
     threads = [threading.Thread(target=end.wait, name=name, daemon=True) for name in names]
     for thread in threads:
         thread.start()
@@ -118,33 +118,33 @@ def entry(rank: int, beat: int, process: str = "a", **more: Any) -> dict[str, An
 def test_silence_is_what_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    here, there = Board(tmp_path, 0, 3), Board(tmp_path, 1, 3)
+    here, there = HeartbeatFiles(tmp_path, 0, 3), HeartbeatFiles(tmp_path, 1, 3)
     here.write(entry(0, 1))
     there.write(entry(1, 1))
     for number in range(4):
-        here.look(most=1.0)
-        assert here.sights[1].silent == number
-        assert here.sights[2].silent == number
+        here.refresh(limit=1.0)
+        assert here.statuses[1].silent == number
+        assert here.statuses[2].silent == number
         clock[0] += 500.0 if number == 2 else 1.0  # we were stopped for a while, and saw nothing
-    assert here.sights[1].came
-    assert here.sights[2].record is None
+    assert here.statuses[1].joined
+    assert here.statuses[2].record is None
     there.write(entry(1, 2))
-    here.look(most=1.0)
-    assert (here.sights[1].silent, here.sights[1].record) == (0.0, entry(1, 2))
+    here.refresh(limit=1.0)
+    assert (here.statuses[1].silent, here.statuses[1].record) == (0.0, entry(1, 2))
 
 
 def test_a_record_of_an_earlier_run_is_none_of_this_one(tmp_path: Path) -> None:
-    before = Board(tmp_path, 1, 2)
+    before = HeartbeatFiles(tmp_path, 1, 2)
     before.write(entry(1, 70, ended={"code": 0}))
     os.utime(before.path(1), (1, 1))
-    here = Board(tmp_path, 0, 2)
+    here = HeartbeatFiles(tmp_path, 0, 2)
     here.write(entry(0, 1))
-    here.look(most=1.0)
-    assert (here.sights[1].record is None, here.sights[1].came) == (False, False)
-    Board(tmp_path, 1, 2).write(entry(1, 1, process="b"))
-    here.look(most=1.0)
-    assert here.sights[1].came
-    assert here.sights[1].record == entry(1, 1, process="b")
+    here.refresh(limit=1.0)
+    assert (here.statuses[1].record is None, here.statuses[1].joined) == (False, False)
+    HeartbeatFiles(tmp_path, 1, 2).write(entry(1, 1, process="b"))
+    here.refresh(limit=1.0)
+    assert here.statuses[1].joined
+    assert here.statuses[1].record == entry(1, 1, process="b")
 
 
 @pytest.mark.parametrize(
@@ -154,73 +154,73 @@ def test_the_word_of_a_rank_that_ended_before_this_one_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, beats: int, came: bool
 ) -> None:
     """Known by its start: what ranks of a start before it left behind may be as old."""
-    monkeypatch.setattr(board, "start_of", lambda environment: "one")
-    there = Board(tmp_path, 1, 2)
+    monkeypatch.setattr(heartbeat_files, "start_of", lambda environment: "one")
+    there = HeartbeatFiles(tmp_path, 1, 2)
     there.write(entry(1, beats, ended={"code": 2}) | {"start": start})
     os.utime(there.path(1), (1, 1))
-    here = Board(tmp_path, 0, 2)
+    here = HeartbeatFiles(tmp_path, 0, 2)
     here.write(entry(0, 1))
-    here.look(most=1.0)
-    assert here.sights[1].came == came
+    here.refresh(limit=1.0)
+    assert here.statuses[1].joined == came
 
 
 def test_a_record_that_is_replaced_while_it_is_read_keeps_its_own_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks that start again together: one reads the other's last words of before while the other writes its first."""
-    before = Board(tmp_path, 1, 2)
+    before = HeartbeatFiles(tmp_path, 1, 2)
     before.write(entry(1, 70, ended={"code": 75}))
     os.utime(before.path(1), (1, 1))
-    here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
+    here, there = HeartbeatFiles(tmp_path, 0, 2), HeartbeatFiles(tmp_path, 1, 2)
     here.write(entry(0, 1))
-    read = board.parse_json
+    read = heartbeat_files.parse_json
 
     def read_slowly(data: bytes) -> Any:
         found = read(data)
         there.write(entry(1, 1, process="b"))
         return found
 
-    monkeypatch.setattr(board, "parse_json", read_slowly)
-    here.look(most=1.0)
-    assert (here.sights[1].record or {})["ended"] == {"code": 75}
-    assert not here.sights[1].came
+    monkeypatch.setattr(heartbeat_files, "parse_json", read_slowly)
+    here.refresh(limit=1.0)
+    assert (here.statuses[1].record or {})["ended"] == {"code": 75}
+    assert not here.statuses[1].joined
     monkeypatch.undo()
-    here.look(most=1.0)
-    assert here.sights[1].came
-    assert here.sights[1].record == entry(1, 1, process="b")
+    here.refresh(limit=1.0)
+    assert here.statuses[1].joined
+    assert here.statuses[1].record == entry(1, 1, process="b")
 
 
 def test_a_half_written_or_foreign_record_is_no_beat(tmp_path: Path) -> None:
-    here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
+    here, there = HeartbeatFiles(tmp_path, 0, 2), HeartbeatFiles(tmp_path, 1, 2)
     there.write(entry(1, 1, stacks="long " * 100))
-    here.look(most=1.0)
+    here.refresh(limit=1.0)
     there.write(entry(1, 2))  # shorter: nothing is left of the longer one
-    here.look(most=1.0)
-    assert here.sights[1].record == entry(1, 2)
+    here.refresh(limit=1.0)
+    assert here.statuses[1].record == entry(1, 2)
     for text in ('{"rank": 1, "pro', json.dumps({**entry(1, 3), "steps": None}), '{"rank": 1}', "[]"):
         there.path(1).write_text(text)
-        here.look(most=1.0)
-        assert here.sights[1].record == entry(1, 2)
+        here.refresh(limit=1.0)
+        assert here.statuses[1].record == entry(1, 2)
 
 
 def test_a_process_of_this_host_that_is_gone(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    here, there = Board(tmp_path, 0, 2), Board(tmp_path, 1, 2)
+    here, there = HeartbeatFiles(tmp_path, 0, 2), HeartbeatFiles(tmp_path, 1, 2)
     there.write(entry(1, 1) | {"host": socket.gethostname(), "pid": child.pid})
     for _ in range(2):
-        here.look(most=1.0)
-    assert not here.sights[1].gone
+        here.refresh(limit=1.0)
+    assert not here.statuses[1].exited
     child.communicate()
-    here.look(most=1.0)
-    assert here.sights[1].gone
+    here.refresh(limit=1.0)
+    assert here.statuses[1].exited
 
 
 def test_a_slow_rank_is_named_once() -> None:
     said: list[str] = []
-    pace = Pace(0, said.append)
+    detector = StragglerDetector(0, said.append)
     for window in range(5):
         assert said == [] or window > 2  # twice in a row
-        pace.look({
+        detector.update({
             rank: entry(rank, window, steps=window * STEPS, work_seconds=window * STEPS * (2.0 if rank == 1 else 0.1))
             for rank in range(3)
         })  # fmt: skip
@@ -228,20 +228,20 @@ def test_a_slow_rank_is_named_once() -> None:
         "rank 1 (host elsewhere) is slow: loader, forward and optimizer take 2 s a step there, and 0.1 s on the median "
         "rank; the others wait for it"
     ]
-    assert pace.row() == pytest.approx(
+    assert detector.row() == pytest.approx(
         {"slowest_rank": 1, "slowest_rank_seconds": 2.0, "median_rank_seconds": 0.1}
     )  # fmt: skip
 
 
 def test_equal_ranks_and_a_rank_that_began_anew_are_not_named() -> None:
     said: list[str] = []
-    pace = Pace(0, said.append)
+    detector = StragglerDetector(0, said.append)
     for window in range(6):
-        pace.look({
+        detector.update({
             rank: entry(rank, window, process=f"{rank}-{window // 2}", steps=window * STEPS, work_seconds=window * 0.3)
             for rank in range(2)
         })  # fmt: skip
-    pace.look({0: entry(0, 9), 1: None})
+    detector.update({0: entry(0, 9), 1: None})
     assert said == []
 
 

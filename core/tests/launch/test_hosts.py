@@ -1,4 +1,4 @@
-"""The two hosts that tests of several machines run on."""
+"""The two simulated hosts for tests of several machines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def call(hosts: Hosts, seconds: float = 60) -> str:
-    """What the second host hears from the server on the first, or the error, within ``seconds``."""
+    """Return the answer of the server on the first host to the second, or the error, within ``seconds``."""
     return hosts.second.run(sys.executable, "-c", CALL, str(seconds)).strip()
 
 
@@ -87,7 +87,7 @@ subprocess.Popen([sys.executable, "-c", {SERVE!r}], start_new_session=True).wait
 
 
 def alive(pid: int) -> bool:
-    """False for a zombie, too, which waits for the machine's first process."""
+    """Return False also for a zombie, which waits for the machine's first process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -17,12 +17,12 @@ from recipe_core.launch.stop import StopFlag
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 DEADLINE = 120
-"""Seconds after which a program that was to end is taken to hang."""
+"""Seconds after which a program that should have ended counts as hung."""
 
 
 @pytest.fixture(autouse=True)
 def plain_handlers() -> Iterator[None]:
-    """Known handlers, whatever started the tests: a shell's background jobs ignore SIGINT."""
+    """Set known handlers: in a shell's background job, for example, SIGINT is ignored."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
     yield
     for number, handler in before.items():
@@ -92,24 +92,24 @@ def test_outside_the_main_thread_it_is_a_flag_that_stays_down() -> None:
 
 
 def program(body: str, *sent: int) -> tuple[int, str]:
-    """Exit code and stderr of a program that prints ``ready`` before each of the signals ``sent``, which it then gets.
+    """Run a program, send it the signals ``sent``, each after it prints ``ready``; return exit code and stderr.
 
-    The clock of its flag stands still: ``at(seconds)`` sets it, and ``noted(count)`` waits for the flag to have noted
-    this many signals.
+    The clock of its flag stands still: ``at(seconds)`` sets it, and ``noted(count)`` waits until the flag has noted
+    ``count`` signals.
     """
     code = f"""
 import faulthandler, signal, sys, time, types
 faulthandler.dump_traceback_later({DEADLINE}, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests
 from recipe_core.launch import stop as module
-from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.stop import StopFlag, StopMode
 times = [0.0]  # the last one is now
 readings = []
 def monotonic():  # which the flag calls once for each signal
     readings.append(times[-1])
     return times[-1]
 module.time = types.SimpleNamespace(monotonic=monotonic)
-module._RECORDING = {DEADLINE}
+module._ON_EXIT_SECONDS = {DEADLINE}
 at = times.append
 def noted(count):
     while len(readings) < count:
@@ -133,16 +133,16 @@ WAIT = f"    print('ready', flush=True)\n    time.sleep({2 * DEADLINE})\n"
 @pytest.mark.parametrize("number", SIGNALS)
 def test_with_nothing_to_save_a_signal_ends_the_process_at_once(number: signal.Signals) -> None:
     text = f"recipe: stopped by {number.name} with nothing to save; the same line starts it again\n"
-    assert program(f"with StopFlag(at_once=True):\n{WAIT}", number) == (75, text)
+    assert program(f"with StopFlag(StopMode.EXIT):\n{WAIT}", number) == (75, text)
 
 
 def test_it_ends_in_a_call_in_which_python_runs_no_handler() -> None:
-    """Such as waiting for other ranks: here, for a lock that nobody lets go, in C."""
+    """For example while it waits for other ranks: here, for a lock in C that is never released."""
     body = """
 import ctypes
 lock, libc = ctypes.create_string_buffer(256), ctypes.CDLL(None)
 libc.pthread_mutex_init(lock, None)
-with StopFlag(at_once=True):
+with StopFlag(StopMode.EXIT):
     print("ready", flush=True)
     while True:
         libc.pthread_mutex_lock(lock)  # the second time, for ever: no signal interrupts it
@@ -150,35 +150,35 @@ with StopFlag(at_once=True):
     assert program(body, signal.SIGTERM)[0] == 75
 
 
-def test_why_it_ends_is_written_down_first(tmp_path: Path) -> None:
+def test_on_exit_is_called_first(tmp_path: Path) -> None:
     path = tmp_path / "why"
     body = f"""
 import pathlib
-with StopFlag(at_once=True) as stop:
-    stop.record = pathlib.Path({str(path)!r}).write_text
+with StopFlag(StopMode.EXIT) as stop:
+    stop.on_exit = pathlib.Path({str(path)!r}).write_text
 {WAIT}"""
     assert program(body, signal.SIGUSR2)[0] == 75
     assert path.read_text() == "SIGUSR2"
 
 
-def test_what_came_while_it_was_deferred_is_obeyed() -> None:
+def test_a_signal_noted_in_mode_save_ends_the_process_in_mode_exit() -> None:
     body = """
-with StopFlag(at_once=True) as stop:
-    stop.defer()
+with StopFlag(StopMode.EXIT) as stop:
+    stop.mode = StopMode.SAVE
     print("ready", flush=True)
     noted(1)
     print("saved", file=sys.stderr, flush=True)
-    stop.obey()
+    stop.mode = StopMode.EXIT
     print("not here", file=sys.stderr, flush=True)
 """
     code, errors = program(body, signal.SIGHUP)
     assert (code, errors.splitlines()[0], "not here" in errors) == (75, "saved", False)
 
 
-def test_once_the_end_is_settled_signals_change_nothing() -> None:
+def test_signals_are_ignored_in_mode_ignore() -> None:
     body = """
-with StopFlag(at_once=True) as stop:
-    stop.settle()
+with StopFlag(StopMode.EXIT) as stop:
+    stop.mode = StopMode.IGNORE
     for count in (1, 2):
         print("ready", flush=True)
         noted(count)
@@ -217,7 +217,7 @@ def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[
 
 
 def test_forks_end_by_sigterm_and_tell_their_parent_nothing() -> None:
-    """As the workers of a data loader or of a pool do."""
+    """Such as the workers of a data loader or of a pool."""
     body = """
 import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork beside a thread
@@ -269,7 +269,7 @@ def test_signals_are_looked_after_before_anything_is_imported() -> None:
 
 
 def own_path() -> dict[str, str]:
-    """The environment, with the package's place in it: -S reads no .pth file, which imports things of its own."""
+    """Return the environment with the package's path: -S skips .pth files, which import other modules."""
     import recipe_core
 
     return {**os.environ, "PYTHONPATH": str(Path(recipe_core.__file__).parents[1])}

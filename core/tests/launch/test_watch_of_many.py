@@ -1,4 +1,4 @@
-"""The watch of many ranks over a file server that is slow and shows old content: half an hour, in simulated time."""
+"""The watchdogs of many ranks on a slow file server with stale content: half an hour of simulated time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pytest
 from simulated_time import Event, Simulation, Thread, simulation
 
 from recipe_core.errors import RecipeError
-from recipe_core.launch.watch import board, clerk, heartbeat, watchdog
-from recipe_core.launch.watch.board import Board, Record
+from recipe_core.launch.watch import heartbeat, heartbeat_files, periodic, watchdog
 from recipe_core.launch.watch.heartbeat import Heartbeat
+from recipe_core.launch.watch.heartbeat_files import HeartbeatFiles, Record
 from recipe_core.launch.watch.watchdog import Watchdog
 
 TIMEOUT = 120.0
 STALE = 5.0
-"""Seconds in which a client shows a file as it was when it last asked the server, as NFS does."""
+"""Seconds for which a client caches the content of a file, as NFS does."""
 CALM, BUSY = (0.0005, 0.02), (0.5, 6.0)
-"""Seconds of a call to the server, at least and at most."""
+"""Minimum and maximum seconds of a call to the server."""
 CULPRIT = 17
 
 
 class Process:
-    """One rank: what all of its threads belong to."""
+    """One rank, the owner of its threads."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -40,14 +40,14 @@ class Server:
     simulation: Simulation
     chance: random.Random
     busy: Callable[[float], bool]
-    """Whether the server is overloaded at a time."""
+    """Returns True if the server is overloaded at the given time."""
     newest: dict[int, tuple[Record, float]] = field(default_factory=dict)
     seen: dict[tuple[int, int], tuple[float, tuple[Record | None, float]]] = field(default_factory=dict)
-    """By client and file: when the client last asked, and what it got."""
+    """Time and result of a client's last request for a file, by client and file."""
     calls: int = 0
 
     def wait(self) -> None:
-        """A call to the server; one in 500 takes seconds, even if it is calm."""
+        """Wait as long as a call to the server takes; one in 500 takes seconds, even if the server is calm."""
         self.calls += 1
         slow = self.busy(self.simulation.now) or self.chance.random() < 1 / 500
         self.simulation.sleep(self.chance.uniform(*(BUSY if slow else CALM)))
@@ -82,7 +82,7 @@ class Barrier:
 
 @dataclass
 class Told:
-    """What a rank said at its end."""
+    """The error with which a rank ended."""
 
     time: float
     rank: int
@@ -90,7 +90,7 @@ class Told:
 
 
 class Run:
-    """A run of so many ranks; one of them hangs in its loader from ``hangs_at`` on."""
+    """A run of ``ranks`` ranks; one of them hangs in its loader from ``hangs_at`` on."""
 
     def __init__(
         self, simulation: Simulation, ranks: int, busy: Callable[[float], bool], hangs_at: float = float("inf")
@@ -107,10 +107,10 @@ class Run:
             self.simulation.start(lambda process=process: self._train(process), process)  # type: ignore[misc]
 
     def _train(self, process: Process) -> None:
-        """Steps of some seconds, an evaluation now and then, and a save on rank 0 for which the others wait."""
+        """Take steps of some seconds, sometimes evaluate, and save on rank 0 while the others wait."""
         chance, heart, rank = random.Random(process.rank), Heartbeat(), process.rank
         self.simulation.sleep(chance.uniform(0, 20))  # imports
-        with Watchdog(Path("logs"), rank, self.ranks, TIMEOUT, heart=heart):
+        with Watchdog(Path("logs"), rank, self.ranks, TIMEOUT, heartbeat=heart):
             with heart.waiting("meeting the other ranks"):
                 self._barrier.wait()
             for step in range(1, 10_000):
@@ -136,20 +136,20 @@ class Run:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
-    """A run whose watchdogs live in simulated time, on a simulated server."""
+    """Yield a function that makes a run with its watchdogs in simulated time, on a simulated server."""
     with simulation() as here:
         runs: list[Run] = []
 
-        class SimulatedBoard(Board):
+        class SimulatedFiles(HeartbeatFiles):
             def write(self, record: Record) -> None:
                 runs[0].server.write(self.rank, record)
                 self._began = self._began if self._began is not None else here.now
 
-            def _read(self, rank: int) -> tuple[Record | None, float]:
+            def _read_record(self, rank: int) -> tuple[Record | None, float]:
                 return runs[0].server.read(self.rank, rank)
 
         class System:
-            """The operating system, but for the end of a process."""
+            """The operating system, except for the end of a process."""
 
             _exit = staticmethod(lambda code: here.end(here.actor.owner))
 
@@ -169,16 +169,16 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
         def tell(dog: Watchdog, error: RecipeError, complaint: str | None) -> None:
             runs[0].told.append(Told(here.now, dog._rank, error))
 
-        monkeypatch.setattr(watchdog, "Board", SimulatedBoard)
+        monkeypatch.setattr(watchdog, "HeartbeatFiles", SimulatedFiles)
         monkeypatch.setattr(watchdog, "os", System())
-        for module in (watchdog, clerk):
+        for module in (watchdog, periodic):
             monkeypatch.setattr(module, "threading", Threads)
         monkeypatch.setattr(watchdog, "host", lambda: f"n{here.actor.owner.rank // 8}")  # type: ignore[attr-defined]
-        monkeypatch.setattr(board, "host", lambda: "the machine of this test")
-        monkeypatch.setattr(watchdog, "stacks", dict)  # whose frames are those of the simulation
+        monkeypatch.setattr(heartbeat_files, "host", lambda: "the machine of this test")
+        monkeypatch.setattr(watchdog, "stacks", dict)  # the frames would be those of the simulation
         monkeypatch.setattr(watchdog, "_answer_with_stacks", lambda: None)
-        monkeypatch.setattr(Watchdog, "_tell", tell)
-        for module in (watchdog, board, clerk, heartbeat):
+        monkeypatch.setattr(Watchdog, "_report", tell)
+        for module in (watchdog, heartbeat_files, periodic, heartbeat):
             monkeypatch.setattr(module, "time", Clock)
 
         def make(*options: Any, **words: Any) -> Run:
@@ -190,7 +190,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
 
 
 def busy_at_times(now: float) -> bool:
-    """Overloaded for two minutes of every ten."""
+    """Return True for two minutes of every ten."""
     return 240 <= now % 600 < 360
 
 
@@ -239,13 +239,13 @@ def test_a_rank_that_hangs_is_named_in_time(
     run = world(ranks, busy, hangs_at=seconds / 2)
     run.simulation.run(until=seconds / 2 + 4 * TIMEOUT)
     assert len(run.told) == ranks
-    assert run.told[0].time < seconds / 2 + 2.5 * TIMEOUT  # it may have just begun to wait for a save
+    assert run.told[0].time < seconds / 2 + 2.5 * TIMEOUT  # it may have just started to wait for a save
     for one in run.told:
         assert str(one.error).startswith(f"rank {CULPRIT} of {ranks} (host n2) has been in 'loader'"), one
 
 
 def test_a_server_is_asked_little_while_all_goes_well(world: Callable[..., Run]) -> None:
-    """Each rank asks for a few files at a time, not for those of all others."""
+    """Each rank reads a few files at a time, not those of all others."""
     run = world(24, lambda now: False)
     run.simulation.run(until=60)
     before = run.server.calls

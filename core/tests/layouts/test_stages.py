@@ -9,7 +9,7 @@ from torch import nn
 
 from recipe_core.errors import ConfigError, PluginError
 from recipe_core.hooks.specs import Model, Stages, Structure
-from recipe_core.layouts.stages import Tie, cut
+from recipe_core.layouts.stages import TiedParameter, cut_stage
 
 ENDS = Stages(first=("words", "places"), last=("norm", "words"))
 STRUCTURE = Structure(model="net", blocks="blocks.*", stages=ENDS)
@@ -23,12 +23,12 @@ class Net(nn.Module):
         self.norm = nn.LayerNorm(2)
 
 
-def held(count: int) -> tuple[list[set[str]], list[list[Tie]]]:
+def held(count: int) -> tuple[list[set[str]], list[list[TiedParameter]]]:
     """Submodules with parameters of each stage, and tied parameters as it sees them."""
     found, tied = [], []
     for index in range(count):
         net = Net()
-        tied.append(cut(net, STRUCTURE, index, count))
+        tied.append(cut_stage(net, STRUCTURE, index, count))
         found.append({name.rpartition(".")[0] for name, _ in net.named_parameters()})
     return found, tied
 
@@ -37,13 +37,13 @@ def test_blocks_are_shared_out_in_their_order() -> None:
     found, tied = held(2)
     assert found[0] == {"words", "places", "blocks.0", "blocks.1"}
     assert found[1] == {"words", "norm", "blocks.2", "blocks.3", "blocks.4"}
-    assert tied == [[Tie("words.weight", "words.weight", (0, 1))]] * 2
+    assert tied == [[TiedParameter("words.weight", "words.weight", (0, 1))]] * 2
 
 
 def test_stages_between_hold_blocks_alone() -> None:
     found, tied = held(3)
     assert found[1] == {"blocks.1", "blocks.2"}
-    assert [[(tie.here, tie.stages) for tie in stage] for stage in tied] == [
+    assert [[(tie.local_name, tie.stages) for tie in stage] for stage in tied] == [
         [("words.weight", (0, 2))], [("", (0, 2))], [("words.weight", (0, 2))]
     ]  # fmt: skip
     assert [sum(name.startswith("blocks") for name in stage) for stage in found] == [1, 2, 2]
@@ -64,15 +64,15 @@ def test_ties_are_found_by_identity_whatever_their_names() -> None:
         net.output = nn.Linear(2, 4, bias=False)
         net.output.weight = net.words.weight
         net.blocks[4].weight = net.blocks[3].weight = net.blocks[0].weight
-        found.append(cut(net, Structure(model="net", blocks="blocks.*", stages=ends), index, 3))
+        found.append(cut_stage(net, Structure(model="net", blocks="blocks.*", stages=ends), index, 3))
         assert [name for name in ("words", "output") if getattr(net, name) is None] == [
             ["output"], ["words", "output"], ["words"]
         ][index]  # fmt: skip
     first, last = "blocks.0.weight", "blocks.3.weight"
     assert found == [
-        [Tie("words.weight", "words.weight", (0, 2)), Tie(first, first, (0, 2))],
-        [Tie("words.weight", "", (0, 2)), Tie(first, "", (0, 2))],
-        [Tie("words.weight", "output.weight", (0, 2)), Tie(first, last, (0, 2))],
+        [TiedParameter("words.weight", "words.weight", (0, 2)), TiedParameter(first, first, (0, 2))],
+        [TiedParameter("words.weight", "", (0, 2)), TiedParameter(first, "", (0, 2))],
+        [TiedParameter("words.weight", "output.weight", (0, 2)), TiedParameter(first, last, (0, 2))],
     ]
 
 
@@ -83,7 +83,7 @@ def test_a_tied_module_that_no_stage_has_is_refused() -> None:
     net.output.weight = net.words.weight
     structure = Structure(model="net", blocks="blocks.*", stages=Stages(first=("words", "places"), last=("norm",)))
     with pytest.raises(PluginError, match=r"no stage of a pipeline holds output\.weight"):
-        cut(net, structure, 1, 2)
+        cut_stage(net, structure, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_tied_module_that_no_stage_has_is_refused() -> None:
 )  # fmt: skip
 def test_what_cannot_be_cut(structure: Structure, count: int, message: str) -> None:
     with pytest.raises((ConfigError, PluginError), match=message):
-        cut(Net(), structure, 0, count)
+        cut_stage(Net(), structure, 0, count)
 
 
 def stages_of(layers: int) -> Stages | None:

@@ -15,7 +15,7 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, PluginError
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.tensor_parallel.plan import assign, divide, partial_gradients
-from recipe_core.layouts.tensor_parallel.rng import drawn, stream
+from recipe_core.layouts.tensor_parallel.rng import peek_seed, stream
 from recipe_core.ops.vocabulary import linear_logits
 from recipe_core.testing import spawn
 
@@ -193,7 +193,7 @@ def test_parts_of_a_vocabulary_may_differ_but_every_rank_has_one() -> None:
 
 def test_streams_depend_on_their_words_and_disturb_nothing() -> None:
     torch.manual_seed(3)
-    before, number = torch.get_rng_state(), drawn()
+    before, number = torch.get_rng_state(), peek_seed()
     draws = []
     for words in [(number, 0), (number, 1), (number, 0)]:
         with stream(torch.device("cpu"), *words):
@@ -201,9 +201,9 @@ def test_streams_depend_on_their_words_and_disturb_nothing() -> None:
     assert draws[0].equal(draws[2])
     assert not draws[0].equal(draws[1])
     assert torch.get_rng_state().equal(before)
-    assert drawn() == number
+    assert peek_seed() == number
     torch.rand(1)
-    assert drawn() != number
+    assert peek_seed() != number
 
 
 class Noise(nn.Module):

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recipe_core.ops import group_attention as kernel
 from recipe_core.ops.dropout import keep_scale
-from recipe_core.ops.group_attention import Groups, group_attention, groups_of
+from recipe_core.ops.group_attention import PackedSegments, group_attention, groups_of
 
 SEQUENCE = 70
 ROWS = {
@@ -41,9 +41,9 @@ def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return found.transpose(1, 2)
 
 
-def masked(ids: Tensor) -> Groups:
+def masked(ids: Tensor) -> PackedSegments:
     """As devices other than CPUs get them."""
-    return Groups(ids, None, kernel._mask(ids))
+    return PackedSegments(ids, None, kernel._mask(ids))
 
 
 @pytest.mark.parametrize("tile", [1, 5000, 1 << 18])

@@ -1,4 +1,4 @@
-"""Cross entropy over an output matrix whose rows lie on several ranks: that of the whole matrix."""
+"""Cross entropy with a vocabulary-parallel output matrix equals that of the whole matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job: the recipe with variant, file and words laid over it; everything wrong in one message."""
+"""A job: the recipe, overridden by variant, file and arguments; one message reports all mistakes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Fakes:
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module that the contributions name."""
+    """Provide the module that the contributions name."""
     module = ModuleType(HERE)
     vars(module).update(model_facts=model_facts, data_facts=data_facts, build=lambda *args: args)
     monkeypatch.setitem(sys.modules, HERE, module)
@@ -150,7 +150,7 @@ REGISTRY = load([("core", lambda: plugin), ("fakes", Fakes)])
 
 
 def job(*words: str, target: Any = "gpt", **options: Any) -> Job:
-    """The job of a line; with a number of processes, checked for these."""
+    """Return the job of a command line, checked for a number of processes if given."""
     return (checked_job if "world_size" in options else resolve)(REGISTRY, target, words, **options)
 
 
@@ -289,7 +289,7 @@ def test_what_does_not_fit_together_is_found_where_the_number_of_processes_is_kn
         ),
         (["layout=team"], 3, "layout: team makes a mesh of dp=1 x tp=2, 2 processes, and this run has 3"),
         (["layout=team", "layout.tp=9"], 9, "layout: tp: 9 ranks are more than a machine has"),
-        (["layout=nodp"], 1, "layout: nodp names no axis 'dp' (its axes: fsdp); mend the plugin"),
+        (["layout=nodp"], 1, "layout: nodp names no axis 'dp' (its axes: fsdp); fix the plugin"),
         (
             ["train.micro_batch=16"],
             1,
@@ -342,7 +342,7 @@ def test_tensor_parallel_ranks_share_samples() -> None:
 
 
 def test_a_disk_that_is_too_small_is_found_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """6000 parameters in fp32 and two moments make 72,000 bytes; two are kept while a third is written."""
+    """6000 parameters in fp32 with two moments take 72,000 bytes; two checkpoints are kept while a third is written."""
     words = ("train.save_every=1",)
     monkeypatch.setattr("recipe_core.cli.check.parts.free_space", lambda folder: 3 * 72_000)
     assert job(*words, world_size=1, out=tmp_path)
@@ -472,7 +472,7 @@ def test_the_text_of_a_job_starts_with_its_recipe_and_keeps_lists_on_a_line() ->
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs(Train):
-    """Training as a recipe may have it: so many times through the samples."""
+    """Training settings of a recipe that counts in epochs."""
 
     epochs: int = 2
 
@@ -481,16 +481,16 @@ class Epochs(Train):
 
 
 def minds(job: Job, world_size: int) -> list[str]:
-    """Problems that only that recipe finds."""
+    """Return problems that only that recipe finds."""
     return ["train.seed: 13 is unlucky"] if job.train.seed == 13 and world_size == 2 else []
 
 
 def test_a_recipe_may_have_settings_of_training_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fake_minds", SimpleNamespace(minds=minds))  # type: ignore[arg-type]
     registry = toy.registry()
-    claim = registry.claims["recipe"]["toy"]
+    claim = registry.registrations["recipe"]["toy"]
     own = replace(registry.get("recipe", "toy"), train=Epochs(), variants={}, problems="fake_minds:minds")
-    registry.claims["recipe"]["toy"] = replace(claim, item=own)
+    registry.registrations["recipe"]["toy"] = replace(claim, item=own)
     assert resolve(registry, "toy", ["train.epochs=3"]).train.steps == Train().steps
     job = resolve(registry, "toy", ["train.epochs=3", "train.micro_batch=4"], 2)
     assert (job.train.steps, job.train.global_batch, job.as_dict()["train"]["epochs"]) == (15, 8, 3)

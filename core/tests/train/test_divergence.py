@@ -169,12 +169,12 @@ def test_resume_from_a_step_of_its_own(tmp_path: Path, capsys: pytest.CaptureFix
     train(str(out), back)
     assert "what came later is called step-8.left-for-step-4, step-6.left-for-step-4" in capsys.readouterr().err
     assert list(curve(out)) == [1, 2, 3, 4, 5, 6]
-    train(str(out), back)  # the same line again goes on, and not back
+    train(str(out), back)  # the same line again continues, without a rollback
     assert curve(out) == whole
 
 
 def test_resume_from_the_newest_step_goes_back_once_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is nothing later to set aside; the line given again goes on from what it has saved since."""
+    """There are no later checkpoints to set aside; the same line continues from what it has saved since."""
     out, words = tmp_path / "run", ("train.save_every=2", "train.keep=0")
     train(str(out), (*words, "train.stop_after=4"))
     back = (*words, "train.resume=step-4", "train.stop_after=2")
@@ -190,7 +190,7 @@ def test_both_settings_belong_together() -> None:
 
 
 def test_engines_are_left(tmp_path: Path) -> None:
-    """After a rollback the engine is that of before: no process group is left."""
+    """A rollback leaves no process group in the engine."""
     train(str(tmp_path / "run"), (*POISON, "train.on_divergence=rollback", "train.save_every=2"))
     with engines.start(job().train) as engine:
         assert engine.world_size == 1

@@ -8,7 +8,7 @@ import torch
 
 from recipe_core import Train
 from recipe_core.layouts.parallel import Batch, Run
-from recipe_core.train.feed import Feed, starts
+from recipe_core.train.feed import Feed, micro_batch_starts
 
 
 def run(rank: int = 0, size: int = 1) -> Run:
@@ -35,12 +35,12 @@ class Numbers:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_ranks_share_each_step_without_gap_or_overlap(size: int) -> None:
-    seen = [s + i for rank in range(size) for s in starts(run(rank, size), 12, 12) for i in range(2)]
+    seen = [s + i for rank in range(size) for s in micro_batch_starts(run(rank, size), 12, 12) for i in range(2)]
     assert sorted(seen) == list(range(12, 24))
 
 
 def test_a_rank_reads_its_part_in_one_piece() -> None:
-    assert [starts(run(rank, 3), 12, 12) for rank in range(3)] == [[12, 14], [16, 18], [20, 22]]
+    assert [micro_batch_starts(run(rank, 3), 12, 12) for rank in range(3)] == [[12, 14], [16, 18], [20, 22]]
 
 
 def test_reads_one_step_ahead_and_stops_at_the_last() -> None:

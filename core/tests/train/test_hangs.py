@@ -1,4 +1,4 @@
-"""A run that cannot go on ends by itself and names the rank: real ranks of the toy recipe, one of them with a fault."""
+"""A run that hangs ends by itself and names the rank: real ranks of the toy recipe, one of them with a fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def recipe(folder: Path, *arguments: str, rank: int | str = 1) -> subprocess.Com
 
 
 def in_time(folder: Path, begun: float) -> bool:
-    """Whether it is less than ``LATEST`` after the timeout, or than twice what reaching the fault took."""
+    """True if it is less than ``LATEST`` after the timeout, or than twice the time to reach the fault."""
     fault = float((folder / "injected").read_text())
     return time.time() - fault < TIMEOUT + max(LATEST, 2 * (fault - begun))
 
@@ -51,7 +51,7 @@ def record(folder: Path, rank: int) -> dict[str, object]:
 
 
 def ending(folder: Path, begun: float) -> tuple[str, int | None, str]:
-    """Kind, rank and activity of the end, as `recipe status` and the batch script are told."""
+    """Kind, rank and activity of the end, for `recipe status` and the batch script."""
     found = read_ending(folder / "run", begun)
     assert found is not None
     assert found.exit_code == {"hung": ExitCode.HUNG, "lost": ExitCode.STOPPED}.get(found.kind, found.exit_code)
@@ -91,7 +91,7 @@ def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     [
         ("forward", ExitCode.HUNG, "has been in 'forward' of step 3, micro batch 0 for"),
         ("save", ExitCode.HUNG, "has been in 'save' of step 8 for"),
-        ("leave", ExitCode.STOPPED, "is gone, and left no word"),
+        ("leave", ExitCode.STOPPED, "exited without reporting an error"),
         (
             "exit",
             ExitCode.STOPPED,

@@ -105,7 +105,7 @@ def numbered(config: object, own: Loss) -> Loss:
 
 
 class Book:
-    """Writes what it is told into a file of the run folder; fails where it is asked to."""
+    """Writes its calls into a file of the run folder; fails on request."""
 
     def __init__(self, config: Notes, run: Any) -> None:
         self.fails, self.path = config.fails, run.folder / config.file

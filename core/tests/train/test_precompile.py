@@ -27,7 +27,7 @@ def dry_run_then_run(folder: str) -> tuple[str, bool, dict[str, object]]:
     from recipe_core.train.run import run
 
     said, place = StringIO(), Path(folder)
-    job = checked_job(toy.registry(), "toy", precompile.dry_run_words(LINE), 1)
+    job = checked_job(toy.registry(), "toy", precompile.dry_run_arguments(LINE), 1)
     with redirect_stdout(said):
         precompile.precompile(job, LINE, place / "run", 1)
     kept = any((place / "run").glob("**/step-*"))
@@ -51,7 +51,7 @@ def test_a_run_after_it_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_dry_run_forgets_what_a_run_begins_with_and_is_held_to() -> None:
-    words = precompile.dry_run_words(["train.golden=curve.jsonl", "train.init_from=required", "train.steps=50"])
+    words = precompile.dry_run_arguments(["train.golden=curve.jsonl", "train.init_from=required", "train.steps=50"])
     job = checked_job(toy.registry(), "toy", words, 1)
     assert (job.train.golden, job.train.init_from, job.train.resume) == (None, None, "none")
     assert (job.train.steps, job.train.stop_after, job.train.save_every) == (50, 2, 0)
@@ -68,7 +68,7 @@ def test_a_dry_run_in_a_run_folder_touches_nothing_of_the_run(tmp_path: Path, mo
 
 
 def job_of(*words: str) -> Job:
-    return checked_job(toy.registry(), "toy", precompile.dry_run_words(words), 1)
+    return checked_job(toy.registry(), "toy", precompile.dry_run_arguments(words), 1)
 
 
 def test_what_compiles_nothing_is_refused_with_the_way_out() -> None:

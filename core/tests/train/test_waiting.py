@@ -1,4 +1,4 @@
-"""Steps that the device computes while the host goes on."""
+"""Steps that the device computes while the host continues."""
 
 from __future__ import annotations
 

@@ -23,14 +23,14 @@ __version__ = "0.1.0"
 def parse_idx(data: NDArray[np.uint8]) -> Idx:
     """Check all of a Megatron .idx file, version 1, and return views of its parts.
 
-    Sequences must follow each other without a gap, as every writer lays them out; a file of mode bytes behind the
-    documents (Megatron's multimodal ones) is accepted, and the bytes are left alone.
+    Sequences must follow each other without a gap, as all writers arrange them. Mode bytes after the documents, in
+    Megatron's multimodal files, are accepted and ignored.
 
     Args:
         data: the whole file: ``[bytes]``.
 
     Raises:
-        ValueError: the file is no .idx file, of another version or length, or its numbers contradict each other.
-        OSError: the file is mapped, and was cut while it was read, or its disk failed.
+        ValueError: the file is not an .idx file, has another version or length, or its numbers contradict each other.
+        OSError: the file is mapped and was truncated while it was read, or its disk failed.
     """
     return Idx(*_core.parse_idx(data))

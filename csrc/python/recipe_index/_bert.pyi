@@ -13,8 +13,8 @@ class WordPiece:
         ids: the id of each piece.
         lowercase: convert letters to lower case.
         unknown: the id of a word that has no pieces.
-        special: texts that stand for one token wherever they appear; each starts with ``[``.
-        fallback: gives the ids of texts that are not ASCII, or that hold a special token.
+        special: special tokens, matched anywhere in a text; each starts with ``[``.
+        fallback: returns the ids of texts that are not ASCII, or contain a special token.
     """
     def __init__(
         self,
@@ -26,7 +26,7 @@ class WordPiece:
         fallback: Callable[[list[str]], list[list[int]]],
     ) -> None: ...
     def encode(self, texts: list[str]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Token ids of ``texts``, one behind the other, and how many belong to each: ``[tokens]``, ``[texts]``."""
+        """Concatenated token ids of ``texts``, ``[tokens]``, and their number per text, ``[texts]``."""
 
 def make_pairs(
     sentences: NDArray[np.int64],
@@ -41,13 +41,13 @@ def make_pairs(
 ) -> NDArray[np.void]:
     """Pairs of segments, by the published algorithm (Devlin et al., 2018, ``create_pretraining_data.py``).
 
-    Sentences of a document are gathered up to a target length; some of them are the first segment, and the second is
-    the rest of them or, for half of the pairs, comes from another document, and the rest waits for the next pair.
+    Sentences of a document are collected up to a target length. Some of them are the first segment; the second is the
+    rest of them or, for half of the pairs, comes from another document, and the rest is used for the next pair.
 
     Args:
         sentences: the token where each sentence starts, one more at the end.
         documents: the sentence where each document starts, one more at the end.
-        pool: the documents in use, at least two; pairs are made of those from ``first`` to below ``last``.
+        pool: the documents in use, at least two; pairs are made from those from ``first`` to below ``last``.
         sequence: tokens of a sample, of which three are special.
         short_probability: fraction of the documents that get a random shorter target.
         seed: with ``round`` and the document, determines every random number.
@@ -86,18 +86,19 @@ def fill_rows(
     """Rows of samples with masked tokens: of those chosen, 80 % become [MASK], 10 % a random token, 10 % stay.
 
     Args:
-        tokens: the token store that the pairs point into.
+        tokens: the token store into which the pairs point.
         pairs: entries of the type ``PAIR``.
-        kinds: of each id: ``SPECIAL``, ``CONTINUATION`` or 0.
+        kinds: kind of each id: ``SPECIAL``, ``CONTINUATION`` or 0.
         cls, sep, mask, pad: ids of the special tokens.
         sequence: tokens of a row.
-        most: predictions of a row at most.
+        most: most predictions of a row.
         probability: fraction of a sample's tokens that are predicted.
         whole_words: predict all pieces of a word, or none.
 
     Returns:
-        ``input_ids``, ``input_mask``, ``segment_ids`` ``[pairs, sequence]``; ``masked_lm_positions``, which rise and
-        end with zeros, ``masked_lm_ids`` ``[pairs, most]``; ``next_sentence_labels`` ``[pairs]``: 1 for a random next.
+        ``input_ids``, ``input_mask``, ``segment_ids`` ``[pairs, sequence]``; ``masked_lm_positions``, ascending and
+        padded with zeros, ``masked_lm_ids`` ``[pairs, most]``; ``next_sentence_labels`` ``[pairs]``: 1 for a random
+        next.
     """
 
 def pack(
@@ -105,17 +106,17 @@ def pack(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pack sequences into few rows, each sequence into one row.
 
-    Two ways are tried on the histogram of the lengths: best fit, decreasing; and, where that leaves more than 0.05 %
+    Two methods are tried on the histogram of the lengths: best-fit decreasing; and, if that leaves more than 0.05 %
     free, the linear program of the cutting-stock problem, rounded down to whole rows, with best fit for the rest.
 
     Args:
         lengths: tokens of each sequence, from 1 to ``capacity``.
         capacity: tokens of a row.
-        most: sequences in a row at most; 0: as many as fit.
-        seed: of the order of the rows.
+        most: most sequences in a row; 0: as many as fit.
+        seed: seed of the order of the rows.
 
     Returns:
-        the sequences row by row, ``[sequences]``, and where each row starts among them, ``[rows + 1]``.
+        the sequences row by row, ``[sequences]``, and the start of each row among them, ``[rows + 1]``.
     """
 
 def pack_rows(
@@ -141,20 +142,20 @@ def pack_rows(
     NDArray[np.int8],
     NDArray[np.int32],
 ]:
-    """Rows in Habana's layout: samples one behind the other.
+    """Rows in Habana's layout: concatenated samples.
 
     Args:
         input_ids, segment_ids: ``[samples, sequence]``.
         lengths: tokens of each sample without padding.
         positions, ids: of the predictions, ``[samples, most]``; position 0 ends them.
         next_sentence: ``[samples]``.
-        order, rows: which samples share a row, as ``pack`` gives it; ``rows`` may be a slice of its second result.
+        order, rows: the samples of each row, as returned by ``pack``; ``rows`` may be a slice of its second result.
         capacity: tokens of a row.
-        predictions: places for predictions in a row.
-        slots: places for samples in a row.
+        predictions: capacity for predictions in a row.
+        slots: capacity for samples in a row.
 
     Returns:
-        ``input_ids``, ``input_mask`` (which counts the samples from 1), ``segment_ids``, ``positions`` (which start
-        again with each) ``[rows, capacity]``; ``masked_lm_positions``, ``masked_lm_ids`` ``[rows, predictions]``;
+        ``input_ids``, ``input_mask`` (numbers of the samples from 1), ``segment_ids``, ``positions`` (from 0 in each
+        sample) ``[rows, capacity]``; ``masked_lm_positions``, ``masked_lm_ids`` ``[rows, predictions]``;
         ``next_sentence_positions``, ``_labels``, ``_weights`` ``[rows, slots]``.
     """

@@ -11,7 +11,7 @@ from recipe_index._bert import PAIR, WordPiece, copy_segments, fill_rows, make_p
 CONTINUATION = 2
 """Kind of a token id that continues the word of the token before it."""
 SPECIAL = 1
-"""Kind of a token id that is never predicted, and never drawn as a random word."""
+"""Kind of a token id that is never predicted, and never used as a random replacement."""
 
 __all__ = [
     "CONTINUATION",

@@ -1,4 +1,4 @@
-"""A cache for tokenizers that split a text into words first.
+"""A cache for tokenizers that split texts into words.
 
 Compiled; the stub ``_text.pyi`` documents every argument. Bad input raises TypeError.
 """
@@ -16,4 +16,4 @@ PIECES = re.compile(
     |.(?:.*?(?:(?<=[A-Za-z0-9])(?=[\n,.;:!?)"(\-])|(?<=\S)(?=\ )|(?=\ \S)|\Z))  # anything, up to the next cut""",
     re.DOTALL | re.VERBOSE,
 )
-"""Pattern for one piece of text, as :class:`Pieces` cuts it."""
+"""Pattern of a piece of text in :class:`Pieces`."""

@@ -25,7 +25,7 @@ def integer(name: str, value: SupportsIndex, low: int, high: int) -> int:
 
 
 def array(name: str, value: NDArray[Any], dtypes: tuple[DTypeLike, ...], dimensions: int = 1) -> NDArray[Any]:
-    """``value``, a contiguous array of one of ``dtypes`` and so many dimensions."""
+    """``value``, a contiguous array of one of ``dtypes``, with ``dimensions`` dimensions."""
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{name}: expected a NumPy array, got {type(value).__name__}")
     accepted = [np.dtype(dtype) for dtype in dtypes]

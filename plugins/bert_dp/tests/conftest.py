@@ -39,7 +39,7 @@ PIECES += [
 
 @pytest.fixture
 def data() -> Path:
-    """The folder with real data, which is no part of the project."""
+    """The folder with real data, which is not part of the project."""
     folder = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[4] / "shared" / "data")
     if not (folder / "wiki-sample.jsonl.gz").is_file():
         pytest.skip(f"no real data in {folder}; RECIPE_DATA names another folder")
@@ -68,14 +68,14 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(text: Path, vocabulary: Path, tmp_path: Path) -> Callable[..., PrepareHdf5]:
-    """Settings of a small data set, some of them changed."""
+    """Settings of a small data set, with optional changes."""
 
     def make(**changes: Any) -> PrepareHdf5:
-        usual = {
+        defaults = {
             "inputs": (str(text),), "vocabulary": str(vocabulary), "output": str(tmp_path / "out"), "sequence": 64,
             "max_predictions": 10, "samples_per_shard": 300, "dupe_factor": 3, "test_share": 0.1, "workers": 1,
         }  # fmt: skip
-        return PrepareHdf5(**{**usual, **changes})
+        return PrepareHdf5(**{**defaults, **changes})
 
     return make
 
@@ -89,14 +89,14 @@ def shards(settings: Callable[..., PrepareHdf5], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def packed(shards: Path, tmp_path: Path) -> Path:
-    """The same, packed."""
+    """The same samples, packed."""
     pack(PreparePacked(inputs=(str(shards),), output=str(tmp_path / "packed"), workers=1, samples_per_shard=400))
     return tmp_path / "packed"
 
 
 @pytest.fixture
 def write_numbered() -> Callable[..., int]:
-    """Writes a plain shard whose samples say their numbers, in ``input_ids``; gives the number after its last."""
+    """Write a plain shard whose samples hold their numbers in ``input_ids``; returns the number after the last."""
 
     def write(path: Path, first: int, rows: int, sequence: int = 8, **packing: Any) -> int:
         path.parent.mkdir(exist_ok=True, parents=True)

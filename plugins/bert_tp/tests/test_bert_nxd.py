@@ -1,7 +1,7 @@
-"""Checkpoints of AWS's tensor-parallel BERT script: read, continued and begun from, and what is wrong with one is told.
+"""Checkpoints of AWS's tensor-parallel BERT script: reading, resuming, starting from their weights, and messages.
 
-Its model is Hugging Face's, of which it divides the attention alone; embeddings, MLP and heads are whole on every rank.
-What the script and neuronx-distributed do is written out here in plain torch, without our code.
+The script's model is Hugging Face's with sharded attention; embeddings, MLP and heads are whole on every rank. What the
+script and neuronx-distributed do is reimplemented here in plain torch.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Script:
     scheduler: Any
 
     def dense(self) -> dict[str, Tensor]:
-        """Every tensor by its place in a state of ours."""
+        """Every tensor by its name in a state of recipe."""
         named = dict(self.model.named_parameters())
-        found = {f"model.{name}": tensor.detach() for name, tensor in named.items()}
+        entries = {f"model.{name}": tensor.detach() for name, tensor in named.items()}
         for name, parameter in named.items():
             state = self.optimizer.state[parameter]
-            found |= {f"optimizer.state.{name}.{kind}": torch.as_tensor(value) for kind, value in state.items()}
-        return found
+            entries |= {f"optimizer.state.{name}.{kind}": torch.as_tensor(value) for kind, value in state.items()}
+        return entries
 
 
 def script(no_decay: list[str] = OF_RELEASE, dtype: torch.dtype = torch.float32) -> Script:
-    """After three steps on made-up gradients; no two tensors are alike. The sizes are those of bert_tp:tiny."""
+    """The script's state after three steps on random gradients, with the sizes of bert_tp:tiny."""
     torch.manual_seed(7)
     config = BertConfig(
         vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256,
@@ -80,23 +80,23 @@ def part(name: str, tensor: Tensor, rank: int, ranks: int) -> Tensor:
     return tensor.chunk(ranks, 1)[rank].clone() if name.endswith("attention.output.dense.weight") else tensor
 
 
-def rank_tree(found: Script, rank: int, ranks: int) -> dict[str, Any]:
+def rank_tree(whole: Script, rank: int, ranks: int) -> dict[str, Any]:
     """The file of the script on one rank: names in the order of transformers 4.26, steps as its AdamW counts them."""
-    state = found.model.state_dict()
+    state = whole.model.state_dict()
     model = {"bert.embeddings.position_ids": torch.arange(64)[None]}  # a buffer that was saved until 4.31
     model |= {name: part(name, tensor, rank, ranks) for name, tensor in state.items()}
-    names = {id(p): name for name, p in found.model.named_parameters()}
-    order = [names[id(p)] for group in found.optimizer.param_groups for p in group["params"]]
-    optimizer = found.optimizer.state_dict()
+    names = {id(p): name for name, p in whole.model.named_parameters()}
+    order = [names[id(p)] for group in whole.optimizer.param_groups for p in group["params"]]
+    optimizer = whole.optimizer.state_dict()
     for number, kinds in optimizer["state"].items():
         own = {kind: part(order[number], kinds[kind], rank, ranks) for kind in ("exp_avg", "exp_avg_sq")}
         optimizer["state"][number] = {"step": STEP, **own}
-    wanted = ("lr", "betas", "eps", "weight_decay", "initial_lr", "params")
-    groups = [{**{k: group[k] for k in wanted}, "correct_bias": True} for group in optimizer["param_groups"]]
+    keys = ("lr", "betas", "eps", "weight_decay", "initial_lr", "params")
+    groups = [{**{k: group[k] for k in keys}, "correct_bias": True} for group in optimizer["param_groups"]]
     return {
         "model": model, "global_step": STEP, "epoch": EPOCH,
         "optimizer": {"state": optimizer["state"], "param_groups": groups},
-        "scheduler": found.scheduler.state_dict(),
+        "scheduler": whole.scheduler.state_dict(),
     }  # fmt: skip
 
 
@@ -126,8 +126,8 @@ def write_new(folder: Path, trees: list[dict[str, Any]], xser: bool = False, tag
     return folder
 
 
-def trees_of(found: Script, ranks: int = 2) -> list[dict[str, Any]]:
-    return [rank_tree(found, rank, ranks) for rank in range(ranks)]
+def trees_of(whole: Script, ranks: int = 2) -> list[dict[str, Any]]:
+    return [rank_tree(whole, rank, ranks) for rank in range(ranks)]
 
 
 WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], Path]] = {
@@ -139,9 +139,9 @@ WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], Path]] = {
 RECIPE = ("--recipe", "bert_tp:tiny")
 
 
-def same(expected: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
-    assert found.keys() == expected.keys()
-    return all(same_bits(tensor.float(), found[name].float()) for name, tensor in expected.items())
+def same(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> bool:
+    assert actual.keys() == expected.keys()
+    return all(same_bits(tensor.float(), actual[name].float()) for name, tensor in expected.items())
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def same(expected: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
 def test_every_tensor_is_that_of_the_whole_model(
     tmp_path: Path, writer: str, ranks: int, no_decay: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Weights and optimizer states, bit by bit; the buffer that the model lacks is named."""
-    found = script(no_decay)
-    source = WRITERS[writer](tmp_path / "output", trees_of(found, ranks))
+    """Weights and optimizer states are bit-equal; the buffer that the model lacks is reported."""
+    whole = script(no_decay)
+    source = WRITERS[writer](tmp_path / "output", trees_of(whole, ranks))
     assert convert(source, tmp_path / "mine", "--to", "dcp", *RECIPE) == 0
-    told = capsys.readouterr().out
-    assert same(found.dense(), tensors(tmp_path / "mine"))
-    assert "passed over  bert.embeddings.position_ids: a buffer that bert_pretraining does not have" in told
+    output = capsys.readouterr().out
+    assert same(whole.dense(), tensors(tmp_path / "mine"))
+    assert "passed over  bert.embeddings.position_ids: a buffer that bert_pretraining does not have" in output
 
 
 def test_inspect_counts_the_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,17 +167,18 @@ def test_inspect_counts_the_states(tmp_path: Path, capsys: pytest.CaptureFixture
     assert ["optimizer", "184", "tensors", "of"] in [line[:4] for line in lines]  # two of 46 parameters, on two ranks
 
 
-def test_a_run_goes_on(tmp_path: Path) -> None:
-    """As from the same model in one file of the other script, to the last bit."""
-    found = script(OF_SAMPLES)
-    sources = {"tp": write_old(tmp_path / "output", trees_of(found)), "dp": tmp_path / "ckpt_3.pt"}
-    whole = {"model": found.model.state_dict(), "optimizer": found.optimizer.state_dict()}
-    torch.save({**whole, "scheduler": found.scheduler.state_dict(), "files": [0], "epoch": 0}, sources["dp"])
-    words = ("train.steps=5", "train.eval_every=0")
-    runs = {n: run_tiny("bert_tp", tmp_path / n, *words, f"train.resume={path}") for n, path in sources.items()}
-    told = runs["tp"].text
+def test_a_run_resumes(tmp_path: Path) -> None:
+    """Bit-equal to resuming from the same model in one file of the data-parallel script."""
+    whole = script(OF_SAMPLES)
+    sources = {"tp": write_old(tmp_path / "output", trees_of(whole)), "dp": tmp_path / "ckpt_3.pt"}
+    state = {"model": whole.model.state_dict(), "optimizer": whole.optimizer.state_dict()}
+    torch.save({**state, "scheduler": whole.scheduler.state_dict(), "files": [0], "epoch": 0}, sources["dp"])
+    args = ("train.steps=5", "train.eval_every=0")
+    runs = {n: run_tiny("bert_tp", tmp_path / n, *args, f"train.resume={path}") for n, path in sources.items()}
+    output = runs["tp"].text
     assert (
-        "continuing after step 3\nnot taken: bert.embeddings.position_ids: a buffer that bert_pretraining does" in told
+        "continuing after step 3\nnot taken: bert.embeddings.position_ids: a buffer that bert_pretraining does"
+        in output
     )
     for key in ("loss", "grad_norm"):
         assert list(runs["tp"].column(key)) == [4, 5]
@@ -186,8 +187,8 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_run_begins_with_its_weights(tmp_path: Path) -> None:
     source = write_new(tmp_path / "output", trees_of(script()), xser=True)
-    words = ("train.steps=1", "train.eval_every=0", f"train.init_from={source}")
-    run = run_tiny("bert_tp", tmp_path / "run", *words)
+    args = ("train.steps=1", "train.eval_every=0", f"train.init_from={source}")
+    run = run_tiny("bert_tp", tmp_path / "run", *args)
     assert "not taken: bert.embeddings.position_ids: a buffer" in run.text
     assert "not in it, and drawn at random" not in run.text
 
@@ -196,7 +197,7 @@ MLP = "bert.encoder.layer.1.intermediate.dense.weight"
 
 
 def spoil(trees: list[dict[str, Any]], how: str) -> None:
-    """Damage such files; ``trees`` are those of two ranks."""
+    """Damage the files of two ranks."""
     last = trees[1]
     if how == "weight":
         last["model"][MLP] = last["model"][MLP].clone()
@@ -239,8 +240,10 @@ def spoil(trees: list[dict[str, Any]], how: str) -> None:
         ("parameter", "bert.embeddings.positions: in the checkpoint, and not in "),
     ],
 )  # fmt: skip
-def test_what_is_refused(tmp_path: Path, how: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Copies that differ, and shapes that make up nothing, by the tensor's name."""
+def test_inconsistent_files_are_refused(
+    tmp_path: Path, how: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Differing copies, and shapes that do not form the whole tensor; the message names the tensor."""
     trees = trees_of(script())
     spoil(trees, how)
     drop = ("--drop", "optimizer") if how in ("shape", "uneven", "parameter") else ()
@@ -257,11 +260,11 @@ def test_one_rank_of_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_sixteen_bits(tmp_path: Path) -> None:
-    """As the script has them under XLA_DOWNCAST_BF16."""
-    found = script(dtype=torch.bfloat16)
-    source = write_old(tmp_path / "output", trees_of(found))
+    """As the script writes them under XLA_DOWNCAST_BF16."""
+    whole = script(dtype=torch.bfloat16)
+    source = write_old(tmp_path / "output", trees_of(whole))
     assert convert(source, tmp_path / "mine", "--to", "dcp", *RECIPE) == 0
-    assert same(found.dense(), tensors(tmp_path / "mine"))
+    assert same(whole.dense(), tensors(tmp_path / "mine"))
 
 
 def write_tags(folder: Path, *names: str) -> Path:
@@ -288,59 +291,61 @@ def write_tags(folder: Path, *names: str) -> Path:
 def test_the_newest_of_several(
     tmp_path: Path, names: tuple[str, str], taken: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That which neuronx-distributed takes; where the numbers say otherwise, the user decides."""
+    """The one that neuronx-distributed takes; if the step numbers disagree, the user has to name one."""
     source = write_tags(tmp_path / "output", *names)
     rc = convert(source, tmp_path / "mine", "--to", "dcp", *RECIPE)
-    told = capsys.readouterr()
+    captured = capsys.readouterr()
     if taken is not None:
         assert rc == 0
-        assert f"(nxd, step {taken})" in told.out
+        assert f"(nxd, step {taken})" in captured.out
         return
     assert rc == 2
-    assert f"By the time of its file 'done', which neuronx-distributed goes by, {names[1]}; by its number" in told.err
+    assert (
+        f"By the time of its file 'done', which neuronx-distributed goes by, {names[1]}; by its number" in captured.err
+    )
     assert convert(source / names[1], tmp_path / "mine", "--to", "dcp", *RECIPE) == 0
     assert "(nxd, step 1)" in capsys.readouterr().out
 
 
-def test_one_that_was_not_written_to_its_end_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_incomplete_checkpoint_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_tags(tmp_path / "output", "step_1", "step_2")
     (source / "step_2" / "done").unlink()
     assert convert(source, tmp_path / "mine", "--to", "dcp", *RECIPE) == 0
     assert "(nxd, step 0)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [("layout=old",), ("layout=old", "xser=true"), ("layout=new",)], ids=" ".join)
-def test_what_a_script_asks_for_at_its_resume(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("args", [("layout=old",), ("layout=old", "xser=true"), ("layout=new",)], ids=" ".join)
+def test_entries_that_a_script_resumes_from(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Step and epoch of the source, under the script's names; read back, and written again."""
     source = write_old(tmp_path / "output", trees_of(script()))
-    assert convert(source, tmp_path / "again", "--to", "nxd", "tp=4", *words, *RECIPE) == 0
+    assert convert(source, tmp_path / "again", "--to", "nxd", "tp=4", *args, *RECIPE) == 0
     assert convert(tmp_path / "again", tmp_path / "twice", "--to", "nxd", "tp=2", "layout=old") == 0
     path = tmp_path / "again" / "tp_rank_03_pp_rank_00"
-    if "layout=new" in words:
-        found = torch.load(tmp_path / "again" / "step_3" / "user_content.pt", weights_only=True)
+    if "layout=new" in args:
+        tree = torch.load(tmp_path / "again" / "step_3" / "user_content.pt", weights_only=True)
     else:
-        found = xser_load(path) if "xser=true" in words else torch.load(path / "checkpoint.pt", weights_only=True)
-        assert found["scheduler"]["last_epoch"] == STEP
-    assert (found["global_step"], found["epoch"]) == (STEP, EPOCH)
-    found = torch.load(tmp_path / "twice" / "tp_rank_01_pp_rank_00" / "checkpoint.pt", weights_only=True)
-    assert (found["global_step"], found["epoch"]) == (STEP, EPOCH)
+        tree = xser_load(path) if "xser=true" in args else torch.load(path / "checkpoint.pt", weights_only=True)
+        assert tree["scheduler"]["last_epoch"] == STEP
+    assert (tree["global_step"], tree["epoch"]) == (STEP, EPOCH)
+    tree = torch.load(tmp_path / "twice" / "tp_rank_01_pp_rank_00" / "checkpoint.pt", weights_only=True)
+    assert (tree["global_step"], tree["epoch"]) == (STEP, EPOCH)
     assert convert(tmp_path / "twice", tmp_path / "mine", "--to", "dcp") == 0
     assert same(script().dense(), tensors(tmp_path / "mine"))
 
 
-def test_the_script_goes_on_from_ours(tmp_path: Path) -> None:
-    """With one rank, where nothing is divided: strict names, states and schedule, and the keys that it asks for."""
+def test_the_script_resumes_from_a_converted_checkpoint(tmp_path: Path) -> None:
+    """On one rank: names are loaded strictly, with states, schedule and the keys that the script reads."""
     first = script(OF_SAMPLES)
     source = write_old(tmp_path / "output", trees_of(first))
     assert convert(source, tmp_path / "again", "--to", "nxd", "layout=old", *RECIPE) == 0
-    found = torch.load(tmp_path / "again" / "tp_rank_00_pp_rank_00" / "checkpoint.pt", weights_only=True)
+    tree = torch.load(tmp_path / "again" / "tp_rank_00_pp_rank_00" / "checkpoint.pt", weights_only=True)
     resumed = script(OF_SAMPLES)
     with torch.no_grad():
         for parameter in resumed.model.parameters():
             parameter.zero_()
             resumed.optimizer.state[parameter]["exp_avg"].zero_()
-    resumed.model.load_state_dict(found["model"], strict=True)
-    resumed.optimizer.load_state_dict(found["optimizer"])
-    resumed.scheduler.load_state_dict(found["scheduler"])
+    resumed.model.load_state_dict(tree["model"], strict=True)
+    resumed.optimizer.load_state_dict(tree["optimizer"])
+    resumed.scheduler.load_state_dict(tree["scheduler"])
     assert same(first.dense(), resumed.dense())
-    assert (found["global_step"], found["epoch"], resumed.scheduler.last_epoch) == (STEP, EPOCH, STEP)
+    assert (tree["global_step"], tree["epoch"], resumed.scheduler.last_epoch) == (STEP, EPOCH, STEP)

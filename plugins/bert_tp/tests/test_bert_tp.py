@@ -1,4 +1,4 @@
-"""The recipe beside the one that it is the tensor-parallel form of."""
+"""The recipe against bert_dp, whose tensor-parallel form it is."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
 
 
-def test_the_curve_lies_on_that_of_bert_dp(tmp_path: Path) -> None:
-    """It starts its two processes by itself."""
+def test_the_curve_equals_that_of_bert_dp(tmp_path: Path) -> None:
+    """The recipe starts its two processes."""
     alone = run_tiny("bert_dp", tmp_path / "dp", "model.attention_dropout=0")
-    team = run_tiny("bert_tp", tmp_path / "tp")
-    assert (alone.results["world_size"], team.results["world_size"]) == (1, 2)
+    parallel = run_tiny("bert_tp", tmp_path / "tp")
+    assert (alone.results["world_size"], parallel.results["world_size"]) == (1, 2)
     for key in ("loss", "grad_norm", "mlm_loss", "nsp_loss", "val_loss"):
-        assert team.column(key) == pytest.approx(alone.column(key), abs=1e-5), key
+        assert parallel.column(key) == pytest.approx(alone.column(key), abs=1e-5), key
 
 
 def test_the_default_has_the_settings_of_bert_dp() -> None:
-    ours, theirs = (resolve(load(), name) for name in ("bert_tp", "bert_dp"))
-    assert (ours.model, ours.data, ours.train) == (theirs.model, theirs.data, theirs.train)
+    tp, dp = (resolve(load(), name) for name in ("bert_tp", "bert_dp"))
+    assert (tp.model, tp.data, tp.train) == (dp.model, dp.data, dp.train)
 
 
 def test_large_is_the_published_recipe() -> None:

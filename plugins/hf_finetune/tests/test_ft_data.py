@@ -1,4 +1,4 @@
-"""Reading samples: every kind of file gives the same, and each mistake is one message that names its place."""
+"""Reading samples: all kinds of files give the same, and each mistake is one message with its place."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ KINDS: dict[str, Callable[[Path], None]] = {
 def test_every_kind_of_file_gives_the_same(tmp_path: Path, ending: str) -> None:
     for split in ("train", "dev"):
         KINDS[ending](tmp_path / f"{split}{ending}")
-    found = load(TextClassification(folder=str(tmp_path)))
-    assert found.labels == ("bad", "good")
-    assert found.splits["train"].texts == ([row[0] for row in ROWS], [row[1] for row in ROWS])
-    assert found.splits["validation"].labels == [1, 0, 1]
+    corpus = load(TextClassification(folder=str(tmp_path)))
+    assert corpus.labels == ("bad", "good")
+    assert corpus.splits["train"].texts == ([row[0] for row in ROWS], [row[1] for row in ROWS])
+    assert corpus.splits["validation"].labels == [1, 0, 1]
 
 
 def test_microsofts_files(data: Path) -> None:
-    found = load(TextClassification(folder=str(data / "mrpc"), task="mrpc"))
-    assert {split: len(examples) for split, examples in found.splits.items()} == {"train": 4076, "validation": 1725}
-    assert Counter(found.splits["validation"].labels or ()) == {1: 1147, 0: 578}  # as the corpus' own README counts
-    assert any('"' in text for text in found.splits["train"].texts[0])
+    corpus = load(TextClassification(folder=str(data / "mrpc"), task="mrpc"))
+    assert {split: len(examples) for split, examples in corpus.splits.items()} == {"train": 4076, "validation": 1725}
+    assert Counter(corpus.splits["validation"].labels or ()) == {1: 1147, 0: 578}  # as in the README of the corpus
+    assert any('"' in text for text in corpus.splits["train"].texts[0])
 
 
 def test_cola_without_a_heading(tmp_path: Path) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("gj04\t1\t\tThey drank the pub dry.\ngj04\t0\t*\tThey drank the pub.\n")
-    found = load(TextClassification(folder=str(tmp_path), task="cola")).splits["train"]
-    assert (found.texts, found.labels) == ((["They drank the pub dry.", "They drank the pub."],), [1, 0])
+    train = load(TextClassification(folder=str(tmp_path), task="cola")).splits["train"]
+    assert (train.texts, train.labels) == ((["They drank the pub dry.", "They drank the pub."],), [1, 0])
 
 
 def test_hidden_labels_of_a_test_split(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_label_that_only_validation_has(tmp_path: Path) -> None:
 
 
 def test_settings_that_exclude_each_other() -> None:
-    for words, message in (
+    for settings, message in (
         ({"folder": "a", "train": "b", "validation": "c"}, "folder: files are named too"),
         ({"train": "b"}, "validation: expected a file"),
         ({"validation": "b"}, "train: validation or test samples are named"),
         ({"labels": ("one",)}, "labels: expected two or more"),
     ):
         with pytest.raises(ValueError, match=message):
-            TextClassification(**words)  # type: ignore[arg-type]
+            TextClassification(**settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +162,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.mark.parametrize("traced", [True, False])
 def test_padding_as_suits_the_engine(traced: bool) -> None:
-    """Where nothing is said, samples are of one length only for an engine that compiles a graph for each."""
-    assert [TextClassification(pad_to_max_length=said).pads(traced) for said in (True, False, None)] == [
+    """By default, samples are padded to one length only for an engine that compiles a graph for each shape."""
+    assert [TextClassification(pad_to_max_length=pad).pads(traced) for pad in (True, False, None)] == [
         True, False, traced,
     ]  # fmt: skip
 
@@ -178,7 +178,7 @@ def test_pairs_of_pythons_text(made: Corpus) -> None:
 
 
 def test_pairs_whose_file_was_damaged_are_not_read(tmp_path: Path) -> None:
-    """A flipped bit in a word, or in a label, gave other losses, and no word. Now they are made again."""
+    """A flipped bit in a sentence or a label used to change losses silently; now the pairs are made again."""
     before = pairs(40, tmp_path)
     (path,) = tmp_path.glob("sentence-pairs-*.jsonl")
     content = path.read_bytes()
@@ -191,7 +191,7 @@ def test_pairs_whose_file_was_damaged_are_not_read(tmp_path: Path) -> None:
 
 
 def test_pairs_are_the_same_in_every_process() -> None:
-    """Sets of words are hashed otherwise in each."""
+    """The hash seed, which orders sets of words, differs between processes."""
     code = """
 import random
 from recipe_hf_finetune.data.pairs import _pairs
@@ -200,11 +200,11 @@ documents = [[f"The {one} reads data from file {n}.", f"If {one} fails, an error
              for n in range(9) for one in about]
 print(list(_pairs(documents, random.Random(5))))
 """
-    said = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
         )
         for seed in ("1", "2")
     ]
-    assert said[0].stdout == said[1].stdout
-    assert said[0].stdout.count(b"), (") > 50
+    assert outputs[0].stdout == outputs[1].stdout
+    assert outputs[0].stdout.count(b"), (") > 50

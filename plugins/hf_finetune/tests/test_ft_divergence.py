@@ -1,4 +1,4 @@
-"""Steps that diverge are skipped, or the run goes back; ``train.resume=step-N``."""
+"""Skipping diverging steps, rolling back, and ``train.resume=step-N``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.errors import CheckpointError, ExitCode
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import read_rows
-from recipe_hf_finetune.trainer.leg import _position
-from recipe_hf_finetune.trainer.passing import PASSED
+from recipe_hf_finetune.trainer.seed_run import _position
+from recipe_hf_finetune.trainer.step_skipper import SKIPPED_STEPS
 
 pytestmark = pytest.mark.filterwarnings("default")
-WORDS = (
+ARGS = (
     "data.task=mrpc", "data.max_length=24", "model.dropout=0.1", "train.epochs=3", "train.batch_per_process=4",
     "train.micro_batch=2", "train.lr=1e-3", "train.eval_every=0", "train.eval_samples=100", "train.log_every=1",
 )  # fmt: skip
 BAD = 10
-"""The update, counted from 1, whose batch is poisoned: the third of the second epoch, of seven."""
+"""Step, counted from 1, whose batch is poisoned: the third of seven in the second epoch."""
 
 
 class Batches:
-    """The Trainer reads batches by ``get_batch_samples``: one call for each update, all of one process in order.
+    """Patches of the Trainer, which reads the batches of a step with ``get_batch_samples``.
 
-    ``poisoned``: updates, from 1, whose last micro batch gives a loss that is not a number; ``left_out``: updates whose
-    batches the data do not have; ``rank`` alone reads bad ones.
+    ``poisoned``: steps, from 1, whose last micro batch has a NaN loss; ``left_out``: steps whose batches are missing in
+    the data; only ``rank`` reads bad ones.
     """
 
     def __init__(self, poisoned: range = range(0), left_out: range = range(0), rank: int = 0) -> None:
@@ -52,7 +52,7 @@ class Batches:
             return batches, number
 
         def start(trainer: Any) -> int:
-            return int(trainer.state.global_step + trainer.ties.passing.steps)
+            return int(trainer.state.global_step + trainer.context.skipper.steps)
 
         def computing(trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             loss = compute(trainer, model, inputs, *args, **kwargs)
@@ -65,7 +65,7 @@ class Batches:
 
 
 def figures(out: Path) -> list[dict[str, float]]:
-    """The rows without times, and without the position in the samples, which differs."""
+    """The rows without times and without the position in the samples, which differs."""
     names = ("step", "loss", "grad_norm", "lr", "val_loss", "val_accuracy", "val_f1")
     return [{name: row[name] for name in names if name in row} for row in read_rows(out / "metrics.jsonl")]
 
@@ -79,13 +79,13 @@ def weights(out: Path, step: int = 21) -> dict[str, Any]:
 
 @pytest.fixture
 def line(folder: Path, bert: Path) -> tuple[str, ...]:
-    return (*WORDS, f"model.source={bert}", f"data.folder={folder}")
+    return (*ARGS, f"model.source={bert}", f"data.folder={folder}")
 
 
 def test_a_poisoned_batch_is_skipped(
     fine_tune: Callable[..., Any], line: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run ends, to the last bit and with dropout, as one whose data does not have that batch."""
+    """The run ends bit-equal, with dropout, to one whose data lacks that batch."""
     skip, bad = (*line, "train.on_divergence=skip"), range(BAD, BAD + 1)
     with monkeypatch.context() as patch:
         Batches(poisoned=bad).install(patch)
@@ -104,15 +104,15 @@ def test_a_poisoned_batch_is_skipped(
     assert done.results["consumed_samples"] == 22 * 4
 
 
-def test_a_run_that_skipped_and_was_stopped_goes_on_equally(
+def test_a_stopped_run_that_skipped_resumes_equally(
     fine_tune: Callable[..., Any], line: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also behind the end of an epoch, and with another setting: the position in the samples is the checkpoint's."""
+    """Also past the end of an epoch and with another setting: the checkpoint has the position in the samples."""
     skip = (*line, "train.on_divergence=skip")
     Batches(poisoned=range(BAD, BAD + 1)).install(monkeypatch)
     assert fine_tune(*skip, out=tmp_path / "whole").code == 0
-    for words in (("train.stop_after=12",), ("train.stop_after=1",), ("train.on_divergence=stop",)):
-        assert fine_tune(*skip, *words, out=tmp_path / "parts").code == 0
+    for args in (("train.stop_after=12",), ("train.stop_after=1",), ("train.on_divergence=stop",)):
+        assert fine_tune(*skip, *args, out=tmp_path / "parts").code == 0
     assert figures(tmp_path / "parts") == figures(tmp_path / "whole")
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 
@@ -120,7 +120,7 @@ def test_a_run_that_skipped_and_was_stopped_goes_on_equally(
 def test_rollback_continues_past_the_bad_samples(
     fine_tune: Callable[..., Any], line: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that ended with that checkpoint and whose data do not have the batches up to the bad one."""
+    """As a run that resumes from that checkpoint, with data that lack the batches up to the bad one."""
     back = (*line, "train.on_divergence=rollback", "train.save_every=4", "train.keep=0")
     with monkeypatch.context() as patch:
         Batches(poisoned=range(BAD, BAD + 1)).install(patch)
@@ -139,7 +139,7 @@ def test_rollback_continues_past_the_bad_samples(
 
 @pytest.mark.slow
 def test_two_processes_skip_together(line: tuple[str, ...], tmp_path: Path) -> None:
-    """One rank alone reads the bad batch."""
+    """Only one rank reads the bad batch."""
     for name in ("poisoned", "without"):
         spawn(on_two, 2, line, str(tmp_path), name)
     assert figures(tmp_path / "poisoned") == figures(tmp_path / "without")
@@ -147,7 +147,6 @@ def test_two_processes_skip_together(line: tuple[str, ...], tmp_path: Path) -> N
 
 
 def on_two(line: tuple[str, ...], out: str, name: str) -> None:
-    """A run on each of two ranks."""
     from recipe_core.hooks.registry import load
     from recipe_core.settings.job import resolve
     from recipe_hf_finetune.run import run
@@ -160,7 +159,7 @@ def on_two(line: tuple[str, ...], out: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (("skip",), "11 steps in a row were skipped, the last with samples 76 to 79"),
         pytest.param(
@@ -172,55 +171,55 @@ def on_two(line: tuple[str, ...], out: str, name: str) -> None:
     ],
 )
 def test_without_an_end(
-    fine_tune: Callable[..., Any], line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
+    fine_tune: Callable[..., Any], line: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...],
     message: str,
 ) -> None:  # fmt: skip
     Batches(poisoned=range(BAD, 1000)).install(monkeypatch)
-    done = fine_tune(*line, f"train.on_divergence={words[0]}", *words[1:])
+    done = fine_tune(*line, f"train.on_divergence={args[0]}", *args[1:])
     assert done.code == ExitCode.DIVERGED
     assert message in done.text
     assert "Traceback" not in done.text
 
 
 def test_a_rate_that_is_far_too_high(fine_tune: Callable[..., Any], line: tuple[str, ...], tmp_path: Path) -> None:
-    """Followed to the letter, the advice of the message works; what no weight can hold is refused before."""
-    words = (*line, "train.stop_after=4", "train.save_every=1")
-    refused = fine_tune(*words, "train.lr=1e38")
+    """The advice of the message works; a step beyond fp32 is refused before the run."""
+    args = (*line, "train.stop_after=4", "train.save_every=1")
+    refused = fine_tune(*args, "train.lr=1e38")
     assert (refused.code, "train.lr: a step of up to 1e+39 is more than a weight can hold" in refused.text) == (2, True)
-    done = fine_tune(*words, "train.lr=1e30")
+    done = fine_tune(*args, "train.lr=1e30")
     assert (done.code, "Traceback" in done.text) == (ExitCode.DIVERGED, False)
     assert "begin anew with another --out" in done.text
-    assert fine_tune(*words, out=tmp_path / "other").code == 0
+    assert fine_tune(*args, out=tmp_path / "other").code == 0
 
 
 @pytest.mark.parametrize(
     "entry", [5, {"attributes": [1]}, {"attributes": {"steps": -3}}, {"attributes": {"steps": {}}}]
 )
 def test_a_damaged_number_of_steps_is_named(tmp_path: Path, entry: Any) -> None:
-    """The Trainer's state is JSON, which anybody may have written."""
+    """The Trainer's state is JSON, which may hold anything."""
     Manifest(format="hf_trainer", step=2, world_size=1, torch="", time="", files={}).write(tmp_path)
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"stateful_callbacks": {PASSED: entry}}))
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"stateful_callbacks": {SKIPPED_STEPS: entry}}))
     with pytest.raises(CheckpointError, match="the Trainer's state in it cannot be loaded"):
         _position(tmp_path)
 
 
 def test_resume_from_a_step_of_its_own(fine_tune: Callable[..., Any], line: tuple[str, ...], tmp_path: Path) -> None:
-    words = (*line, "train.save_every=4", "train.keep=0")
-    done = fine_tune(*words)
+    args = (*line, "train.save_every=4", "train.keep=0")
+    done = fine_tune(*args)
     whole = figures(done.out)
-    refused = fine_tune(*words, "train.resume=step-5")
+    refused = fine_tune(*args, "train.resume=step-5")
     assert (refused.code, "has no checkpoint step-5; there are step-4, step-8" in refused.text) == (2, True)
-    assert "continuing" not in fine_tune(*words).text  # it is finished
-    back = (*words, "train.resume=step-8", "train.stop_after=2")
+    assert "continuing" not in fine_tune(*args).text  # it is finished
+    back = (*args, "train.resume=step-8", "train.stop_after=2")
     first = fine_tune(*back)
     assert (first.code, first.results["step"], "continuing after step 8" in first.text) == (0, 10, True)
-    assert "continuing after step 10" in fine_tune(*back).text  # the same line again goes on, and not back
-    assert fine_tune(*words).code == 0
+    assert "continuing after step 10" in fine_tune(*back).text  # the same command continues, and does not go back again
+    assert fine_tune(*args).code == 0
     assert figures(done.out) == whole
 
 
 def test_the_last_step_may_be_the_one_that_diverges(fine_tune: Callable[..., Any], line: tuple[str, ...]) -> None:
-    """Its loss was computed before its update; the run was said to be finished, with an accuracy."""
+    """Its loss is computed before its update; the run used to be reported as finished, with an accuracy."""
     done = fine_tune(*line, "train.eval_every=1", "train.lr=1e30", "train.warmup_steps=0")
     assert done.code == ExitCode.DIVERGED, done.text
     assert "step 1: the validation loss is nan, which is not finite. Nothing was saved since; " in done.text

@@ -1,4 +1,4 @@
-"""A fine-tuning that hangs names its rank, though the loop is the Trainer's."""
+"""Hangs and slow ranks in the Trainer's loop are reported with their rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from recipe_core.errors import ExitCode
 
-# `recipe WORDS`, where rank 1 sleeps in one method of the Trainer's run from the third step on.
+# `recipe ARGS`, where rank 1 sleeps in one method of the Trainer's run from the third step on.
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -55,9 +55,9 @@ sys.exit(cli.main(sys.argv[2:]))
     [("loader", "'loader' of step 3"), ("model", "'forward' of step 3, micro batch 0")],
 )
 def test_a_hang_in_the_trainer(tmp_path: Path, fault: str, text: str) -> None:
-    words = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.timeout=3", "train.steps=6"]
+    args = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.timeout=3", "train.steps=6"]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, fault, *words],
+        [sys.executable, "-c", PROGRAM, fault, *args],
         cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
@@ -71,9 +71,9 @@ def test_a_hang_in_the_trainer(tmp_path: Path, fault: str, text: str) -> None:
 
 @pytest.mark.slow
 def test_the_slowest_rank_in_the_rows(tmp_path: Path) -> None:
-    words = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.log_stragglers=true"]
+    args = ["run", "hf_finetune:tiny", "--processes", "2", "--out", "run", "train.log_stragglers=true"]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("3600", "0.3"), "model", *words, "train.steps=16", "train.log_every=1",
+        [sys.executable, "-c", PROGRAM.replace("3600", "0.3"), "model", *args, "train.steps=16", "train.log_every=1",
          "train.timeout=60"],
         cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=400,
         check=False,

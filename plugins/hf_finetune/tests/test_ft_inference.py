@@ -25,8 +25,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def line(capfd: pytest.CaptureFixture[str]) -> Typed:
-    def type_it(*words: object) -> tuple[int, str, str]:
-        code = main([*map(str, words)])
+    def type_it(*args: object) -> tuple[int, str, str]:
+        code = main([*map(str, args)])
         return code, *capfd.readouterr()
 
     return type_it
@@ -40,7 +40,7 @@ def test_labels_are_those_of_the_pipeline_of_transformers(trained: Path, line: T
     answer = json.loads(out)
     pipe = transformers.pipeline("text-classification", str(trained / "model"), top_k=None, device="cpu")
     first, second = PAIR.split("\t")
-    wanted = {one["label"]: one["score"] for one in pipe([{"text": first, "text_pair": second}])[0]}
+    wanted = {entry["label"]: entry["score"] for entry in pipe([{"text": first, "text_pair": second}])[0]}
     assert answer["probabilities"] == pytest.approx(wanted, abs=1e-6)
     assert answer["label"] == max(wanted, key=lambda name: wanted[name])
     again = line("generate", trained / "model", "--recipe", "hf_finetune", "--prompt", PAIR, "--json")

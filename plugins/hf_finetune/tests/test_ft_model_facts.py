@@ -41,9 +41,9 @@ def counted(config: BertConfig) -> int:
 
 
 def test_parameters(folder: Path) -> None:
-    found = facts(SequenceClassifier(source=str(folder)), 16)
-    assert found is not None
-    assert found.parameters == counted(bert())
+    counts = facts(SequenceClassifier(source=str(folder)), 16)
+    assert counts is not None
+    assert counts.parameters == counted(bert())
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_parameters(folder: Path) -> None:
     ],
 )
 def test_published_models_are_known_without_a_hub(name: str, sizes: dict[str, int]) -> None:
-    found = facts(SequenceClassifier(source=name), 128)
-    assert found is not None
-    assert found.parameters == counted(BertConfig(**sizes))
+    counts = facts(SequenceClassifier(source=name), 128)
+    assert counts is not None
+    assert counts.parameters == counted(BertConfig(**sizes))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -68,29 +68,29 @@ def test_values_that_are_kept(folder: Path, dropout: float) -> None:
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage().data_ptr()
-        if place not in weights and (tensor.is_floating_point() or tensor.dtype == torch.bool):
-            kept[place] = tensor
+        address = tensor.untyped_storage().data_ptr()
+        if address not in weights and (tensor.is_floating_point() or tensor.dtype == torch.bool):
+            kept[address] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(input_ids=torch.randint(500, (4, 48)), labels=torch.tensor([0, 1, 0, 1]))
-    found = facts(config, 48)
-    assert found is not None
-    assert sum(tensor.numel() for tensor in kept.values()) == pytest.approx(4 * found.activation_values, rel=0.1)
+    counts = facts(config, 48)
+    assert counts is not None
+    assert sum(tensor.numel() for tensor in kept.values()) == pytest.approx(4 * counts.activation_values, rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_mixed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_bytes_of_activations(folder: Path, precision: Precision, dropout: float) -> None:
     """The estimate of `recipe check` is within a tenth of what autograd keeps of a micro batch of four."""
-    found = facts(SequenceClassifier(source=str(folder), dropout=dropout), 48)
-    assert found is not None
+    counts = facts(SequenceClassifier(source=str(folder), dropout=dropout), 48)
+    assert counts is not None
     tokens, labels = torch.randint(500, (4, 48)), torch.tensor([0, 1, 0, 1])
     model = BertForSequenceClassification(bert(dropout)).train()
     kept = kept_bytes(model, lambda module: module(input_ids=tokens, labels=labels), precision)
-    said = estimate(found, DataFacts(sequence=48), Train(micro_batch=4, precision=precision)).activations
-    assert said == pytest.approx(kept, rel=0.1)
+    estimated = estimate(counts, DataFacts(sequence=48), Train(micro_batch=4, precision=precision)).activations
+    assert estimated == pytest.approx(kept, rel=0.1)
 
 
 def test_operations(folder: Path) -> None:
@@ -98,15 +98,15 @@ def test_operations(folder: Path) -> None:
     model = BertForSequenceClassification._from_config(bert(), attn_implementation="eager")
     with FlopCounterMode(display=False) as counter:
         model(input_ids=torch.randint(500, (2, 32)), labels=torch.tensor([0, 1])).loss.backward()
-    found = facts(SequenceClassifier(source=str(folder)), 32)
-    assert found is not None
-    assert counter.get_total_flops() == pytest.approx(2 * found.flops_per_sample, rel=0.05)
+    counts = facts(SequenceClassifier(source=str(folder)), 32)
+    assert counts is not None
+    assert counter.get_total_flops() == pytest.approx(2 * counts.flops_per_sample, rel=0.05)
 
 
 @pytest.mark.parametrize(
     "content", [None, "{", "[]", json.dumps({"model_type": "t5"}), json.dumps({"model_type": "bert"})]
 )
-def test_of_what_is_unknown_nothing_is_said(tmp_path: Path, content: Any) -> None:
+def test_unknown_models_have_no_facts(tmp_path: Path, content: Any) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     assert facts(SequenceClassifier(source=str(tmp_path)), 16) is None

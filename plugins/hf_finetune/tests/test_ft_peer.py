@@ -1,4 +1,4 @@
-"""Against a plain script around the Trainer, as transformers' run_glue.py is one: equal to the last digit."""
+"""Results equal to the last digit to those of a plain script around the Trainer, like transformers' run_glue.py."""
 
 from __future__ import annotations
 
@@ -79,17 +79,16 @@ json.dump({"accuracy": found["eval_accuracy"], "f1": found["eval_f1"], "said": n
 
 
 def plain_script(folder: Path, **given: Any) -> dict[str, Any]:
-    """The script's results, from a process of its own."""
     result = folder / "script.json"
     (folder / "script.py").write_text(SCRIPT)
-    words = json.dumps({**given, "out": str(folder / "script"), "result": str(result)})
+    args = json.dumps({**given, "out": str(folder / "script"), "result": str(result)})
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_TORCH_XLA": "0"}
     done = subprocess.run(
-        [sys.executable, str(folder / "script.py"), words], env=environment, capture_output=True, text=True
+        [sys.executable, str(folder / "script.py"), args], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    results: dict[str, Any] = json.loads(result.read_text())
+    return results
 
 
 def predictions(out: Path) -> list[dict[str, str]]:
@@ -97,12 +96,12 @@ def predictions(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def equal(ours: Any, script: dict[str, Any], names: tuple[str, str]) -> None:
+def equal(done: Any, script: dict[str, Any], names: tuple[str, str]) -> None:
     import numpy as np
 
-    assert ours.results["step"] == script["steps"]
-    assert (ours.results["accuracy"], ours.results["f1"]) == (script["accuracy"], script["f1"])
-    rows = predictions(ours.out)
+    assert done.results["step"] == script["steps"]
+    assert (done.results["accuracy"], done.results["f1"]) == (script["accuracy"], script["f1"])
+    rows = predictions(done.out)
     assert [names.index(row["predicted"]) for row in rows] == script["said"]
     shares = np.exp(np.array(script["logits"]))
     best = (shares / shares.sum(1, keepdims=True)).max(1)
@@ -110,19 +109,19 @@ def equal(ours: Any, script: dict[str, Any], names: tuple[str, str]) -> None:
 
 
 def test_equal_to_the_digit(fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path) -> None:
-    """With dropout, several micro batches a step, a last step with fewer, and evaluations on the way."""
+    """With dropout, several micro batches per step, fewer in the last step, and evaluations in between."""
     out = tmp_path / "ours"
-    ours = fine_tune(
+    done = fine_tune(
         f"model.source={bert}", f"data.folder={folder}", "data.task=mrpc", "data.max_length=24", "model.dropout=null",
         "train.epochs=3", "train.batch_per_process=4", "train.micro_batch=2", "train.lr=1e-3", "train.seed=11",
         "train.eval_every=2", "train.eval_samples=1000", out=out,
     )  # fmt: skip
-    assert ours.code == 0, ours.text
+    assert done.code == 0, done.text
     script = plain_script(
         tmp_path, model=str(bert), train=str(folder / "train.tsv"), validation=str(folder / "validation.tsv"), seed=11,
         epochs=3, batch=2, accumulate=2, lr=1e-3, max_length=24, one="sentence1", two="sentence2", label="label",
     )  # fmt: skip
-    equal(ours, script, ("not_equivalent", "equivalent"))
+    equal(done, script, ("not_equivalent", "equivalent"))
 
 
 @pytest.mark.long
@@ -131,13 +130,13 @@ def test_equal_on_mrpc(fine_tune: Callable[..., Any], data: Path, tmp_path: Path
     """Microsoft's files, and the BERT that ``recipe run bert_dp`` trains; on two processes within noise."""
     source = trained("bert_dp", home(), lambda: None)
     out, mrpc = tmp_path / "ours", data / "mrpc"
-    words = (
+    args = (
         f"model.source={source}", f"data.folder={mrpc}", "data.task=mrpc", "data.max_length=64", "train.seed=3",
         "train.epochs=1", "train.batch_per_process=8", "train.micro_batch=8", "train.lr=3e-4", "model.dropout=0.1",
         "train.eval_samples=10000", "train.eval_every=0", "train.log_every=50",
     )  # fmt: skip
-    ours = fine_tune(*words, out=out)
-    assert ours.code == 0, ours.text
+    done = fine_tune(*args, out=out)
+    assert done.code == 0, done.text
     path = out / "hf_saved_model" / "config.json"
     config = {**json.loads(path.read_text()), "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     path.write_text(json.dumps(config))
@@ -146,7 +145,7 @@ def test_equal_on_mrpc(fine_tune: Callable[..., Any], data: Path, tmp_path: Path
         validation=str(mrpc / "msr_paraphrase_test.txt"), seed=3, epochs=1, batch=8, lr=3e-4, max_length=64,
         one="#1 String", two="#2 String", label="Quality",
     )  # fmt: skip
-    equal(ours, script, ("not_equivalent", "equivalent"))
-    two = fine_tune(*words, "--processes", "2", out=tmp_path / "two")
-    assert (ours.results["steps"], two.results["steps"]) == (510, 255)  # 4,076 samples by 8, and by 16
-    assert two.results["accuracy"] == pytest.approx(ours.results["accuracy"], abs=0.05)
+    equal(done, script, ("not_equivalent", "equivalent"))
+    two = fine_tune(*args, "--processes", "2", out=tmp_path / "two")
+    assert (done.results["steps"], two.results["steps"]) == (510, 255)  # 4,076 samples by 8, and by 16
+    assert two.results["accuracy"] == pytest.approx(done.results["accuracy"], abs=0.05)

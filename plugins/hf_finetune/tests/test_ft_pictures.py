@@ -1,4 +1,4 @@
-"""The pictures of a fine-tuning, read from the objects of their figures."""
+"""The pictures of a fine-tuning, read from matplotlib's objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopped in the middle of an epoch and continued: every figure is that of the uninterrupted run."""
+"""Runs that are stopped in the middle of an epoch and resumed have the metrics of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -25,57 +25,59 @@ from recipe_core.train.metrics.curves import read_rows
 
 pytestmark = pytest.mark.filterwarnings("default")
 TIMES = ("seconds", "samples_per_second", "sequences_per_second", "peak_memory")
-WORDS = (
+ARGS = (
     "data.task=mrpc", "data.max_length=24", "model.dropout=0.1", "train.epochs=3", "train.batch_per_process=4",
     "train.micro_batch=2", "train.lr=1e-3", "train.eval_every=0", "train.eval_samples=100", "train.log_every=1",
 )  # fmt: skip
 
 
 def figures(done: Any) -> list[dict[str, Any]]:
-    """The rows without what a clock says."""
+    """The rows without times."""
     return [{key: value for key, value in row.items() if key not in TIMES} for row in read_rows(done / "metrics.jsonl")]
 
 
 def test_in_the_middle_of_an_epoch(fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path) -> None:
     """27 samples make 7 steps an epoch; the runs stop after 10 and after 14, with dropout, and evaluate each epoch."""
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}")
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert fine_tune(*words, out=whole).code == 0
-    first = fine_tune(*words, "train.stop_after=10", out=parts)
+    assert fine_tune(*args, out=whole).code == 0
+    first = fine_tune(*args, "train.stop_after=10", out=parts)
     assert (first.code, first.results["step"]) == (0, 10)
     assert "recipe run" in first.text
-    assert "continuing after step 10" in fine_tune(*words, "train.stop_after=4", out=parts).text
-    assert fine_tune(*words, out=parts).code == 0
+    assert "continuing after step 10" in fine_tune(*args, "train.stop_after=4", out=parts).text
+    assert fine_tune(*args, out=parts).code == 0
     assert figures(parts) == figures(whole)
     assert [row["step"] for row in figures(whole) if "val_accuracy" in row] == [7, 14, 21]
     name = "predictions-validation.tsv"
     assert (parts / name).read_text() == (whole / name).read_text()
-    again = fine_tune(*words, out=parts)  # there is nothing left to do
+    again = fine_tune(*args, out=parts)  # there is nothing left to do
     assert (again.code, figures(parts)) == (0, figures(whole))
 
 
-def test_room_is_looked_for_before_training(
+def test_disk_space_is_checked_before_training(
     fine_tune: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, folder: Path, bert: Path, tmp_path: Path
 ) -> None:
-    """All checkpoints of all seeds; the same line trains when there is room, and as if there always had been."""
-    words = (
-        *WORDS, f"model.source={bert}", f"data.folder={folder}", "train.seeds=2", "train.save_every=8", "train.keep=1",
+    """For all checkpoints of all seeds; with space, the same command trains as if there had always been enough."""
+    args = (
+        *ARGS, f"model.source={bert}", f"data.folder={folder}", "train.seeds=2", "train.save_every=8", "train.keep=1",
     )  # fmt: skip
     with monkeypatch.context() as full:
         full.setattr("recipe_core.files.shutil.disk_usage", lambda path: SimpleNamespace(free=700_000))
-        full.setattr("recipe_hf_finetune.trainer.leg._train", lambda *_: pytest.fail("it trains"))
-        done = fine_tune(*words, out=tmp_path / "late")
+        full.setattr("recipe_hf_finetune.trainer.seed_run._train", lambda *_: pytest.fail("it trains"))
+        done = fine_tune(*args, out=tmp_path / "late")
     assert done.code == ExitCode.DISK_FULL
-    said = r"late: room for 4 checkpoints at once \(fewer with a lower train.keep\) needs 1.1 MB and 0.7 MB are free; "
-    assert re.search(said, done.text), done.text
-    assert fine_tune(*words, out=tmp_path / "late").code == fine_tune(*words, out=tmp_path / "early").code == 0
+    message = (
+        r"late: room for 4 checkpoints at once \(fewer with a lower train.keep\) needs 1.1 MB and 0.7 MB are free; "
+    )
+    assert re.search(message, done.text), done.text
+    assert fine_tune(*args, out=tmp_path / "late").code == fine_tune(*args, out=tmp_path / "early").code == 0
     assert figures(tmp_path / "late") == figures(tmp_path / "early")
 
 
 def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_tune: Callable[..., Any]) -> None:
     out = tmp_path / "run"
-    words = [*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.epochs=40", "train.eval_every=1000"]
-    line = [sys.executable, "-m", "recipe_core.cli", "run", "hf_finetune:tiny", *words, "--out", str(out)]
+    args = [*ARGS, f"model.source={bert}", f"data.folder={folder}", "train.epochs=40", "train.eval_every=1000"]
+    line = [sys.executable, "-m", "recipe_core.cli", "run", "hf_finetune:tiny", *args, "--out", str(out)]
     with subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
         while len(read_rows(out / "metrics.jsonl")) < 5:
@@ -84,22 +86,22 @@ def test_sigterm_saves_and_ends(folder: Path, bert: Path, tmp_path: Path, fine_t
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 75
-    stopped = fine_tune(*words, "train.stop_after=1", out=out)
+    stopped = fine_tune(*args, "train.stop_after=1", out=out)
     assert stopped.code == 0
     steps = [row["step"] for row in stopped.rows if "loss" in row]
-    assert steps == list(range(1, steps[-1] + 1))  # none is missing, none stands twice
+    assert steps == list(range(1, steps[-1] + 1))  # none is missing or repeated
 
 
-def test_a_step_that_is_given_up_leaves_no_trace(
+def test_a_discarded_step_leaves_no_trace(
     fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the two micro batches of step 10, the first is computed; with dropout, in the middle of an epoch."""
+    """One of the two micro batches of step 10 is computed; with dropout, in the middle of an epoch."""
     from recipe_core.train import stopping
 
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}")
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert fine_tune(*words, out=whole).code == 0
-    begin, given_up, steps = stopping.Stopping.begin_step, stopping.Stopping.given_up, []
+    assert fine_tune(*args, out=whole).code == 0
+    begin, discards, steps = stopping.Stopping.begin_step, stopping.Stopping.discards, []
 
     def beginning(self: stopping.Stopping, micro_batches: int) -> None:
         steps.append(micro_batches)
@@ -108,17 +110,17 @@ def test_a_step_that_is_given_up_leaves_no_trace(
     def asking(self: stopping.Stopping, number: int) -> bool:
         if (len(steps), number) == (10, 1):
             signal.raise_signal(signal.SIGUSR1)
-        return given_up(self, number)
+        return discards(self, number)
 
     with monkeypatch.context() as patch:
         patch.setattr(stopping, "SECONDS", 1e-9)  # each step is a long one
         patch.setattr(stopping.Stopping, "begin_step", beginning)
-        patch.setattr(stopping.Stopping, "given_up", asking)
-        stopped = fine_tune(*words, out=cut)
+        patch.setattr(stopping.Stopping, "discards", asking)
+        stopped = fine_tune(*args, out=cut)
     assert stopped.code == 75
     assert (stopped.results["step"], stopped.results["exit_code"], stopped.results["stopped"]) == (9, 75, "SIGUSR1")
     assert figures(cut) == figures(whole)[:9]
-    assert fine_tune(*words, out=cut).code == 0
+    assert fine_tune(*args, out=cut).code == 0
     assert figures(cut) == figures(whole)
 
 
@@ -126,12 +128,12 @@ def test_a_step_that_is_given_up_leaves_no_trace(
 def test_stopped_where_an_evaluation_is_due(
     step: int, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The evaluations of the epochs are due at 7, 14 and 21; what a signal leaves out is done before the next step."""
+    """Evaluations are due at 7, 14 and 21; one that a signal prevents runs before the next step."""
     from recipe_hf_finetune.trainer.fine_tuner import FineTuner
 
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=7")
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=7")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert fine_tune(*words, out=whole).code == 0
+    assert fine_tune(*args, out=whole).code == 0
     end_step = FineTuner.end_step
 
     def ending(self: FineTuner) -> None:
@@ -141,10 +143,10 @@ def test_stopped_where_an_evaluation_is_due(
 
     with monkeypatch.context() as patch:
         patch.setattr(FineTuner, "end_step", ending)
-        stopped = fine_tune(*words, out=cut)
+        stopped = fine_tune(*args, out=cut)
     assert stopped.results["step"] == step
-    assert stopped.results["stopped"] == (None if step == 21 else "SIGTERM")  # after the last one nothing is left to do
-    done = fine_tune(*words, out=cut)
+    assert stopped.results["stopped"] == (None if step == 21 else "SIGTERM")  # nothing is left to do after the last one
+    done = fine_tune(*args, out=cut)
     assert figures(cut) == figures(whole)
     keys = ("loss", "val_loss", "loss_step", "val_loss_step", "accuracy")
     expected = json.loads((whole / "results.json").read_text())
@@ -157,7 +159,7 @@ def test_stopped_where_an_evaluation_is_due(
 
 
 @pytest.mark.parametrize("kind", ["weight", "exp_avg"])
-def test_what_is_not_finite_is_not_saved(
+def test_non_finite_state_is_not_saved(
     kind: str, fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from recipe_hf_finetune.trainer.fine_tuner import FineTuner
@@ -171,8 +173,8 @@ def test_what_is_not_finite_is_not_saved(
             (weight.data if kind == "weight" else self.optimizer.state[weight][kind])[0, 0] = float("inf")
 
     monkeypatch.setattr(FineTuner, "end_step", ending)
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=2", "train.eval_every=1000")
-    done = fine_tune(*words)
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=2", "train.eval_every=1000")
+    done = fine_tune(*args)
     name = "model.classifier.weight" if kind == "weight" else "optimizer.state.classifier.weight.exp_avg"
     assert done.code == ExitCode.DIVERGED
     assert f"step 4: not finite: {name}. Nothing was saved or removed; the last good checkpoint is" in done.text
@@ -182,12 +184,12 @@ def test_what_is_not_finite_is_not_saved(
 def test_a_damaged_checkpoint_is_passed_over(
     fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
 ) -> None:
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=2", "train.stop_after=5")
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}", "train.save_every=2", "train.stop_after=5")
     out = tmp_path / "run"
-    assert fine_tune(*words, out=out).code == 0
+    assert fine_tune(*args, out=out).code == 0
     damaged = out / "checkpoints" / "step-5" / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-10])
-    done = fine_tune(*words, out=out)
+    done = fine_tune(*args, out=out)
     assert str(damaged.parent) in done.text
     assert "continuing after step 4" in done.text
 
@@ -195,25 +197,25 @@ def test_a_damaged_checkpoint_is_passed_over(
 def test_two_processes_double_the_batch_and_halve_the_steps(
     fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
 ) -> None:
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "model.dropout=0")
-    one = fine_tune(*words, "train.stop_after=1", out=tmp_path / "one").results
-    two = fine_tune(*words, "--processes", "2", out=tmp_path / "two").results
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}", "model.dropout=0")
+    one = fine_tune(*args, "train.stop_after=1", out=tmp_path / "one").results
+    two = fine_tune(*args, "--processes", "2", out=tmp_path / "two").results
     assert (one["steps"], two["steps"]) == (21, 12)  # 27 samples are 7 batches of 4, and 4 of 8
     assert (one["consumed_samples"], two["consumed_samples"]) == (4, 12 * 8)
     assert (two["world_size"], two["step"]) == (2, 12)
 
 
 def test_micro_batches_change_no_loss(fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path) -> None:
-    """The Trainer minimises a multiple of the loss where it believes that the model divides by the number of items."""
-    words = (*WORDS, f"model.source={bert}", f"data.folder={folder}", "model.dropout=0", "train.stop_after=6")
-    whole = fine_tune(*words, "train.micro_batch=4", out=tmp_path / "whole").rows
-    parts = fine_tune(*words, "train.micro_batch=1", out=tmp_path / "parts").rows
+    """The Trainer minimises a multiple of the loss if it assumes that the model divides by the number of items."""
+    args = (*ARGS, f"model.source={bert}", f"data.folder={folder}", "model.dropout=0", "train.stop_after=6")
+    whole = fine_tune(*args, "train.micro_batch=4", out=tmp_path / "whole").rows
+    parts = fine_tune(*args, "train.micro_batch=1", out=tmp_path / "parts").rows
     for key in ("loss", "grad_norm"):
         assert [row[key] for row in parts] == pytest.approx([row[key] for row in whole], rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (
             ("model.heads=4",),
@@ -223,27 +225,27 @@ def test_micro_batches_change_no_loss(fine_tune: Callable[..., Any], folder: Pat
     ],
 )
 def test_resuming_another_model_of_the_same_shapes_is_refused(
-    fine_tune: Callable[..., Any], folder: Path, tmp_path: Path, words: tuple[str, ...], message: str
+    fine_tune: Callable[..., Any], folder: Path, tmp_path: Path, args: tuple[str, ...], message: str
 ) -> None:
     start = (f"train.resume={tmp_path / 'first' / 'checkpoints' / 'step-8'}", "train.steps=9")
     assert fine_tune(out=tmp_path / "first").code == 0
-    done = fine_tune(*words, *start, out=tmp_path / "second")
+    done = fine_tune(*args, *start, out=tmp_path / "second")
     assert (done.code, message in done.text) == (2 if message else 0, True)
 
 
 def test_resuming_a_model_that_was_loaded_is_compared_by_its_config(
     fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
 ) -> None:
-    """The folder that model.source names has other contents by now."""
+    """The folder of model.source has changed since."""
     source = tmp_path / "bert"
     shutil.copytree(bert, source)
-    words = (*WORDS, f"model.source={source}", f"data.folder={folder}")
-    assert fine_tune(*words, "train.stop_after=2", out=tmp_path / "first").code == 0
+    args = (*ARGS, f"model.source={source}", f"data.folder={folder}")
+    assert fine_tune(*args, "train.stop_after=2", out=tmp_path / "first").code == 0
     (step,) = (tmp_path / "first" / "checkpoints").glob("step-*")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "num_attention_heads": 4, "layer_norm_eps": 1e-5}))
     for out in ("first", "second"):
-        done = fine_tune(*words, f"train.resume={step}", out=tmp_path / out)
+        done = fine_tune(*args, f"train.resume={step}", out=tmp_path / out)
         assert done.code == 2
         assert "  - layer_norm_eps: 1e-12 there, 1e-05 in this run\n  - num_attention_heads: 2 there, 4 in" in done.text
 
@@ -251,9 +253,9 @@ def test_resuming_a_model_that_was_loaded_is_compared_by_its_config(
 def test_files_of_the_trainer_that_it_cannot_load(
     folder: Path, bert: Path, tmp_path: Path, fine_tune: Callable[..., Any]
 ) -> None:
-    """Sealed anew, so that no check sum tells: somebody made them, or another version of a library did."""
-    words, out = (*WORDS, f"model.source={bert}", f"data.folder={folder}"), tmp_path / "run"
-    assert fine_tune(*words, "train.stop_after=2", out=out).code == 0
+    """With new checksums, as if another version of a library had written them."""
+    args, out = (*ARGS, f"model.source={bert}", f"data.folder={folder}"), tmp_path / "run"
+    assert fine_tune(*args, "train.stop_after=2", out=out).code == 0
     checkpoint = out / "checkpoints" / "step-2"
     manifest = Manifest.read(checkpoint)
     for name, value in [
@@ -270,10 +272,10 @@ def test_files_of_the_trainer_that_it_cannot_load(
         else:
             torch.save(value, file)
         replace(manifest, files={**manifest.files, name: measure(file)}).write(checkpoint)
-        done = fine_tune(*words, "train.stop_after=1", out=out)
+        done = fine_tune(*args, "train.stop_after=1", out=out)
         assert done.code == 2, (name, value, done.text)
         assert str(checkpoint) in done.text
         assert "Traceback" not in done.text
         file.write_bytes(content)
     manifest.write(checkpoint)
-    assert fine_tune(*words, "train.stop_after=1", out=out).code == 0
+    assert fine_tune(*args, "train.stop_after=1", out=out).code == 0

@@ -1,4 +1,4 @@
-"""A model that another recipe's run makes, once per machine."""
+"""A model trained by another recipe, once per machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from recipe_core.train.start.pretrained import TrainingFailedError, trained
 
 
 @pytest.mark.slow
-def test_it_is_trained_once_and_goes_on_after_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a run of one process, also where a rank of several asks for it."""
+def test_it_is_trained_once_and_continues_after_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a run of one process, also if one of several ranks starts it."""
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "RECIPE_STORE": "/none"}.items():
         monkeypatch.setenv(name, value)
     assert trained("bert_dp:tiny", tmp_path, lambda: "SIGTERM") is None  # the signal came before
@@ -32,7 +32,7 @@ def test_it_is_trained_once_and_goes_on_after_a_signal(tmp_path: Path, monkeypat
     assert times == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_problems_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="no recipe named 'nobody'"):
         trained("nobody", tmp_path, lambda: None)
     with pytest.raises(TrainingFailedError, match=r"recipe run bert_dp:tiny --out .*: ended with exit code 2"):

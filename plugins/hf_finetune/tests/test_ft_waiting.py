@@ -1,4 +1,4 @@
-"""The host waits for nothing of ours in a fine-tuning step, between two rows of metrics."""
+"""Code of the recipe does not synchronise with the device within a fine-tuning step, between two rows of metrics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from recipe_hf_finetune.trainer.fine_tuner import FineTuner
 
 
 class Readers(TorchDispatchMode):
-    """Notes which package's code reads a number from a tensor."""
+    """Records the modules that read a number from a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.modules: list[str] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -30,7 +30,7 @@ class Readers(TorchDispatchMode):
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_globals.get("__name__", "").startswith("torch"):
                 frame = frame.f_back
-            self.found.append("" if frame is None else f"{frame.f_globals['__name__']}:{frame.f_lineno}")
+            self.modules.append("" if frame is None else f"{frame.f_globals['__name__']}:{frame.f_lineno}")
         return func(*args, **(kwargs or {}))
 
 
@@ -49,7 +49,7 @@ def test_no_step_reads_a_number_of_its_own(tmp_path: Path, monkeypatch: Any) -> 
 
     monkeypatch.setattr(FineTuner, "training_step", training_step)
     monkeypatch.setattr(FineTuner, "end_step", end_step)
-    words = ("train.steps=3", "train.log_every=100", "train.device=cpu")
-    run(checked_job(load(), "hf_finetune:tiny", words, 1, tmp_path), tmp_path / "run")
+    args = ("train.steps=3", "train.log_every=100", "train.device=cpu")
+    run(checked_job(load(), "hf_finetune:tiny", args, 1, tmp_path), tmp_path / "run")
     assert steps == [1, 2, 3]
-    assert [reader for reader in readers.found if reader.startswith("recipe_")] == []
+    assert [reader for reader in readers.modules if reader.startswith("recipe_")] == []

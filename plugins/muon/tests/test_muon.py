@@ -12,7 +12,7 @@ from recipe_core import ConfigError, ModelFacts, Train, Trainable
 from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import Structure
-from recipe_muon.optimizer import build, chosen, orthogonalised
+from recipe_muon.optimizer import build, muon_matrices, orthogonalised
 from recipe_muon.settings import MuonSettings, facts
 
 SHAPES = [(32, 16), (16, 32), (24, 24)]
@@ -90,7 +90,7 @@ def names(structure: Structure, *patterns: str) -> list[str]:
         "blocks.1.up.weight": (4, 4), "blocksize": (4, 4), "output.weight": (8, 4),
     }  # fmt: skip
     named = [(name, nn.Parameter(torch.zeros(shape))) for name, shape in shapes.items()]
-    found = chosen(MuonSettings(matrices=patterns), Trainable(named=named, train=Train(), structure=structure))
+    found = muon_matrices(MuonSettings(matrices=patterns), Trainable(named=named, train=Train(), structure=structure))
     return [name for name, parameter in named if any(parameter is one for one in found)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recipe_core.engine import probe
-from recipe_core.engine.probe import Answer
+from recipe_core.engine.probe import ProbeAnswer
 from recipe_core.hooks.finding import Finding
 from recipe_core.testing.packages import install
 from recipe_xla.doctor import findings
@@ -16,14 +16,14 @@ from recipe_xla.doctor import findings
 @pytest.fixture
 def site(bare_site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of packages, and a library that answers at once."""
-    answer = Answer({"version": "2.9.0", "sum": probe.RIGHT_SUM, "device": "CPU", "count": 1})
+    answer = ProbeAnswer({"version": "2.9.0", "sum": probe.RIGHT_SUM, "device": "CPU", "count": 1})
     monkeypatch.setattr(probe, "ask", lambda program, more=None: answer)
     return bare_site
 
 
 def said(state: str, environment: dict[str, str] | None = None) -> str:
-    told: list[Finding] = list(findings(environment or {}))
-    return "\n".join(f"{one.text} -> {one.remedy}" for one in told if one.state == state)
+    reported: list[Finding] = list(findings(environment or {}))
+    return "\n".join(f"{one.text} -> {one.remedy}" for one in reported if one.state == state)
 
 
 def test_torch_xla(site: Path) -> None:
@@ -41,9 +41,9 @@ def test_a_torch_xla_of_another_torch(site: Path) -> None:
 
 def test_a_torch_xla_that_does_not_work(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "torch-xla", "2.9.0")
-    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer(problem="ImportError: x"))
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: ProbeAnswer(problem="ImportError: x"))
     assert "torch-xla 2.9.0 does not work: ImportError: x -> set PJRT_DEVICE" in said("broken")
-    monkeypatch.setattr(probe, "ask", lambda program, more=None: Answer({"sum": 511.0}))
+    monkeypatch.setattr(probe, "ask", lambda program, more=None: ProbeAnswer({"sum": 511.0}))
     assert "torch-xla: a product of ones gave 511.0" in said("broken")
 
 

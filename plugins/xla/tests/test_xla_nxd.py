@@ -1,4 +1,4 @@
-"""neuronx-distributed as the core meets it: who stands where, and what is said where it cannot be had."""
+"""neuronx-distributed: the grid of its ranks, and messages if it is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recipe_core.hooks.specs import Part
 from recipe_core.layouts.settings import Tp
 from recipe_core.plugin import register_layouts
 from recipe_xla import machine, mesh, neuronx
-from recipe_xla.mesh import Grid
+from recipe_xla.mesh import DeviceGrid
 from recipe_xla.plugin import register_engines
 from recipe_xla.settings import XlaSettings
 
@@ -27,7 +27,7 @@ XLA = Part(next(iter(register_engines())), XlaSettings())
 TP = next(spec for spec in register_layouts() if spec.name == "tp")
 AXES = {"dp": 16, "tp": 4}
 APART = [(rank // 32 * 8 + rank % 8, rank % 32 // 8) for rank in range(64)]
-"""Where ranks of two trn1.32xlarge stand with four in a team: a team is every eighth core of a machine."""
+"""Positions of the ranks of two trn1.32xlarge with tp=4: a group is every eighth core of a machine."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 @pytest.mark.parametrize("rank", [0, 13, 63])
 def test_ranks_stand_where_the_package_places_them(made: list[list[int]], rank: int) -> None:
-    grid = Grid.of_places(AXES, APART, rank, timedelta(seconds=1))
+    grid = DeviceGrid.of_places(AXES, APART, rank, timedelta(seconds=1))
     first = rank // 32 * 32 + rank % 8
     assert grid["tp"].get_group().ranks == (first, first + 8, first + 16, first + 24)
     assert (grid["dp"].get_local_rank(), grid["tp"].get_local_rank()) == APART[rank]
@@ -57,16 +57,16 @@ def test_ranks_stand_where_the_package_places_them(made: list[list[int]], rank: 
 
 def test_neighbours_are_as_in_other_runs(made: list[list[int]]) -> None:
     axes = {"dp": 3, "tp": 2}
-    told = Grid.of_places(axes, list(product(range(3), range(2))), 3, timedelta(seconds=1))
-    ours = Grid.of_processes(axes, 3, timedelta(seconds=1))
+    placed = DeviceGrid.of_places(axes, list(product(range(3), range(2))), 3, timedelta(seconds=1))
+    ours = DeviceGrid.of_processes(axes, 3, timedelta(seconds=1))
     for axis in axes:
-        assert told[axis].get_group().every == ours[axis].get_group().every
-        assert told[axis].get_local_rank() == ours[axis].get_local_rank()
+        assert placed[axis].get_group().every == ours[axis].get_group().every
+        assert placed[axis].get_local_rank() == ours[axis].get_local_rank()
 
 
 def test_places_that_make_no_grid(made: list[list[int]]) -> None:
     with pytest.raises(LaunchError, match=r"dp=1 x tp=2 expects a rank at each place .* 0: \(0, 0\), 1: \(0, 0\)"):
-        Grid.of_places({"dp": 1, "tp": 2}, [(0, 0), (0, 0)], 0, timedelta(seconds=1))
+        DeviceGrid.of_places({"dp": 1, "tp": 2}, [(0, 0), (0, 0)], 0, timedelta(seconds=1))
     assert made == []
 
 
@@ -87,11 +87,11 @@ def test_a_run_needs_the_real_package(
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
     for name in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
         monkeypatch.delenv(name, raising=False)
-    told = list(engine_problems(XLA, Train(), Part(TP, Tp())))
+    problems = list(engine_problems(XLA, Train(), Part(TP, Tp())))
     if message is None:
-        assert told == []
+        assert problems == []
     else:
-        (text,) = told
+        (text,) = problems
         assert text.startswith(message)
         assert text.endswith("or take layout=ddp, or train.engine=native")
     split = list(engine_problems(XLA, Train(), Part(TP, Tp(sequence_parallel=True))))
@@ -113,11 +113,11 @@ def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_package_knows_how_cores_are_joined(
     monkeypatch: pytest.MonkeyPatch, machine: str, setting: str | None, size: int
 ) -> None:
-    """By its default of one it would take a team of 64 on a trn2, whose cores are joined by two, for half of a ring."""
-    told: dict[str, int] = {}
+    """With its default of one it would take a group of 64 on a trn2 (cores joined by two) for half a ring."""
+    arguments: dict[str, int] = {}
     state = SimpleNamespace(
         model_parallel_is_initialized=lambda: False,
-        initialize_model_parallel=lambda **words: told.update(words),
+        initialize_model_parallel=lambda **given: arguments.update(given),
         get_data_parallel_rank=lambda: 0,
         get_tensor_model_parallel_rank=lambda: 0,
     )
@@ -125,9 +125,9 @@ def test_the_package_knows_how_cores_are_joined(
     monkeypatch.setattr(stack, "instance", lambda: machine)
     monkeypatch.setattr(neuronx.dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(neuronx.dist, "all_gather_object", lambda places, own: places.__setitem__(0, own))
-    monkeypatch.setattr(neuronx.Grid, "of_places", lambda *args: None)
+    monkeypatch.setattr(neuronx.DeviceGrid, "of_places", lambda *args: None)
     monkeypatch.delenv("NEURON_LOGICAL_NC_CONFIG", raising=False)
     if setting:
         monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", setting)
     neuronx.grid({"dp": 1, "tp": 1}, 0, timedelta(seconds=1), on_xla=False)
-    assert told == {"tensor_model_parallel_size": 1, "lnc_size": size}
+    assert arguments == {"tensor_model_parallel_size": 1, "lnc_size": size}

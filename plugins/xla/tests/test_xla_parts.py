@@ -31,9 +31,9 @@ from recipe_core.train.optim.adam import _traced, adam_
 from recipe_xla import machine, plugin
 from recipe_xla.batches import StreamLoader
 from recipe_xla.checkpoint.shards import pieces
-from recipe_xla.collectives import OneProcess, OverHost, average_gradients
+from recipe_xla.collectives import HostCollectives, SingleProcessCollectives, average_gradients
 from recipe_xla.layouts.spmd import Spmd
-from recipe_xla.mesh import Grid, Group, along
+from recipe_xla.mesh import DeviceGrid, DeviceGroup, along
 
 LAYOUTS = {spec.name: spec for spec in register_layouts()}
 
@@ -73,7 +73,7 @@ def test_axes_of_a_grid() -> None:
 def averaged(bucket: int) -> list[list[float]]:
     """Gradients of rank 0 and 1 averaged over the host."""
     with start(Train(device="cpu")) as engine:
-        grid = Grid.of_processes({"dp": 2, "tp": 1}, engine.rank, timedelta(seconds=60))
+        grid = DeviceGrid.of_processes({"dp": 2, "tp": 1}, engine.rank, timedelta(seconds=60))
         assert (grid["dp"].get_local_rank(), grid["dp"].size()) == (engine.rank, 2)
         assert (grid["tp"].get_local_rank(), grid["tp"].size()) == (0, 1)
         wide, narrow, unused = (
@@ -82,9 +82,9 @@ def averaged(bucket: int) -> list[list[float]]:
             nn.Parameter(torch.zeros(1)),
         )
         wide.grad, narrow.grad = torch.full((2, 3), 1.0 + 2 * engine.rank), torch.arange(4.0) * (engine.rank + 1)
-        average_gradients([wide, narrow, unused], OverHost(), grid["dp"].get_group(), bucket)
+        average_gradients([wide, narrow, unused], HostCollectives(), grid["dp"].get_group(), bucket)
         assert unused.grad is None
-        one = OverHost().mean(torch.ones(2) * engine.rank, grid["tp"].get_group())
+        one = HostCollectives().mean(torch.ones(2) * engine.rank, grid["tp"].get_group())
         del grid  # groups are let go before the engine stops
         return [wide.grad.flatten().tolist(), narrow.grad.tolist(), one.tolist()]
 
@@ -98,7 +98,7 @@ def test_gradients_are_averaged_over_the_host(bucket: int) -> None:
 
 def test_pytorchs_collectives_take_no_group_of_ours() -> None:
     with pytest.raises((TypeError, ValueError, AttributeError)):
-        torch.distributed.all_reduce(torch.ones(1), group=Group((0,), ((0,),), None))
+        torch.distributed.all_reduce(torch.ones(1), group=DeviceGroup((0,), ((0,),), None))
 
 
 class Numbers:
@@ -158,12 +158,13 @@ def test_a_damaged_sample_is_told_by_the_step_that_needs_it(tmp_path: Path) -> N
 
 def test_one_process_reads_what_its_data_parallel_ranks_would(tmp_path: Path) -> None:
     train = Train(steps=1, global_batch=8, micro_batch=2)
-    with Feed(Numbers(), run_of(train, tmp_path, dp_size=2, together=2)) as feed:
+    with Feed(Numbers(), run_of(train, tmp_path, dp_size=2, local_dp_ranks=2)) as feed:
         assert [batch["numbers"].tolist() for batch in feed.step(0)] == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def test_a_loss_of_two_ranks_samples_is_the_mean_of_theirs(tmp_path: Path) -> None:
-    run = run_of(Train(), tmp_path, together=2, dp_size=2, engine=SimpleNamespace(collectives=OneProcess()))
+    engine = SimpleNamespace(collectives=SingleProcessCollectives())
+    run = run_of(Train(), tmp_path, local_dp_ranks=2, dp_size=2, engine=engine)
 
     def loss(output: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
         return {"loss": (output * batch["mask"]).sum() / batch["mask"].sum()}
@@ -251,7 +252,7 @@ def test_what_the_xla_engine_cannot_do_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setenv("XLA_USE_BF16", "1")
     train = Train(device="cuda", compile=True, precision="bf16", stochastic_rounding=True)
-    told = list(engine_problems(engine(), train, part("zero1", Zero1())))
+    problems = list(engine_problems(engine(), train, part("zero1", Zero1())))
     starts = [
         "train.device: cuda",
         "train.engine: xla needs torch-xla",
@@ -259,8 +260,8 @@ def test_what_the_xla_engine_cannot_do_is_told(monkeypatch: pytest.MonkeyPatch) 
         "train.compile:",
     ]
     starts += ["train.stochastic_rounding:", "layout: zero1 shares states out"]
-    assert [any(line.startswith(start) for line in told) for start in starts] == [True] * 6
-    assert len(told) == 6
+    assert [any(line.startswith(start) for line in problems) for start in starts] == [True] * 6
+    assert len(problems) == 6
     monkeypatch.setenv("XLA_USE_BF16", "0")
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")

@@ -95,18 +95,18 @@ def test_worker_counts_are_checked_for_this_machine(site: Path, monkeypatch: pyt
     (site.parent / "product").write_text("trn1.32xlarge")
     job = job_of()
 
-    def told(processes: int) -> list[str]:
+    def problems(processes: int) -> list[str]:
         return list(engine_problems(job.engine, job.train, job.layout, processes))
 
-    assert told(32) == []
-    assert "takes 1, 2, 8 or 32 processes, and this run has 64 on it" in told(64)[0]
+    assert problems(32) == []
+    assert "takes 1, 2, 8 or 32 processes, and this run has 64 on it" in problems(64)[0]
     rank = {
         "RANK": "9", "WORLD_SIZE": "64", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "32", "MASTER_ADDR": "a",
         "MASTER_PORT": "1",
     }  # fmt: skip
     for variable, value in rank.items():
         monkeypatch.setenv(variable, value)
-    assert told(64) == []  # 32 here, 32 elsewhere
+    assert problems(64) == []  # 32 here, 32 elsewhere
 
 
 def test_neurons_tool_runs_the_same_line(
@@ -134,4 +134,4 @@ def test_without_neurons_tool_the_way_out_is_told(site: Path, monkeypatch: pytes
 
 
 def dry_run_job() -> Job:
-    return job_of(*precompile.dry_run_words([]))
+    return job_of(*precompile.dry_run_arguments([]))

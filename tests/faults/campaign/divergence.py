@@ -25,7 +25,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Poison:
-    """A batch that is poisoned."""
+    """A step whose batch gives a loss that is not a number."""
 
     step: int
     """From 1."""
@@ -35,7 +35,7 @@ class Poison:
     micro_batch: int
     save_every: int
     pause: int
-    """Stop after so many steps, and go on; 0: in one go."""
+    """Stop after this many steps, then resume; 0: do not stop."""
 
     def __str__(self) -> str:
         return (
@@ -45,7 +45,7 @@ class Poison:
 
 
 def draw(chance: random.Random) -> Poison:
-    """Any step but the first two, so that there is a checkpoint to go back to."""
+    """Draw any step but the first two, so that there is a checkpoint to return to."""
     processes = chance.choice((1, 2))
     layout = "single" if processes == 1 else chance.choice(("ddp", "fsdp", "zero1"))
     step, promise = chance.randint(3, STEPS), chance.choice(("stop", "skip", "rollback"))
@@ -54,12 +54,12 @@ def draw(chance: random.Random) -> Poison:
 
 
 def use_toy() -> None:
-    """The command knows the toy alone, whose model can be poisoned."""
-    setattr(cli, "_registry", toy.registry)  # noqa: B010 - which mypy would not let be assigned
+    """Let the command see only the toy plugin, whose model can be poisoned."""
+    setattr(cli, "_registry", toy.registry)  # noqa: B010 - mypy would reject an assignment
 
 
 def runner(poison: Poison, folder: Path) -> Callable[..., str]:
-    """A function that runs the toy with more words, and tells what is wrong about its end."""
+    """Return a function that runs the toy with further arguments and returns what is wrong with its end."""
     shared = (
         *WORDS, f"layout={poison.layout}", f"train.micro_batch={poison.micro_batch}", "train.keep=0",
         f"train.save_every={poison.save_every}", "--processes", str(poison.processes),
@@ -72,7 +72,7 @@ def runner(poison: Poison, folder: Path) -> Callable[..., str]:
 
 
 def attempt(poison: Poison, base: Path, folder: Path) -> str:
-    """Run with the poison, and without the samples that it costs: equal to the last bit."""
+    """Run with the poison, and without the samples that it costs: both are equal to the last bit."""
     run, first = runner(poison, folder), BATCH * (poison.step - 1)
     words = (f"model.poison_after={first}", f"model.poison_until={first + BATCH}")
     if poison.promise == "stop":
@@ -94,7 +94,6 @@ def attempt(poison: Poison, base: Path, folder: Path) -> str:
 
 
 def _difference(one: Path, two: Path) -> str:
-    """Differences between two runs that should be equal."""
     curves = [[(row["step"], row["loss"], row["grad_norm"]) for row in curve(out)] for out in (one, two)]
     if curves[0] != curves[1]:
         return f"another curve: {curves[0]} and {curves[1]}"

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 BYTES, INODES = 24 << 20, 600
-"""Of a file system; a run of the campaign needs a third."""
+"""Capacity of a file system; a run of the campaign needs a third of it."""
 PAGE = 4096
 KINDS = ("bytes", "inodes", "quota", "file size")
 """``quota``: creating a file gives EDQUOT. ``file size``: no file of the process may grow beyond a limit (EFBIG)."""
 _ROOM = ("filler", "fillers", "over-quota")
-"""What :func:`fill` makes, in the folder beside the mount or on it."""
+"""Files that :func:`fill` makes, on the mount or in the folder that holds it."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def mounted(folder: Path) -> Iterator[Path]:
 
 
 def _unmount(folder: Path, seconds: float = 30) -> None:
-    """Unmount when nobody has a file open there any more; a process that is being ended may for a moment."""
+    """Unmount once no file is open there: a process that is ending may hold one for a moment."""
     deadline = time.monotonic() + seconds
     while (done := subprocess.run(["umount", str(folder)], capture_output=True, text=True, check=False)).returncode:
         if "busy" not in done.stderr or time.monotonic() > deadline:
@@ -48,7 +48,7 @@ def _unmount(folder: Path, seconds: float = 30) -> None:
 
 
 def unavailable() -> str:
-    """Why no file system can be mounted here; empty if one can."""
+    """Return why no file system can be mounted here; empty if one can."""
     if sys.platform != "linux":
         return "tmpfs as Linux has it"
     try:
@@ -94,7 +94,7 @@ def _fill_inodes(disk: Path, left: int) -> None:
 
 
 def make_room(disk: Path) -> None:
-    """Take away what :func:`fill` has put there."""
+    """Remove the files of :func:`fill`."""
     (disk / "filler").unlink(missing_ok=True)
     (disk / "over-quota").unlink(missing_ok=True)
     subprocess.run(["rm", "-rf", str(disk / "fillers")], check=True)
@@ -129,7 +129,7 @@ def when_written(disk: Path, place: str, number: int, action: Callable[[], None]
 
 
 def _written(event: str, arguments: tuple[Any, ...]) -> str:
-    """The path that an audit event writes to; empty for others."""
+    """Return the path that an audit event writes to; empty for other events."""
     if event == "open":
         path, _, flags = arguments
         if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):

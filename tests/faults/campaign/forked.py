@@ -1,4 +1,4 @@
-"""The command ``recipe`` as forks of this process, which has imported PyTorch, with what they take."""
+"""The command ``recipe`` in forks of this process, which has imported PyTorch, with their time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch  # so that forks need not, nor import the Trainer
+import torch  # so that forks do not have to import it or the Trainer
 from transformers import Trainer as Trainer
 
 from recipe_core.cli import __main__ as cli
@@ -28,7 +28,7 @@ from recipe_core.train.metrics.curves import read_rows
 WALL = 400
 """Seconds after which a command counts as hung; it takes some seconds on a machine that has nothing else to do."""
 HUNG = -999
-"""In place of the exit code of a command that was ended because of it."""
+"""Pseudo exit code of a command that was ended because it hung."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 NAMES = ("step", "loss", "val_loss", "grad_norm", "lr", "consumed_samples")
 Curve = list[dict[str, float]]
@@ -42,14 +42,14 @@ class Ended:
     """Negative: the signal that ended it."""
     text: str
     cpu: float = 0.0
-    """Seconds of processors, its children's included."""
+    """Processor seconds, including its children."""
     memory: int = 0
-    """Bytes by which the peak of its memory grew, or of one of its children."""
+    """Bytes by which its peak memory, or that of one of its children, grew."""
     left: str = ""
-    """Names of what it left among the temporary files."""
+    """Names of the temporary files that it left."""
 
     def ill(self, *codes: int) -> str:
-        """The fault of its end, if only ``codes`` are right; empty for none."""
+        """Return what is wrong with its end, if only ``codes`` are right; empty for nothing."""
         if "Traceback (most recent call last)" in self.text or self.code == 70:
             return f"a traceback (exit code {self.code}): {self.text.strip()[-300:]}"
         if self.code == HUNG:
@@ -62,22 +62,22 @@ class Ended:
 
 
 def start(words: list[str], log: Path, environment: Mapping[str, str] = {}, patch: Callable[[], None] = list) -> int:
-    """Start ``recipe WORDS`` with its output in ``log``, after ``patch``; its process id."""
+    """Call ``patch``, start ``recipe WORDS`` with its output in ``log``, and return its process id."""
     temporary(log).mkdir(exist_ok=True)
     log.touch()  # the fork may be killed before it opens it
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # one that comes early waits until the fork is like a command
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # an early one waits until the fork is set up like a command
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return pid
     code = 1
     try:
         os.setsid()
-        os.chdir(log.parent)  # `recipe compare` writes a picture where it is
+        os.chdir(log.parent)  # `recipe compare` writes a picture to the current folder
         forks.enter({**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary(log)), **environment})
-        tempfile.tempdir = None  # which was the parent's
-        for number in SIGNALS:  # nohup's, and a shell's in the background
+        tempfile.tempdir = None  # it was the parent's
+        for number in SIGNALS:  # nohup and a shell's background jobs ignore some
             signal.signal(number, signal.SIG_DFL)
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -86,12 +86,12 @@ def start(words: list[str], log: Path, environment: Mapping[str, str] = {}, patc
                 os.dup2(file.fileno(), descriptor)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         torch.set_num_threads(1)
-        setattr(supervisor, "Popen", ForkedRank)  # noqa: B010 - which mypy would not let be assigned
+        setattr(supervisor, "Popen", ForkedRank)  # noqa: B010 - mypy would reject an assignment
         patch()
         sys.argv = ["recipe", *words]
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
         before = peak()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what waited ends it silently, as during a start
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a pending signal ends it silently, as during a start
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = cli.main()
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
@@ -105,12 +105,12 @@ def start(words: list[str], log: Path, environment: Mapping[str, str] = {}, patc
 
 
 def temporary(log: Path) -> Path:
-    """The folder for temporary files of the command whose output goes to ``log``."""
+    """Return the temporary folder of the command whose output goes to ``log``."""
     return log.parent / "tmp"
 
 
 def peak() -> int:
-    """The largest memory of this process so far, in bytes."""
+    """Return the peak memory of this process so far, in bytes."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
 
@@ -141,7 +141,7 @@ def wait(pid: int, log: Path, idle: float = WALL) -> Ended:
 
 
 def _ticks(pid: int) -> int:
-    """Ticks of the clock that the process has used."""
+    """Return the clock ticks that the process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
@@ -161,13 +161,13 @@ def recipe(
 
 
 def adopt() -> None:
-    """Become the parent of what loses its own, so that :func:`orphans` finds it."""
+    """Become the parent of orphaned descendants, so that :func:`orphans` finds them."""
     pr_set_child_subreaper = 36  # linux/prctl.h
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
 def orphans(seconds: float = 60) -> str:
-    """Wait until no child is left, and end those that are there after ``seconds``; say so."""
+    """Wait until no child is left; after ``seconds``, end those that remain and return a message."""
     deadline, said = time.monotonic() + seconds, ""
     while True:
         try:
@@ -184,13 +184,12 @@ def orphans(seconds: float = 60) -> str:
 
 
 def curve(out: Path, after: int = 0) -> Curve:
-    """The values that must be equal, of the steps behind ``after``."""
+    """Return the values that must be equal, of the steps behind ``after``."""
     rows = read_rows(out / "metrics.jsonl") if (out / "metrics.jsonl").exists() else []
     return [{name: row[name] for name in NAMES if name in row} for row in rows if row["step"] > after]
 
 
 def copied(source: Path, target: Path) -> Path:
-    """A copy of a file or folder."""
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True)
     else:

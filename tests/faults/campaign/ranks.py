@@ -1,4 +1,4 @@
-"""Ranks that are suspended for some seconds, which changes nothing, or for ever, which ends the run."""
+"""Suspended ranks: for some seconds, which changes nothing, or for ever, which ends the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cases import Family
 from forked import curve, orphans
 
 SHORT = "train.timeout=5"
-"""Of the runs whose ranks never go on. On a busy machine it may pass before the fault: the end is the same."""
+"""The timeout of runs whose ranks never resume. On a busy machine it may pass before the fault, with the same end."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Suspension:
 
 
 def draw(chance: random.Random) -> Suspension:
-    """One rank or all, one case in three for ever."""
+    """Draw one rank or all, in one of three cases for ever."""
     phase, processes = chance.choice(("first step", "step", "evaluation", "saving")), chance.choice((2, 2, 4))
     ever = chance.random() < 1 / 3
     every = not ever and chance.random() < 0.3

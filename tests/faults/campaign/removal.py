@@ -1,4 +1,4 @@
-"""Files and folders of a run that somebody removes while it goes on: it says so, and claims nothing that is gone."""
+"""Files and folders of a run that are removed while it trains: it reports this, and claims no removed file."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Removal:
     """One removal."""
 
     what: str
-    """Below the run folder."""
+    """Path below the run folder."""
     phase: str
     processes: int
     delay: float
-    """Seconds after the phase began."""
+    """Seconds after the start of the phase."""
 
     def __str__(self) -> str:
         return f"{self.what} removed, {self.phase} + {self.delay:.3f} s, {self.processes} processes"
 
 
 def draw(chance: random.Random) -> Removal:
-    """Any phase in which the folder is there."""
+    """Draw any phase in which the folder exists."""
     phase = chance.choice(("first step", "step", "step", "evaluation", "saving", "closing"))
     return Removal(chance.choice(WHAT), phase, chance.choice((1, 1, 2)), round(chance.uniform(0, 0.3), 3))
 
 
 def attempt(removal: Removal, base: Path, folder: Path) -> str:
-    """Remove it, have the run end, and give the line again."""
+    """Remove it, wait for the end of the run, and give the same command again."""
     out = folder / "run"
     pid = slowed.begin(out, removal.processes)
     slowed.reach(removal.phase, out, pid)
@@ -50,10 +50,10 @@ def attempt(removal: Removal, base: Path, folder: Path) -> str:
     was_there = path.exists()
     rows = len(curve(out))
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)  # a file may come while it goes
+        shutil.rmtree(path, ignore_errors=True)  # a file may be created meanwhile
     else:
         path.unlink(missing_ok=True)
-    over = slowed.phase(out) == "closing"  # what was closed is looked at once more, and then no more
+    over = slowed.phase(out) == "closing"  # closed files are checked once more, later not
     ended = slowed.end(out, pid)
     if ill := ended.ill(0, 2, 74, 75):
         return ill
@@ -63,19 +63,19 @@ def attempt(removal: Removal, base: Path, folder: Path) -> str:
     again = slowed.again(out, removal.processes)
     if ill := again.ill(0, 2):
         return f"continued: {ill}"
-    if again.code:  # what is left is no run folder, or the settings are gone
+    if again.code:  # the rest is no run folder, or the settings are missing
         return "" if "run" in again.text.partition("\n")[2] else f"continued: {again.text[-300:]}"
-    gone = removal.what in (".", "metrics.jsonl") and ended.code == 0  # the run was over, and trains no more
+    gone = removal.what in (".", "metrics.jsonl") and ended.code == 0  # the run was over and does not train again
     return "" if _ends(curve(out), whole, gone) else f"continued, its curve is another one: {curve(out)}"
 
 
 def _ends(found: Curve, whole: Curve, gone: bool) -> bool:
-    """True if the rows are those of the whole curve, of which the first may be gone; all of them if ``gone``."""
+    """Return True if the rows are the end of the whole curve; if ``gone``, there may be none."""
     return found == whole[len(whole) - len(found) :] and (bool(found) or gone)
 
 
 def _claims(ended: Ended, out: Path, removal: Removal, rows: int, whole: Curve) -> str:
-    """The fault of what a run that ended well says of its folder."""
+    """Return what is wrong with the claims of a successful run about its folder."""
     if ended.code:
         return "" if out.name in ended.text.partition("\n")[2] else f"what is wrong is not named: {ended.text[-300:]}"
     for name in ("results.json", "checkpoints/step-4/checkpoint.json"):

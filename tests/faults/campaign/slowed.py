@@ -1,4 +1,4 @@
-"""A small GPT whose phases say that they begin and take their time, so that a fault meets each of them."""
+"""A small GPT whose phases are announced and slowed down, so that a fault can hit each of them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ WORDS = (
 PHASES = ("start-up", "first step", "step", "evaluation", "saving", "closing")
 TIMEOUT = "train.timeout=240"
 PHASE = "CAMPAIGN_PHASE"
-"""Environment variable: the file in which rank 0 says what it does."""
+"""Environment variable: the file in which rank 0 notes its phase."""
 MICRO_BATCH = 0.04
-"""Seconds that each micro batch of training takes at least."""
+"""Minimum seconds of each micro batch of training."""
 PAUSE = 0.15
-"""Seconds that an evaluation, a save and the closing wait before they begin."""
+"""Seconds before each evaluation, save and closing."""
 
 
 def say(phase: str) -> None:
-    """Note what rank 0 begins to do."""
+    """Note the phase that rank 0 begins."""
     if os.environ.get("RANK", "0") == "0" and PHASE in os.environ:
         Path(os.environ[PHASE]).write_text(phase)
 
 
 def _slowed(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
-    """``function``, which says its phase and sleeps first."""
+    """Return ``function``, preceded by a note of its phase and a pause."""
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         say(phase)
@@ -46,7 +46,7 @@ def _slowed(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 
 def slow_down() -> None:
-    """Patch a process that is to be the run, and with it the forks that are its ranks."""
+    """Patch the process of the run, and thereby the forks that are its ranks."""
     step, forward = loop.Trainer.step, loop.Trainer._forward
 
     def stepping(self: Any, *, last: bool) -> bool:
@@ -62,16 +62,16 @@ def slow_down() -> None:
     loop.Trainer.step, loop.Trainer._forward = stepping, forwarding  # type: ignore[method-assign,assignment]
     loop.Trainer.evaluate = _slowed(loop.Trainer.evaluate, "evaluation")  # type: ignore[method-assign]
     store.Checkpoints.save = _slowed(store.Checkpoints.save, "saving")  # type: ignore[method-assign]
-    running._closed = _slowed(running._closed, "closing")
+    running._closing_results = _slowed(running._closing_results, "closing")
 
 
 def words_of(out: Path, processes: int, *more: str) -> list[str]:
-    """The command line of a run."""
+    """Return the command line of a run."""
     return ["run", "megatron_gpt:tiny", *WORDS, *(more or (TIMEOUT,)), "--processes", str(processes), "--out", str(out)]
 
 
 def begin(out: Path, processes: int, *more: str) -> int:
-    """Start the run; its process id."""
+    """Start the run; return its process id."""
     (out.parent / "phase").unlink(missing_ok=True)
     environment = {PHASE: str(out.parent / "phase"), "RECIPE_GRACE": "5"}
     return start(words_of(out, processes, *more), out.parent / "output.txt", environment, slow_down)
@@ -83,12 +83,12 @@ def end(out: Path, pid: int) -> Ended:
 
 
 def again(out: Path, processes: int) -> Ended:
-    """The same line again, at its full speed."""
+    """Give the same command again, at full speed."""
     return recipe(words_of(out, processes), out.parent)
 
 
 def is_over(pid: int) -> bool:
-    """True if the process has ended, and is not waited for yet."""
+    """Return True if the process has ended and was not waited for yet."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -102,18 +102,18 @@ def reach(wanted: str, out: Path, pid: int) -> None:
 
 
 def phase(out: Path) -> str:
-    """What rank 0 does, as it said last; empty: nothing yet."""
+    """Return the phase that rank 0 noted last; empty if none yet."""
     said = out.parent / "phase"
     return said.read_text() if said.exists() else ""
 
 
 def whole(base: Path, processes: int) -> Curve:
-    """The curve of an uninterrupted run on so many processes, made by :func:`prepare`."""
+    """Return the curve of an uninterrupted run on ``processes`` processes, made by :func:`prepare`."""
     return curve(base / f"whole-{processes}")
 
 
 def prepare(base: Path) -> None:
-    """Make the uninterrupted runs, once for all families that compare with them."""
+    """Make the uninterrupted runs, once for all comparisons."""
     for processes in (1, 2, 4):
         out = base / f"whole-{processes}"
         if not out.exists():
@@ -122,7 +122,7 @@ def prepare(base: Path) -> None:
 
 
 def wrong_after(base: Path, out: Path, processes: int) -> str:
-    """Give the same line again; say what is wrong about its end or its curve."""
+    """Give the same command again; return what is wrong with its end or its curve."""
     ended = again(out, processes)
     if ill := ended.ill(0):
         return f"continued: {ill}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from odd import structures, texts
 
 from recipe_core.checkpoint import manifest as manifests
-from recipe_core.data.sealed import sealed, unsealed
+from recipe_core.data.digest import verify_digest, with_digest
 from recipe_core.files import digest
 
 Write = Callable[[random.Random, Path, Path], None]
@@ -138,8 +138,8 @@ TARGETS = {
 def reseal(folder: Path) -> None:
     """Write the manifest of a checkpoint anew, for the files that are there."""
     path = folder / manifests.NAME
-    content = unsealed(path.read_text())
+    content = verify_digest(path.read_text())
     for name, facts in content["files"].items():
         if (folder / name).is_file() and not (folder / name).is_symlink():
             facts |= {"bytes": (folder / name).stat().st_size, "sha256": digest(folder / name)}
-    path.write_text(json.dumps(sealed(content)))
+    path.write_text(json.dumps(with_digest(content)))

@@ -1,12 +1,12 @@
 """Checkpoints: states, the folders of a run, and the formats.
 
-``store.py``: the checkpoints of a run, and when one counts as whole; read it first. ``retention.py``: those that stay.
-``state.py``: a model and its optimizer as one nested dict. ``background.py``: saving beside training;
-``snapshot.py``: how it does without a copy of the whole state.
-``formats/``: the base class, and one file for each format; ``io/``: the files that formats consist of.
+``store.py``: the checkpoints of a run, and when one is complete; read it first. ``retention.py``: which ones are kept.
+``state.py``: a model and its optimizer as one nested dict. ``background.py``: saving while training continues;
+``snapshot.py``: a snapshot that does not copy the whole state.
+``formats/``: the base class, and one file per format; ``io/``: the files that formats consist of.
 ``ranks/``: checkpoints with one file for each rank. ``convert/``: ``recipe convert``.
 ``match/``: provenance, and comparison with a run. ``inspect.py``: ``recipe inspect`` and ``recipe verify``.
-``locate.py``: the checkpoint that a path means; ``manifest.py``: its files with sizes and SHA-256; ``settings.py``: the
-settings of the formats.
-``adapter.py``: a model's tensors under the names and shapes of others; ``lazy.py``: tensors read when they are needed.
+``locate.py``: from a path to a checkpoint; ``manifest.py``: its files with sizes and SHA-256; ``settings.py``: settings
+of the formats.
+``adapter.py``: conversion between native and foreign tensor names and shapes; ``lazy.py``: tensors read on demand.
 """

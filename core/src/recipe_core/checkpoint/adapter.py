@@ -1,8 +1,8 @@
-"""Adapters between the names and shapes of a model's tensors and those of foreign checkpoints.
+"""Adapters between native tensor names and shapes and those of foreign checkpoints.
 
-Ours are the names and shapes of the module's state dict. Those of a foreign naming (Hugging Face's, Megatron's) may
-differ in three ways: other names; a tensor of ours that is several there, joined or transposed (a :class:`Link`); and
-second names of one tensor (ties), which some formats write and others leave out.
+Native names and shapes are those of the module's state dict. A foreign naming (Hugging Face's, Megatron's) may differ
+in three ways: other names; tensors that are split, joined or transposed (a :class:`Link`); and second names of one
+tensor (ties), which some formats write and others omit.
 """
 
 from __future__ import annotations
@@ -25,133 +25,134 @@ Tensors = dict[str, Lazy]
 
 
 def same(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """As they are."""
+    """Return the tensors unchanged."""
     return tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A group of our tensors that has the same values as a group of theirs, in another order."""
+    """A group of native tensors with the same values as a group of foreign tensors, in another order."""
 
     ours: tuple[str, ...]
+    """Native names."""
     theirs: tuple[str, ...]
+    """Foreign names."""
     to: Callable[[Sequence[Tensor]], Sequence[Tensor]] = same
-    """Ours, in the order of ``ours``, to theirs. It computes nothing: no value may change."""
+    """Converts native tensors, in the order of ``ours``, to foreign ones. It rearranges values and changes none."""
     back: Callable[[Sequence[Tensor]], Sequence[Tensor]] = same
-    """The way back."""
+    """Inverse of ``to``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """The mapping of one configured model to a foreign naming. Tensors without a link keep name and shape."""
+    """The mapping between one configured model and a foreign naming. Tensors without a link keep name and shape."""
 
     links: tuple[Link, ...] = ()
     ties: Mapping[str, str] = field(default_factory=dict)
-    """Foreign names of what has another foreign name already: ``{second: first}``."""
+    """Second foreign names of tied tensors: ``{second: first}``."""
     ignored: tuple[str, ...] = ()
-    """Patterns of foreign names that hold nothing to keep, such as a buffer of counted positions."""
+    """Patterns of foreign names to drop, such as a buffer of position ids."""
     spelling: Callable[[str], str] = str
-    """Turns older spellings of a foreign name (a prefix, ``gamma``) into the one that is meant here."""
+    """Converts an older spelling of a foreign name (a prefix, ``gamma``) to the one that the links use."""
     optional: tuple[str, ...] = ()
-    """Patterns of our names that weights to begin with may lack (a head); they then stay as they were drawn."""
+    """Patterns of native names that initial weights may lack (a head); such tensors keep their initial values."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Names and texts of what stands beside the tensors (``config.json``)."""
+    """Names and texts of files stored with the tensors (``config.json``)."""
 
 
 class Naming(ABC):
-    """One model's foreign naming: what :attr:`recipe_core.Model.adapters` names, called without arguments."""
+    """Foreign naming of one model; :attr:`recipe_core.Model.adapters` names subclasses, created without arguments."""
 
     @abstractmethod
     def adapter(self, config: Any) -> Adapter:
-        """The adapter for a model of these settings."""
+        """Return the adapter for a model with these settings."""
 
     @abstractmethod
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> Mapping[str, Any] | None:
-        """The settings of the model that a foreign checkpoint holds, from its texts, or from its shapes where the texts
-        do not say; None where it is another model's. A ``config.json`` among the texts holds a JSON object.
+        """Return the settings of the model in a foreign checkpoint, from its texts, or from its shapes if the texts
+        lack them; None if it is another model. A ``config.json`` among the texts holds a JSON object.
 
         Raises:
-            CheckpointError: it is this model's kind, with something that this model does not have.
+            CheckpointError: it is of this model's kind, with a feature that this model does not support.
         """
 
     def recorded(self, files: Mapping[str, str], config: Any) -> Mapping[str, Any] | None:
-        """The settings that the texts record, for a comparison with ``config``.
+        """Return the settings that the texts record, for a comparison with ``config``.
 
-        Override it where a setting that is written otherwise need not differ (a vocabulary with padding).
+        Override it if a setting may be recorded with another value (a vocabulary with padding).
         """
         return self.settings(files, {})
 
 
-def to_ours(adapter: Adapter, theirs: Mapping[str, Any], where: Path) -> Tensors:
-    """Tensors under our names and in our shapes.
+def to_native(adapter: Adapter, foreign: Mapping[str, Any], where: Path) -> Tensors:
+    """Convert tensors to native names and shapes.
 
-    What is left over, or missing, is for the caller to find out by the names of the model.
+    The caller compares the names with the model's to find missing or unknown tensors.
 
     Raises:
-        CheckpointError: tensors that should be tied differ, two spellings of one name stand side by side, or an entry
-            is no tensor.
+        CheckpointError: tied tensors differ, a name occurs in two spellings, or an entry is not a tensor.
     """
-    named = _spelled(adapter, theirs, where)
+    named = _canonical(adapter, foreign, where)
     for second, first in adapter.ties.items():
         if second in named:
             value = named.pop(second)
             if not same_bits(named.setdefault(first, value).read(), value.read()):
                 raise CheckpointError(f"{where}: {second} and {first} differ, and this model has one tensor for both")
-    ours: Tensors = {}
+    native: Tensors = {}
     linked = {name: link for link in adapter.links for name in link.theirs}
     for name, tensor in named.items():
         link = linked.get(name)
         if link is None:
-            ours[name] = tensor
-        elif link.ours[0] not in ours and all(other in named for other in link.theirs):
-            ours.update(_changed(link.back, link.ours, {other: named[other] for other in link.theirs}, where))
-    return ours
+            native[name] = tensor
+        elif link.ours[0] not in native and all(source in named for source in link.theirs):
+            native.update(_apply(link.back, link.ours, {source: named[source] for source in link.theirs}, where))
+    return native
 
 
-def to_theirs(adapter: Adapter, ours: Mapping[str, Lazy], *, ties: bool) -> Tensors:
-    """Tensors under foreign names and in foreign shapes; ``ties``: second names too."""
-    theirs: Tensors = {}
+def to_foreign(adapter: Adapter, native: Mapping[str, Lazy], *, ties: bool) -> Tensors:
+    """Convert tensors to foreign names and shapes; ``ties`` adds the second names of tied tensors."""
+    foreign: Tensors = {}
     linked = {name: link for link in adapter.links for name in link.ours}
-    for name, tensor in ours.items():
+    for name, tensor in native.items():
         link = linked.get(name)
         if link is None:
-            theirs[name] = tensor
-        elif link.theirs[0] not in theirs:
-            theirs.update(_changed(link.to, link.theirs, {other: ours[other] for other in link.ours}))
+            foreign[name] = tensor
+        elif link.theirs[0] not in foreign:
+            foreign.update(_apply(link.to, link.theirs, {source: native[source] for source in link.ours}))
     if ties:
-        theirs.update({second: theirs[first] for second, first in adapter.ties.items() if first in theirs})
-    return theirs
+        foreign.update({second: foreign[first] for second, first in adapter.ties.items() if first in foreign})
+    return foreign
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """True if a name matches one of the patterns."""
+    """True if ``name`` matches one of the shell patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _spelled(adapter: Adapter, theirs: Mapping[str, Any], where: Path) -> Tensors:
+def _canonical(adapter: Adapter, foreign: Mapping[str, Any], where: Path) -> Tensors:
     named: Tensors = {}
-    for name, value in theirs.items():
-        meant = adapter.spelling(str(name))
-        if matches(meant, adapter.ignored):
+    for name, value in foreign.items():
+        canonical = adapter.spelling(str(name))
+        if matches(canonical, adapter.ignored):
             continue
         if not isinstance(value, Lazy):
             raise CheckpointError(f"{where}: {name}: expected a tensor, found {type(value).__name__}")
-        if meant in named:
-            raise CheckpointError(f"{where}: {name}: a second tensor for {meant}")
-        named[meant] = value
+        if canonical in named:
+            raise CheckpointError(f"{where}: {name}: a second tensor for {canonical}")
+        named[canonical] = value
     return named
 
 
-def _changed(
+def _apply(
     change: Callable[[Sequence[Tensor]], Sequence[Tensor]],
     names: Sequence[str],
     named: Mapping[str, Lazy],
     where: Path | str = "the model",
 ) -> Tensors:
-    """Apply ``change`` to the tensors ``named``, lazily: they are read when one of the results is.
+    """Apply ``change`` to the tensors ``named`` lazily: they are read when a result is read.
 
     Raises:
-        CheckpointError: their shapes are not those of a model of these settings.
+        CheckpointError: their shapes do not match the model's settings.
     """
     tensors = list(named.values())
     if change is same:

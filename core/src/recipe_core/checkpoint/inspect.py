@@ -22,33 +22,33 @@ Row = tuple[str, str]
 
 
 class CheckpointFiles:
-    """Inspects and verifies a checkpoint, or all in a run folder or its ``checkpoints``.
+    """Inspects and verifies a checkpoint, or all checkpoints in a run folder or its ``checkpoints``.
 
     Args:
-        registry: the formats that there are; those that are installed unless it is given.
+        registry: provides the formats; by default the installed ones.
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
         self._registry = registry or load()
 
     def detect(self, path: Path) -> bool:
-        """True if there is a checkpoint, or a folder of them, whole or not."""
-        ours = (path / manifests.NAME).is_file() or STEP.fullmatch(path.name) is not None or bool(steps(path))
-        return ours or bool(formats_at(self._registry, path))
+        """True if ``path`` is a checkpoint or a folder of checkpoints, complete or not."""
+        native = (path / manifests.NAME).is_file() or STEP.fullmatch(path.name) is not None or bool(steps(path))
+        return native or bool(formats_at(self._registry, path))
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
-        """Describe the contents of a checkpoint; of a folder of several, the newest.
+        """Describe the contents of a checkpoint, or of the newest one in a folder.
 
         Raises:
-            CheckpointError: it is not whole, or its contents cannot be read.
+            CheckpointError: it is incomplete, or its contents cannot be read.
         """
-        inside = steps(path)
-        source = find(self._registry, inside[-1] if inside else path, hashes=False)
+        folders = steps(path)
+        source = find(self._registry, folders[-1] if folders else path, hashes=False)
         state = source.open()
         step = source.manifest.step if source.manifest else state.get("progress", {}).get("step")
         facts = [
             ("checkpoint", str(source.path)),
-            *([("others here", ", ".join(p.name for p in inside[:-1]))] if inside[:-1] else []),
+            *([("others here", ", ".join(p.name for p in folders[:-1]))] if folders[:-1] else []),
             ("format", source.format.name),
             *([("step", f"{step:,}" if isinstance(step, int) else str(step))] if step is not None else []),
             *_manifest_rows(source.manifest),
@@ -59,7 +59,7 @@ class CheckpointFiles:
         return Inspection(kind="checkpoint", facts=tuple(facts))
 
     def verify(self, path: Path) -> list[str]:
-        """Everything wrong with the checkpoint, or with all in the folder; every byte is read."""
+        """Return all problems of the checkpoint, or of all checkpoints in the folder; every byte is read."""
         checkpoints = steps(path) or [path]
         if (
             len(checkpoints) == 1
@@ -74,14 +74,14 @@ class CheckpointFiles:
             return problems
         try:
             source = find(self._registry, path, hashes=False)
-        except PluginError:  # its bytes are right; what they mean, only the plugin that is missing knows
+        except PluginError:  # the bytes are intact; only the missing plugin can interpret them
             return []
         return self._contradictions(source) or _not_finite(source)
 
     def _contradictions(self, source: StoredCheckpoint) -> list[str]:
-        """Differences between what the manifest says of format and step, and what is in the files."""
+        """Differences in format and step between the manifest and the files."""
         manifest = source.manifest
-        assert manifest is not None  # find() requires one of a checkpoint of ours
+        assert manifest is not None  # find() requires one for native checkpoints
         by_files = [spec.name for spec in formats_at(self._registry, source.path)]
         if by_files and manifest.format not in by_files:
             return [f"{manifests.NAME} says format {manifest.format}, and its files are of {' or '.join(by_files)}"]
@@ -94,12 +94,11 @@ class CheckpointFiles:
         return []
 
     def unchecked(self, path: Path) -> str:
-        """A sentence that names the files without check sums; empty if all have some."""
+        """Return a sentence that names the files without checksums; empty if there are none."""
         return "" if steps(path) else find(self._registry, path, hashes=False).unchecked()
 
 
 def _manifest_rows(manifest: Manifest | None) -> Iterator[Row]:
-    """Facts from the manifest."""
     if manifest is None:
         return
     size = sum(entry.size for entry in manifest.files.values())
@@ -110,7 +109,6 @@ def _manifest_rows(manifest: Manifest | None) -> Iterator[Row]:
 
 
 def _damage(path: Path) -> list[str]:
-    """Problems of a checkpoint with a manifest."""
     try:
         manifest = manifests.read_step(path)
     except CheckpointError as error:
@@ -119,21 +117,22 @@ def _damage(path: Path) -> list[str]:
 
 
 def _foreign_problems(source: StoredCheckpoint) -> list[str]:
-    """Problems of a checkpoint without a manifest, by its format's check sums and by reading every tensor."""
     archives = ((file, text) for file in source.reader().files(source.path) for text in archive.damage(file))
     damage = [f"{file.parent.relative_to(source.folder) / text}" for file, text in archives]
     return damage or _not_finite(source)
 
 
 def _not_finite(source: StoredCheckpoint) -> list[str]:
-    """Tensors that hold NaN or infinities: weights and optimizer states, and where the weights' own states tell which
-    are trained, not what is beside them (a mask may well be infinite)."""
+    """Weights and optimizer states with NaN or infinities.
+
+    If the optimizer state tells which weights are trained, other tensors do not count: a mask may be infinite.
+    """
     problems = []
     try:
         state = source.open()
         trained = state.get("optimizer", {}).get("state", {})
-        others = {f"model.{name}" for name in state.get("model", {}) if name not in trained}
-        skipped = others if len(others) < len(state.get("model", {})) else set()
+        untrained = {f"model.{name}" for name in state.get("model", {}) if name not in trained}
+        skipped = untrained if len(untrained) < len(state.get("model", {})) else set()
         for name, leaf in flat(state):
             floats = isinstance(leaf, Lazy) and leaf.dtype.is_floating_point and name not in skipped
             if floats and not leaf.read().isfinite().all():
@@ -144,7 +143,7 @@ def _not_finite(source: StoredCheckpoint) -> list[str]:
 
 
 def _contents(state: dict[str, Any]) -> list[Row]:
-    """Values per part of the state, and every tensor of the model; where each rank has a file, those of the first."""
+    """Number of values per part of the state, and the model's tensors; with one file per rank, those of the first."""
     rows = []
     ranks = state.get("ranks", {})
     if ranks:

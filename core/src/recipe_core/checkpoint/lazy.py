@@ -1,9 +1,9 @@
-"""States with lazy tensors, which checkpoint formats read and write one by one.
+"""States with lazy tensors, which checkpoint formats read and write one at a time.
 
 A state is a nested dict. Its parts are ``model`` (tensors by the names of the module's state dict), ``optimizer``
 (``state``, then the parameter's name, then the kind: ``exp_avg``), ``progress`` (plain values), ``epoch`` (a number
-that only scripts ask for) and ``files`` (texts that a format keeps beside the tensors: ``config.json``). A leaf is a
-tensor, a :class:`Lazy` or a plain value.
+that only scripts need) and ``files`` (texts that a format stores with the tensors, such as ``config.json``). A leaf is
+a tensor, a :class:`Lazy` or a plain value.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Lazy:
     shape: torch.Size
     dtype: torch.dtype
     read: Callable[[], Tensor]
-    """The whole tensor on the CPU; every call reads it anew."""
+    """Returns the whole tensor on the CPU; every call reads it again."""
     together: bool = False
-    """True if it is sharded, so that all ranks must call ``read`` together."""
+    """True if it is sharded: ``read`` is then a collective."""
     rows: Callable[[int, int], Tensor] | None = None
-    """Reads rows ``(start, count)`` of the first dimension alone, if that is possible."""
+    """Reads only rows ``(start, count)`` of the first dimension; None where that is not possible."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """Size of the values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def part(self, start: int, count: int) -> Tensor:
-        """Rows of the first dimension, read alone if that is possible."""
+        """Return rows of the first dimension, without reading the others if possible."""
         return self.rows(start, count) if self.rows else self.read().narrow(0, start, count)
 
     def digest(self) -> bytes:
-        """SHA-256 of the values; they are not kept."""
+        """Return the SHA-256 of the values."""
         values = self.read().contiguous().reshape(-1).view(torch.uint8)
         return hashlib.sha256(values.numpy().data).digest()
 
@@ -52,11 +52,11 @@ Offsets = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces(Lazy):
-    """A tensor in parts; a format that can, writes them one by one, and others read the whole."""
+class ShardedTensorView(Lazy):
+    """A tensor as a set of shards: formats with support for shards write them separately, others read the whole."""
 
     parts: tuple[tuple[Offsets, Tensor], ...] = ()
-    """Where each begins in the whole, and its values."""
+    """Offsets of each shard in the whole tensor, and its values."""
 
 
 def lazy(value: Tensor | Lazy) -> Lazy:
@@ -65,45 +65,48 @@ def lazy(value: Tensor | Lazy) -> Lazy:
         return value
 
     def read() -> Tensor:
-        whole = hosted(value).full_tensor() if isinstance(value, DTensor) else value
+        whole = to_host(value).full_tensor() if isinstance(value, DTensor) else value
         return whole.detach().cpu()
 
     return Lazy(value.shape, value.dtype, read, isinstance(value, DTensor))
 
 
-def hosted(shard: DTensor, *, blank: bool = False) -> DTensor:
-    """``shard`` where the ranks of its mesh can exchange it.
+def to_host(shard: DTensor, *, blank: bool = False) -> DTensor:
+    """Return ``shard`` on the device type of its mesh, where collectives can exchange it.
 
-    That is ``shard`` itself or, where it lies on a device that the mesh does not reach (PyTorch/XLA's, under a mesh of
-    the host), a copy on the host, or (``blank``) room for it.
+    This is ``shard`` itself or, if its device is not the mesh's (PyTorch/XLA under a host mesh), a copy on the host, or
+    with ``blank`` an uninitialised tensor of its shape.
     """
     local = shard._local_tensor  # to_local() gives a view, which XLA would compile a graph for
     if local.device.type == shard.device_mesh.device_type:
         return shard
-    held = torch.empty(local.shape, dtype=local.dtype) if blank else local.detach().to("cpu", copy=True)
+    on_host = torch.empty(local.shape, dtype=local.dtype) if blank else local.detach().to("cpu", copy=True)
     return DTensor.from_local(
-        held, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+        on_host, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
     )
 
 
-def leaves(tree: Any) -> list[Any]:
-    """All leaves of a nested dict or list."""
-    every: list[Any] = []
-    mapped(tree, every.append)
-    return every
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return all leaves of a nested dict or list."""
+    leaves: list[Any] = []
+    tree_map(leaves.append, tree)
+    return leaves
 
 
-def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a nested dict or list with every leaf changed."""
+def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply ``fn`` to every leaf of nested dicts, lists and tuples, and return the result as a new tree.
+
+    In contrast to torch.utils._pytree, any Mapping is a dict, and None and torch.Size are leaves.
+    """
     if isinstance(tree, Mapping):
-        return {key: mapped(value, change) for key, value in tree.items()}
+        return {key: tree_map(fn, value) for key, value in tree.items()}
     if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
-        return type(tree)(mapped(value, change) for value in tree)
-    return change(tree)
+        return type(tree)(tree_map(fn, value) for value in tree)
+    return fn(tree)
 
 
 def without_meta(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested dict without its meta tensors, which stand for tensors that other processes hold."""
+    """Return a nested dict without meta tensors, the placeholders of tensors that other processes hold."""
     local: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(value, Mapping):
@@ -116,9 +119,9 @@ def without_meta(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor | Lazy) -> None:
-    """Copy ``value`` into ``target``, which may be sharded: each rank copies its shard; no communication.
+    """Copy ``value`` into ``target``, which may be sharded: each rank copies its shard, without communication.
 
-    A meta tensor, which stands for one that another process holds, stays as it is.
+    A meta tensor, the placeholder of a tensor that another process holds, is left unchanged.
     """
     if target.is_meta:
         return
@@ -132,8 +135,8 @@ def fill(target: Tensor, value: Tensor | Lazy) -> None:
     target.to_local().copy_(whole)
 
 
-def same_bits(one: Tensor, two: Tensor) -> bool:
-    """True if shape, dtype and every bit agree; NaNs and the sign of zero count."""
-    if one.dtype != two.dtype or one.shape != two.shape:
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """True if shape, dtype and every bit are equal, including NaN payloads and the sign of zero."""
+    if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (one, two)))
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))

@@ -1,4 +1,4 @@
-"""Finding the checkpoint that a path means, and its format, by file names. No torch here."""
+"""Find the checkpoint at a path and its format, by file names. No torch here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from recipe_core.checkpoint.formats.base import Format
 from recipe_core.checkpoint.io import hub_files
-from recipe_core.checkpoint.io.archive import has_check_sums
+from recipe_core.checkpoint.io.archive import has_checksums
 from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
 from recipe_core.errors import CheckpointError
 from recipe_core.files.documents import DocumentError, read_yaml
@@ -18,32 +18,32 @@ from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, Part
 
 _SHOWN = 3
-"""So many files are named; the others are counted."""
+"""Number of files that a message names; it counts the others."""
 _DEEPEST = 3
-"""So many folders are between a file of a checkpoint and its manifest at most."""
+"""Largest number of folders between a file of a checkpoint and its manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredCheckpoint:
-    """A checkpoint on the disk, with its format."""
+    """A checkpoint on disk and its format."""
 
     path: Path
     """A folder, or one file."""
     format: CheckpointFormat
     manifest: Manifest | None = None
-    """None for checkpoints that other programs wrote."""
+    """None for checkpoints of other programs."""
     passed_over: tuple[str, ...] = ()
-    """Newer checkpoints of the same run that are damaged, and why."""
+    """Newer checkpoints of the same run that are damaged, with the reason."""
 
     @property
     def folder(self) -> Path:
-        """The folder of the checkpoint, or the one around its file."""
+        """Folder of the checkpoint, or of its file."""
         return self.path if self.path.is_dir() else self.path.parent
 
     def open(self, *, weights: bool = False) -> dict[str, Any]:
         """Return its state, with lazy tensors (:mod:`recipe_core.checkpoint.lazy`).
 
-        With ``weights``, the optimizer is left out.
+        With ``weights``, the optimizer is omitted.
 
         Raises:
             CheckpointError: it is damaged.
@@ -51,14 +51,14 @@ class StoredCheckpoint:
         return self.reader().open(self.path, weights=weights)
 
     def reader(self) -> Format:
-        """Its format with default settings, which is enough to read it."""
+        """Return its format with default settings, which suffice for reading."""
         form: Format = self.format.load()(self.format.config())
         return form
 
     def unchecked(self) -> str:
-        """A sentence that names the files without check sums; empty if all have some."""
+        """Return a sentence that names the files without checksums; empty if there are none."""
         files = [] if self.manifest else self.reader().files(self.path)
-        bare = [file.name for file in files if not has_check_sums(file) and not hub_files.recorded(file)]
+        bare = [file.name for file in files if not has_checksums(file) and not hub_files.recorded(file)]
         if not bare:
             return ""
         more = f" and {len(bare) - _SHOWN:,} more" if len(bare) > _SHOWN else ""
@@ -68,7 +68,7 @@ class StoredCheckpoint:
         )
 
     def job(self) -> Mapping[str, Any]:
-        """The settings of the run that wrote it, as ``job.yaml`` has them; empty where they are not known.
+        """Return the settings of the run that wrote it, from ``job.yaml``; empty if unknown.
 
         Raises:
             CheckpointError: the file is damaged.
@@ -90,28 +90,28 @@ class Request:
     source: Path
     """A run folder, a checkpoint's folder or file."""
     target: Path
-    """The folder to make."""
+    """The folder to create."""
     to: Part[CheckpointFormat]
-    """The format that is wanted, with its settings."""
+    """The target format with its settings."""
     format: str | None = None
-    """The source's format, where its files do not tell."""
+    """The source's format, if its files do not determine it."""
     recipe: str | None = None
-    """A recipe of the model that the source holds, where it does not tell."""
+    """A recipe of the source's model, if the source does not record it."""
     drop_optimizer: bool = False
-    """Leave the optimizer's states out."""
+    """Omit the optimizer state."""
 
 
 def find(registry: Registry, path: Path, name: str | None = None, *, hashes: bool = True) -> StoredCheckpoint:
-    """The checkpoint at ``path``: one itself, a run folder or a folder of steps, for the newest that is whole.
+    """Find the checkpoint at ``path``; of a run folder or a folder of steps, the newest complete one.
 
     Args:
-        registry: the formats that there are.
+        registry: provides the formats.
         path: a folder or a file.
-        name: its format; None: by its manifest, or by the names of its files.
-        hashes: compare every byte of a checkpoint with a manifest; else sizes alone.
+        name: its format; None: determined by its manifest or its file names.
+        hashes: verify the hash of every file against the manifest; else only sizes.
 
     Raises:
-        CheckpointError: there is nothing, nothing whole, or nothing of a known format.
+        CheckpointError: there is no checkpoint, no complete one, or none of a known format.
         PluginError: the format is not installed.
     """
     if not path.exists():
@@ -125,7 +125,7 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
         passed_over.append(f"{step}: {'; '.join(problems)}")
     if passed_over:
         raise CheckpointError("\n".join([f"{path}: no checkpoint in it is whole:", *(f"  - {t}" for t in passed_over)]))
-    folder = _sealed_folder(path)
+    folder = _native_folder(path)
     if folder is not None:
         manifest, problems = _manifest(folder, hashes)
         if manifest is None or problems:
@@ -142,8 +142,8 @@ def find(registry: Registry, path: Path, name: str | None = None, *, hashes: boo
     return source
 
 
-def _sealed_folder(path: Path) -> Path | None:
-    """The folder of a checkpoint of ours that ``path`` is, or lies in; None for those of others."""
+def _native_folder(path: Path) -> Path | None:
+    """Folder of the native checkpoint that ``path`` is or is inside of; None for foreign checkpoints."""
     if (path / NAME).is_file() or (path.is_dir() and STEP.fullmatch(path.name)):
         return path
     for folder in path.absolute().parents[:_DEEPEST]:
@@ -153,7 +153,7 @@ def _sealed_folder(path: Path) -> Path | None:
 
 
 def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
-    """The formats whose files ``path`` has, or is."""
+    """Return the formats whose file patterns match ``path``."""
     known = (registry.get("checkpoint", name) for name in registry.names("checkpoint"))
     matching = [spec for spec in known if any(_matches(path, pattern) for pattern in spec.patterns)]
     refined = {spec.refines for spec in matching}
@@ -161,7 +161,7 @@ def formats_at(registry: Registry, path: Path) -> list[CheckpointFormat]:
 
 
 def steps(path: Path) -> list[Path]:
-    """The checkpoints of a run folder or of its folder of checkpoints, the newest last."""
+    """Return the checkpoints of a run folder or of its folder of checkpoints, newest last."""
     for folder in (path, path / "checkpoints"):
         folders = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
         if folders:
@@ -170,7 +170,6 @@ def steps(path: Path) -> list[Path]:
 
 
 def _manifest(path: Path, hashes: bool) -> tuple[Manifest | None, list[str]]:
-    """The manifest of a checkpoint, and the problems that it shows."""
     try:
         manifest = Manifest.read(path)
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run that stay: the newest, the best, and the last one before the loss rose."""
+"""Checkpoint retention: keep the newest, the best, and the last one before the loss rose."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from recipe_core.errors import CheckpointError
 from recipe_core.files import aside, remove
 
 WINDOW = 20
-"""Logged losses, at most, whose mean is a level."""
+"""Largest number of logged losses whose mean is the level."""
 ENOUGH = 5
-"""Logged losses, at least, that make a level."""
+"""Smallest number of logged losses that make a level."""
 FACTOR = 10.0
-"""A loss so many times as high as all before has risen, where there are too few for a level."""
+"""While there are too few losses for a level: a loss that is this many times as high as all before has risen."""
 DEVIATIONS = 3.0
-"""A loss that is so many standard deviations above the lowest level, or not finite, has risen."""
+"""A loss that is this many standard deviations above the lowest level, or not finite, has risen."""
 
 NOT_OURS = f"no {NAME} in it lists all that it holds, so that it is not this run's to delete"
 
 
 class Trend:
-    """Tracks the logged losses of a run, and the steps at which the loss stood far above its lowest level.
+    """Tracks the logged losses of a run, and the steps at which the loss was far above its lowest level.
 
-    The level is the mean of the last ``WINDOW`` losses. A loss that has risen is compared with the lowest level of the
-    whole run and is no part of any level: however long it stays up there, that does not become normal. The logged step
-    before a rise is doubtful: its loss was computed with the weights before its update.
+    The level is the mean of the last ``WINDOW`` losses. Each loss is compared with the lowest level of the whole run. A
+    loss that has risen does not count towards a level, so a high loss never becomes normal. The logged step before a
+    rise is doubtful: its loss was computed with the weights before its update.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Trend:
         self._lowest: tuple[float, float] | None = None
         self._risen: set[int] = set()
         self._doubtful: set[int] = set()
-        self._unsettled: dict[int, None] = {}  # since the last rise, or between two, in order
-        self._calm = ENOUGH  # losses in a row that have not risen
-        self._before: int | None = None  # the step that was logged last
+        self._unsettled: dict[int, None] = {}  # steps since the last rise, or between two, in order
+        self._calm = ENOUGH  # number of consecutive losses that have not risen
+        self._before: int | None = None  # the last logged step
 
     def add(self, step: int, loss: float | None) -> None:
-        """Note the loss of ``step``; None stands for one that is not finite."""
+        """Record the loss of ``step``; None means that it is not finite."""
         limit = self._first_limit() if self._lowest is None else self._lowest[0] + DEVIATIONS * self._lowest[1]
         if loss is None or not math.isfinite(loss) or loss > limit:
             self._risen.add(step)
@@ -50,7 +50,7 @@ class Trend:
                 self._doubtful.add(self._before)
             return
         self._before = step
-        self._settle(step)
+        self._count_recovery(step)
         self._recent.append(loss)
         if len(self._recent) >= ENOUGH:
             mean = math.fsum(self._recent) / len(self._recent)
@@ -58,8 +58,8 @@ class Trend:
                 squares = math.fsum((loss - mean) ** 2 for loss in self._recent)
                 self._lowest = mean, math.sqrt(squares / (len(self._recent) - 1))
 
-    def _settle(self, step: int) -> None:
-        """A model that has exploded may give a low loss by chance; it has recovered after several."""
+    def _count_recovery(self, step: int) -> None:
+        # A diverged model may have a low loss by chance; it has recovered after several of them.
         self._calm += 1
         if self._calm < ENOUGH:
             self._unsettled[step] = None
@@ -72,13 +72,15 @@ class Trend:
         return max(self._recent) + (FACTOR - 1) * scale if scale else math.inf
 
     def newest_certain(self, steps: Iterable[int]) -> int | None:
-        """The highest of ``steps`` that is no part of a rise: not risen, not just before, nor in a short recovery."""
+        """Return the highest of ``steps`` outside a rise: not risen, not just before one, nor in a short recovery."""
         uncertain = self._risen | self._doubtful | self._unsettled.keys()
         return max((step for step in steps if step not in uncertain), default=None)
 
-    def newest_sound(self, steps: Iterable[int]) -> int | None:
-        """The highest of ``steps`` at which the loss had not risen, a doubtful one only where there is no other, and
-        one in a short recovery only where none is certain; None where there is none."""
+    def newest_good(self, steps: Iterable[int]) -> int | None:
+        """Return the highest of ``steps`` at which the loss had not risen; None if there is none.
+
+        It is certain if possible, else in a short recovery, else doubtful.
+        """
         low = [step for step in steps if step not in self._risen]
         if (certain := self.newest_certain(low)) is not None:
             return certain
@@ -86,50 +88,49 @@ class Trend:
 
 
 class Retention:
-    """Removes the checkpoints of a run that are beyond ``keep``; called on rank 0 alone.
+    """Removes checkpoints of a run beyond ``keep``; called only on rank 0.
 
     Args:
         folder: the folder of the checkpoints.
-        keep: number of checkpoints that stay, the newest; 0 keeps all.
-        keep_best: the one of the lowest validation loss stays too.
-        trend: the run's losses; the newest checkpoint at which the loss had not risen stays too.
+        keep: number of newest checkpoints to keep; 0 keeps all.
+        keep_best: also keep the one with the lowest validation loss.
+        trend: the run's losses; the newest checkpoint at which the loss had not risen is kept too.
         warn: takes a message for the user.
     """
 
     def __init__(self, folder: Path, keep: int, *, keep_best: bool, trend: Trend, warn: Callable[[str], None]) -> None:
         self._folder, self._keep, self._keep_best, self._warn = folder, keep, keep_best, warn
         self.trend = trend
-        self._spared = ""  # stays although it is beyond ``keep``, since the loss has risen
+        self._spared = ""  # kept beyond ``keep``, since the loss has risen
         self._left_alone: set[str] = set()
 
     def prune(self, names: Iterable[str], saved: int, damaged: Collection[str]) -> None:
-        """Remove those of ``names`` (newest first) that are beyond ``keep``, damaged ones first.
+        """Remove checkpoints of ``names`` (newest first) beyond ``keep``, damaged ones first.
 
-        Checkpoints of a run whose loss has exploded do not push out the last good one.
-        Steps above ``saved``, the step just saved, are damaged ones, or of a run that went on from here before: they do
-        not count, so that they cannot push out the checkpoint that was just written. Folders with anything in them that
-        no manifest of ours lists stay.
+        The last good checkpoint is kept while the loss is high. Steps above ``saved``, the step just saved, are damaged
+        or left from an earlier continuation: they do not count, so they cannot displace the checkpoint that was just
+        written. Folders with files that no manifest lists are kept.
         """
         if not self._keep:
             return
         older = [name for name in names if int(name.removeprefix("step-")) <= saved]
         whole = [name for name in older if name not in damaged]
         best = {self._best(whole)} if self._keep_best else set()
-        sound = self.sound(whole)
-        for name in set(sound) - set(whole[: self._keep]):
+        good = self.last_good(whole)
+        for name in set(good) - set(whole[: self._keep]):
             self._announce_spared(name)
-        for name in set(older) - set(whole[: self._keep]) - best - set(sound) - self._left_alone:
+        for name in set(older) - set(whole[: self._keep]) - best - set(good) - self._left_alone:
             if not is_ours(self._folder / name):
                 self._left_alone.add(name)
                 self._warn(f"{self._folder / name}: stays, though train.keep={self._keep}: {NOT_OURS}")
                 continue
             hidden = aside(self._folder / name)
-            (self._folder / name).replace(hidden)  # so that it is never seen half removed
+            (self._folder / name).replace(hidden)  # so that it is never visible half removed
             remove(hidden)
 
-    def sound(self, names: Iterable[str]) -> list[str]:
-        """The newest of these checkpoints at which the loss had not risen, if there is one."""
-        step = self.trend.newest_sound(int(name.removeprefix("step-")) for name in names)
+    def last_good(self, names: Iterable[str]) -> list[str]:
+        """Return the newest of these checkpoints at which the loss had not risen: one name or none."""
+        step = self.trend.newest_good(int(name.removeprefix("step-")) for name in names)
         return [] if step is None else [f"step-{step}"]
 
     def _announce_spared(self, name: str) -> None:
@@ -138,7 +139,6 @@ class Retention:
             self._warn(f"the loss has risen far above its level since {name}; {self._folder / name} stays")
 
     def _best(self, names: list[str]) -> str | None:
-        """The one of the lowest validation loss; None where none was saved at an evaluation."""
         losses = {}
         for name in names:
             try:
@@ -149,8 +149,8 @@ class Retention:
         return min(known, key=known.__getitem__, default=None)
 
 
-def advice(folder: Path, names: Sequence[str], trend: Trend, failed: int) -> str:
-    """A way out for a run that diverged at the step ``failed``, with the checkpoints ``names``, newest first."""
+def recovery_advice(folder: Path, names: Sequence[str], trend: Trend, failed: int) -> str:
+    """Return advice for a run that diverged at step ``failed`` and has the checkpoints ``names``, newest first."""
     trend.add(failed, None)
     change = "Lower train.lr, lengthen train.warmup_steps or set train.clip, and"
     if not names:

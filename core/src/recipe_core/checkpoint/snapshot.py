@@ -1,4 +1,4 @@
-"""A state that is saved while training goes on, without a copy of all of it."""
+"""Snapshot of a state for a background save, without a copy of the whole state."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from recipe_core.checkpoint.lazy import Lazy, mapped
+from recipe_core.checkpoint.lazy import Lazy, tree_map
 from recipe_core.engine.memory import available_memory
 from recipe_core.errors import CheckpointError
 
 
 class Snapshot:
-    """The trained tensors of a state, read where they are until the optimizer is about to change them.
+    """The trained tensors of a state, read in place until the optimizer is about to change them.
 
-    Forward and backward change no weight and no state of the optimizer. So a thread that writes them copies one at a
-    time, while the next step computes; :meth:`settle` ends that before the update. Other tensors (buffers, which
-    forward may change) are no part of it.
+    Forward and backward passes change neither weights nor optimizer states. While the next step computes, a thread that
+    writes them copies one at a time; before the update, :meth:`copy_unread` copies the rest. Other tensors (buffers,
+    which the forward pass may change) are not part of it.
 
     Args:
         state: nested; see :mod:`recipe_core.checkpoint.lazy`.
@@ -38,13 +38,13 @@ class Snapshot:
         self._changed = Condition()
 
     def lazy(self, state: Any) -> Any:
-        """``state`` with a :class:`Lazy` in the place of each tensor that is read later; each can be read once."""
+        """Return ``state`` with a :class:`Lazy` for each tensor of the snapshot; each can be read once."""
 
         def leaf(value: Any) -> Any:
             number = self._numbers.get(id(value))
             return value if number is None else Lazy(value.shape, value.dtype, partial(self._read, number))
 
-        return mapped(state, leaf)
+        return tree_map(leaf, state)
 
     def _read(self, number: int) -> Tensor:
         with self._changed:
@@ -61,28 +61,28 @@ class Snapshot:
             )
         return live.detach().clone()
 
-    def settle(self, over: Callable[[], bool], memory: Callable[[], int | None] = available_memory) -> None:
-        """Copy what was not read yet, or wait until it is, where the copies would not fit into memory.
+    def copy_unread(self, done: Callable[[], bool], memory: Callable[[], int | None] = available_memory) -> None:
+        """Copy the tensors that were not read yet, or wait until they are read if copies would not fit into memory.
 
         Args:
-            over: True when nobody reads any more.
-            memory: bytes that can be had; None where nobody knows.
+            done: returns True once no tensor will be read any more.
+            memory: returns the available memory in bytes; None if unknown.
 
         Raises:
-            CheckpointError: something changed a tensor before.
+            CheckpointError: a tensor was changed before.
         """
         with self._changed:
             needed, free = sum(tensor.nbytes for tensor in self._live.values()), memory() if self._live else None
-            while self._live and free is not None and needed > free / 2 and not over():
+            while self._live and free is not None and needed > free / 2 and not done():
                 self._changed.wait(0.1)
             live, self._live = self._live, {}
-            self._copies |= {number: self._copy(number, tensor) for number, tensor in live.items() if not over()}
+            self._copies |= {number: self._copy(number, tensor) for number, tensor in live.items() if not done()}
 
 
 def _trained(state: Mapping[str, Any]) -> list[Tensor]:
-    """The weights that have states of the optimizer, and these, of those that are whole in this process's memory."""
+    """Weights with optimizer states, and these states, of those that are whole tensors in this process's memory."""
     moments = state.get("optimizer", {}).get("state", {})
     weights = [tensor for name, tensor in state.get("model", {}).items() if name in moments]
     tensors: list[Tensor] = []
-    mapped([weights, moments], lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
+    tree_map(lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None, [weights, moments])
     return [tensor for tensor in tensors if tensor.device == torch.device("cpu") and not isinstance(tensor, DTensor)]

@@ -1,4 +1,4 @@
-"""A model and its optimizer as one nested dict, by names that do not depend on the layout."""
+"""The state of a model and its optimizer as one nested dict, with names that do not depend on the layout."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recipe_core.checkpoint.lazy import Lazy, leaves, mapped, without_meta
+from recipe_core.checkpoint.lazy import Lazy, tree_leaves, tree_map, without_meta
 from recipe_core.hooks.specs import Model, Part
 from recipe_core.layouts.built import build_model
 from recipe_core.layouts.ties import ties as _ties
 from recipe_core.settings.fill import flat
 
 LEAF_OVERHEAD = 4096
-"""Bytes that a checkpoint needs for a leaf beside its values, at most: headers in the file, its metadata."""
+"""Upper limit, in bytes, of the space that a leaf needs in addition to its values: file headers and metadata."""
 
 
 def weights(module: nn.Module) -> dict[str, Any]:
-    """The tensors of the model as a checkpoint names them, nothing copied; see :func:`gather_state`."""
-    module = _bare(module)
-    # get_model_state_dict imports PyTorch's compiler, most of a second, to strip `_orig_mod.` from names; without the
-    # compiler nothing is compiled.
+    """Return the model's tensors under their names in a checkpoint, without copies; see :func:`gather_state`."""
+    module = _unwrapped(module)
+    # get_model_state_dict imports PyTorch's compiler, most of a second, to strip `_orig_mod.` from names. If the
+    # compiler was not imported, nothing is compiled.
     tensors = get_model_state_dict(module) if "torch._dynamo" in sys.modules else dict(module.state_dict())
     for alias in _ties(module):
         del tensors[alias]
@@ -40,24 +40,24 @@ def weights(module: nn.Module) -> dict[str, Any]:
 
 
 def blank_weights(model: Part[Model]) -> dict[str, Any]:
-    """The tensors of a model by name, without values: it is built on the meta device."""
+    """Return the tensors of a model by name, built on the meta device, without values."""
     with torch.device("meta"):
         module, _ = build_model(model)
     return weights(module)
 
 
 def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """``{"model": {name: tensor}, "optimizer": {"state": {name: {...}}}}``, nothing copied.
+    """``{"model": {name: tensor}, "optimizer": {"state": {name: {...}}}}``, without copies.
 
     Names are those of the bare module: without DistributedDataParallel's ``module.`` and torch.compile's
-    ``_orig_mod.``. Tied weights appear once, under their first name. Sharded parameters stay DTensors. It is what a
-    checkpoint saves, and what it fills for :func:`apply_state`; call it between two steps.
+    ``_orig_mod.``. Tied weights appear once, under their first name. Sharded parameters stay DTensors. A checkpoint
+    saves this state, and fills it for :func:`apply_state`. Call it between two steps.
 
-    The optimizer's settings (its parameter groups) are the job's and no part of the state: their names change with the
-    optimizer's implementation and with PyTorch's version, and a run that continues takes its own.
+    The optimizer's settings (its parameter groups) are not part of the state: their names depend on the optimizer's
+    implementation and on PyTorch's version, and a resumed run uses the settings of its job.
     """
-    module = _bare(module)
-    _complete(optimizer)
+    module = _unwrapped(module)
+    _fill_missing_states(optimizer)
     weights, moments = get_state_dict(module, optimizer)
     for alias in _ties(module):
         del weights[alias]
@@ -65,12 +65,12 @@ def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take over ``state``, which has the form that :func:`gather_state` gives; tied weights stay tied.
+    """Load ``state``, which has the form of :func:`gather_state`; tied weights stay tied.
 
-    What other processes hold, meta tensors here, is left out.
+    Meta tensors, the placeholders of tensors that other processes hold, are skipped.
     """
-    module = _bare(module)
-    _complete(optimizer)
+    module = _unwrapped(module)
+    _fill_missing_states(optimizer)
     weights = without_meta(state["model"])
     for alias, first in _ties(module).items():
         weights[alias] = weights[first]
@@ -79,28 +79,28 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
     set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
-def fillable(state: dict[str, Any], room: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """``state`` as a checkpoint can fill it in place, for :func:`apply_state`.
+def load_targets(state: dict[str, Any], room: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """Return a copy of ``state`` that a checkpoint can fill in place, for :func:`apply_state`.
 
-    ``room`` gives what is filled for each tensor, see :meth:`recipe_core.engine.protocol.Engine.fillable`.
+    ``room`` returns the tensor to fill for each tensor; see :meth:`recipe_core.engine.protocol.Engine.load_target`.
     """
-    targets: dict[str, Any] = mapped(state, lambda leaf: room(leaf) if isinstance(leaf, Tensor) else leaf)
+    targets: dict[str, Any] = tree_map(lambda leaf: room(leaf) if isinstance(leaf, Tensor) else leaf, state)
     return targets
 
 
 def state_size(state: Mapping[str, Any]) -> int:
-    """Bytes of a checkpoint that holds ``state``, by all ranks together, rounded up generously."""
+    """Upper estimate of the size, in bytes, of a checkpoint of ``state``, for all ranks together."""
     return sum(
         LEAF_OVERHEAD + (math.prod(leaf.shape) * leaf.dtype.itemsize if isinstance(leaf, Tensor | Lazy) else 0)
-        for leaf in leaves(state)
+        for leaf in tree_leaves(state)
     )
 
 
 def not_finite(state: Mapping[str, Any]) -> list[str]:
-    """Names of the weights and optimizer states, of those that this process holds, that are not finite.
+    """Return the names of this process's weights and optimizer states that are not finite.
 
-    One pass over the values, on the device where they are; the host waits once for each device and type. Of the model
-    only what the optimizer trains counts: a buffer may well hold infinities (a mask).
+    Makes one pass over the values on their device; the host synchronises once per device and dtype. Only trained
+    tensors of the model count: a buffer, such as a mask, may hold infinities.
     """
     moments = state["optimizer"]["state"]
     trained = {name: tensor for name, tensor in state["model"].items() if name in moments}
@@ -111,15 +111,14 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
             local = (leaf._local_tensor if isinstance(leaf, DTensor) else leaf).detach()
             if local.numel():
                 groups.setdefault((local.device, local.dtype), {})[name] = local
-    names = set()
+    bad = set()
     for tensors in groups.values():
-        ends = torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors.values()])  # NaN is passed on
-        names |= {name for name, fine in zip(tensors, ends.isfinite().all(1).cpu().tolist(), strict=True) if not fine}
-    return [name for name in leaves if name in names]
+        ends = torch.stack([torch.stack(torch.aminmax(tensor)) for tensor in tensors.values()])  # NaN propagates
+        bad |= {name for name, fine in zip(tensors, ends.isfinite().all(1).cpu().tolist(), strict=True) if not fine}
+    return [name for name in leaves if name in bad]
 
 
-def _bare(module: nn.Module) -> nn.Module:
-    """``module`` without the wrappers around the whole of it."""
+def _unwrapped(module: nn.Module) -> nn.Module:
     while True:
         inner = module.module if isinstance(module, DistributedDataParallel) else getattr(module, "_orig_mod", None)
         if inner is None:
@@ -127,17 +126,17 @@ def _bare(module: nn.Module) -> nn.Module:
         module = inner
 
 
-def _complete(optimizer: torch.optim.Optimizer) -> None:
-    """Give every parameter its optimizer state: a new optimizer has none, nor has a parameter that got no gradient yet.
+def _fill_missing_states(optimizer: torch.optim.Optimizer) -> None:
+    """Create the missing optimizer states: a new optimizer has none, nor has a parameter without a gradient so far.
 
-    Optimizers make their states in the first step, so that a run that resumes would otherwise expect other entries than
-    the run that saved. A step of length zero with zero gradients makes what is missing; nothing else moves, and steps
-    are then counted from zero again. (torch's own functions do this too, for a wholly new optimizer, but leave it at
-    step 1: Adam's bias correction would then be off by one from then on.)
+    Optimizers create their states in the first step, so a resumed run would otherwise expect other entries than the run
+    that saved. A step with learning rate zero and zero gradients creates them and changes nothing else; step counts are
+    then reset to zero. (torch's own functions do this for a new optimizer, but leave the count at 1, which shifts
+    Adam's bias correction by one step.)
     """
     every = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     missing = [p for p in every if not optimizer.state.get(p)]
-    make_states = getattr(optimizer, "make_states", None)  # of ours, which need no gradients as large as the model
+    make_states = getattr(optimizer, "make_states", None)  # our optimizers need no gradients as large as the model
     if not missing or (make_states is not None and make_states(missing)):
         return
     gradients, rates = [p.grad for p in every], [group.get("lr") for group in optimizer.param_groups]

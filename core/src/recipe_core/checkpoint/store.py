@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their folders, and the manifest that makes one complete. Formats move the bytes."""
+"""The checkpoints of a run: their folders, and the manifest that completes each. Formats read and write the bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
-from recipe_core.checkpoint.manifest import STEP, Entry, Manifest, is_ours, read_step
-from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend, advice
+from recipe_core.checkpoint.manifest import STEP, FileEntry, Manifest, is_ours, read_step
+from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import Ranks
@@ -24,34 +24,34 @@ from recipe_core.files import aside, remove, require_space, sync
 
 T = TypeVar("T")
 SHOWN = 5
-"""Tensors that a message about values that are not finite names; it counts the others."""
-_LEFT = re.compile(r"\.step-\d+\.[0-9a-f]{12}\.(part|old)")
+"""Number of tensors that a message about non-finite values names; it counts the others."""
+_LEFTOVER = re.compile(r"\.step-\d+\.[0-9a-f]{12}\.(part|old)")
 """Names from :func:`recipe_core.files.aside`, left behind by a save that was killed."""
 
 
 class Checkpoints:
-    """The folders ``step-N`` below ``folder``. All ranks call every method together.
+    """The folders ``step-N`` in ``folder``. Every method is a collective.
 
-    A checkpoint is written into a hidden folder beside its place. When every rank is done, each hashes its portion of
-    the files, rank 0 adds the manifest (``checkpoint.json``), and one rename gives it its name: a failure before that
-    leaves the older checkpoints as they were. A failure on one rank is raised on all of them.
+    A checkpoint is written into a hidden folder. When all ranks are done, each hashes its share of the files, rank 0
+    adds the manifest (``checkpoint.json``), and one rename gives the folder its name: a failure before that leaves
+    older checkpoints unchanged. A failure on one rank is raised on all of them.
 
-    All ranks must see the folder. Saving blocks training until the bytes are on disk: the time of ``torch.save`` and an
-    fsync of this rank's files, and of reading them once more for SHA-256 (0.3 s for 500 MB on a core with SHA
-    instructions). Of the parts of :meth:`save` (prepare, write, seal, publish) only ``write`` touches the
-    live tensors: to save in the background, copy the state to the host and run them there.
+    All ranks must see the folder. Saving blocks training until the bytes are on disk: the time of ``torch.save``, an
+    fsync of this rank's files, and reading them once more for SHA-256 (0.3 s for 500 MB on a core with SHA
+    instructions). Only the writing step of :meth:`save` accesses the live tensors: to save in the background, copy the
+    state to the host and call it in a thread.
 
     Args:
         folder: usually ``checkpoints`` in the run folder.
-        format: moves the bytes.
-        engine: this process's place among the ranks.
+        format: reads and writes the bytes.
+        engine: rank and world size of this process.
         keep: number of newest checkpoints to keep; 0 keeps all.
-        keep_best: keep the one with the lowest validation loss too.
-        trend: the run's losses (on rank 0); the newest checkpoint at which the loss had not risen stays too.
-        notes: further files of each checkpoint: name and text.
+        keep_best: also keep the one with the lowest validation loss.
+        trend: the run's losses (on rank 0); the newest checkpoint at which the loss had not risen is kept too.
+        notes: additional files of each checkpoint: name and text.
         context: facts about the run, for the format.
-        claim: called on rank 0 before a save, to see that the run folder is still this run's.
-        warn: takes a message for the user (called on rank 0 alone).
+        claim: called on rank 0 before a save, to check that the run folder still belongs to this run.
+        warn: takes a message for the user (called only on rank 0).
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Checkpoints:
         val_loss: float | None = None,
         writer: Callable[[Path], None] | None = None,
     ) -> Path:
-        """Write ``state`` as ``step-N`` (replacing one of that step), then remove those beyond ``keep``.
+        """Write ``state`` as ``step-N``, replacing an existing one, then remove checkpoints beyond ``keep``.
 
-        ``val_loss`` is the validation loss at this step, where the run evaluated then; ``writer`` is
-        passed on in the :class:`SaveContext`.
+        ``val_loss`` is the validation loss at this step, if it was evaluated; ``writer`` is passed on in the
+        :class:`SaveContext`.
 
         Raises:
             DiskError: too little space, or the folder cannot be written.
@@ -85,10 +85,10 @@ class Checkpoints:
         try:
             part = self._prepare(final, size)
             self._write(part, state, replace(self.context, writer=writer or self.context.writer))
-            self._publish(part, final, self._seal(part, step, val_loss))
+            self._publish(part, final, self._make_manifest(part, step, val_loss))
         except Exception as error:
             if part is not None and self.engine.rank == 0:
-                remove(part)  # ranks fail together, so that none is still writing into it
+                remove(part)  # ranks fail together, so none still writes into it
             if not isinstance(error, RecipeError):
                 raise
             text = f"{final} ({size / 1e6:,.1f} MB) was not saved; older checkpoints are untouched. {error}"
@@ -96,10 +96,10 @@ class Checkpoints:
         return final
 
     def require_finite(self, step: int, state: Mapping[str, Any]) -> None:
-        """Check that ``state`` is finite before it is saved as ``step``; collective.
+        """Require that ``state`` is finite before it is saved as ``step``; a collective.
 
         Raises:
-            DivergedError: a weight or a state of the optimizer is not finite on one of the ranks; all raise the same.
+            DivergedError: a weight or an optimizer state is not finite on one of the ranks; raised on all of them.
         """
 
         def check() -> None:
@@ -108,27 +108,26 @@ class Checkpoints:
                 raise DivergedError(f"step {step}: not finite: {', '.join(names[:SHOWN])}{more}")
 
         try:
-            self._together(check)
+            self._on_all_ranks(check)
         except DivergedError as error:
-            raise DivergedError(f"{error}. Nothing was saved or removed; {self.way_out(step)}") from None
+            raise DivergedError(f"{error}. Nothing was saved or removed; {self.recovery_advice(step)}") from None
 
-    def way_out(self, failed: int, trend: Trend | None = None) -> str:
-        """Advice to the user of a run that diverged at the step ``failed``: from where to go on; collective.
+    def recovery_advice(self, failed: int, trend: Trend | None = None) -> str:
+        """Return advice on where to resume a run that diverged; a collective.
 
         Args:
-            failed: the step, none of whose results is to be trusted.
-            trend: the run's losses (on rank 0), where they are not those that the checkpoints were made with.
+            failed: the step that diverged.
+            trend: the run's losses (on rank 0); by default those given to the constructor.
         """
-
         losses = trend or self._retention.trend
-        return self.on_rank_0(lambda: advice(self.folder, self._names(), losses, failed))
+        return self.on_rank_0(lambda: recovery_advice(self.folder, self._names(), losses, failed))
 
-    def sound_step(self, trend: Trend) -> int | None:
-        """The newest step with a checkpoint at which the loss had not risen, by rank 0's ``trend``; collective."""
-        return self.on_rank_0(lambda: trend.newest_sound(map(_step, self._names_after_tidying())))
+    def good_step(self, trend: Trend) -> int | None:
+        """Return the newest checkpointed step at which the loss had not risen, by rank 0's ``trend``; a collective."""
+        return self.on_rank_0(lambda: trend.newest_good(map(_step, self._names_after_tidying())))
 
     def drop_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps, so that a run goes on from ``step``; rename what is not ours."""
+        """Remove the checkpoints of later steps, so that the run resumes from ``step``; rename foreign folders."""
 
         def drop() -> None:
             for path in (self.folder / name for name in self._names() if _step(name) > step):
@@ -137,14 +136,14 @@ class Checkpoints:
                     path.replace(hidden)
                     remove(hidden)
                 else:
-                    self._keep_aside(path)
+                    self._rename_foreign(path)
 
         self.on_rank_0(drop)
 
     def return_to(self, step: int) -> bool:
-        """Set aside the checkpoints of later steps, so that a run goes on from ``step``; return True if it does.
+        """Set aside the checkpoints of later steps, so that the run resumes from ``step``; return True if it does.
 
-        A line that names a step is given again after a stop: the run then goes on from where it was.
+        The command that names a step is also repeated after a stop: the run then resumes from its newest checkpoint.
 
         Raises:
             CheckpointError: there is no checkpoint of this step.
@@ -164,7 +163,7 @@ class Checkpoints:
             later = [name for name in names if _step(name) > step]
             for name in later:
                 (self.folder / name).replace(self.folder / f"{name}.{mark}")
-            if not later:  # the same line, given again when there are some, is to go on
+            if not later:  # mark it, so that the same command continues once there are later ones
                 (self.folder / f"nothing.{mark}").touch()
             else:
                 named = ", ".join(f"{name}.{mark}" for name in later)
@@ -196,9 +195,9 @@ class Checkpoints:
         self.on_rank_0(note)
 
     def newest(self) -> Path | None:
-        """The intact checkpoint of the highest step; None if there is no checkpoint.
+        """Return the intact checkpoint of the highest step; None if there is no checkpoint.
 
-        The ranks read every byte together, each a portion. Damaged checkpoints are skipped with a warning.
+        Each rank reads its share of the bytes. Damaged checkpoints are skipped with a warning.
 
         Raises:
             CheckpointError: there are checkpoints, and all of them are damaged.
@@ -227,7 +226,7 @@ class Checkpoints:
         return None
 
     def _require_no_strays(self, path: Path, problems: list[str]) -> None:
-        """Raise if foreign files are all that is wrong with a checkpoint: once skipped, it would be replaced."""
+        """Raise if the only problem of a checkpoint is foreign files: if it were skipped, a save would replace it."""
 
         def check() -> None:
             try:
@@ -241,7 +240,7 @@ class Checkpoints:
             self.on_rank_0(check)
 
     def problems(self, path: Path) -> list[str]:
-        """Everything wrong with a checkpoint, from reading every byte; empty for an intact one."""
+        """Return all problems of a checkpoint; every byte is read."""
         try:
             manifest = self.on_rank_0(lambda: read_step(path))
         except CheckpointError as error:
@@ -250,21 +249,19 @@ class Checkpoints:
         if wrong_files:
             return wrong_files
         largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
-        portions = self._together(lambda: manifest.wrong_hashes(path, self._portion(largest_first)))
+        portions = self._on_all_ranks(lambda: manifest.wrong_hashes(path, self._portion(largest_first)))
         return [problem for portion in portions for problem in portion]
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
         """Fill ``state`` from the checkpoint ``path``.
 
         Raises:
-            CheckpointError: it is of another format, damaged, or does not fit ``state``.
+            CheckpointError: it has another format, is damaged, or does not match ``state``.
         """
         self.on_rank_0(lambda: self._require_format(path))
-        self._together(lambda: self.format.load(path, state, self.context.group))
+        self._on_all_ranks(lambda: self.format.load(path, state, self.context.group))
 
     def _prepare(self, final: Path, size: int) -> Path:
-        """An empty folder to write into, without the leftovers of a killed save."""
-
         def make() -> str:
             self._claim()
             self._tidy()
@@ -283,19 +280,18 @@ class Checkpoints:
                     "give an --out on a file system that all machines share"
                 )
 
-        self._together(require_shared)
-        self._together(lambda: self.format.save(part, state, context))
+        self._on_all_ranks(require_shared)
+        self._on_all_ranks(lambda: self.format.save(part, state, context))
         self.on_rank_0(lambda: self._write_notes(part))
 
     def _write_notes(self, part: Path) -> None:
         for name, text in self.notes.items():
             (part / name).write_text(text, encoding="utf-8")
 
-    def _seal(self, part: Path, step: int, val_loss: float | None) -> Manifest:
-        """The manifest of the written files, once all of them are on disk."""
+    def _make_manifest(self, part: Path, step: int, val_loss: float | None) -> Manifest:
         names = self.on_rank_0(lambda: manifests.names(part))
-        portions = self._together(lambda: {name: manifests.measure(part / name) for name in self._portion(names)})
-        files: dict[str, Entry] = {name: entry for portion in portions for name, entry in portion.items()}
+        portions = self._on_all_ranks(lambda: {name: manifests.measure(part / name) for name in self._portion(names)})
+        files: dict[str, FileEntry] = {name: entry for portion in portions for name, entry in portion.items()}
         return Manifest.of(
             part,
             format=self.format.name,
@@ -313,9 +309,9 @@ class Checkpoints:
                 sync(folder)
             old = aside(final, "old")
             if os.path.lexists(final) and not is_ours(final):
-                self._keep_aside(final)
+                self._rename_foreign(final)
             if final.exists():
-                final.replace(old)  # a folder that is not empty cannot be replaced; _tidy knows what this name means
+                final.replace(old)  # a folder that is not empty cannot be replaced; _tidy restores this name
             part.replace(final)
             sync(self.folder)
             sync(self.folder.parent)
@@ -328,19 +324,18 @@ class Checkpoints:
     def _prune(self, saved: int) -> None:
         self._retention.prune(self._names(), saved, self._damaged)
 
-    def _keep_aside(self, path: Path) -> None:
-        """Rename a file or folder that stands in the place of a checkpoint and that no run wrote."""
-        other = aside(path, "kept")
-        other = other.with_name(other.name[1:])  # for the user to see
-        path.replace(other)
-        self.warn(f"{path}: is called {other.name} from now on: {NOT_OURS}")
+    def _rename_foreign(self, path: Path) -> None:
+        kept = aside(path, "kept")
+        kept = kept.with_name(kept.name[1:])  # visible to the user
+        path.replace(kept)
+        self.warn(f"{path}: is called {kept.name} from now on: {NOT_OURS}")
 
     def _tidy(self) -> None:
-        """Remove the leftovers of a killed save; restore a checkpoint that it was about to replace."""
-        left = [path for path in self.folder.glob(".step-*") if _LEFT.fullmatch(path.name)]
-        for part in (path for path in left if path.suffix == ".part"):
+        """Remove the leftovers of a killed save, and restore the checkpoint that it was about to replace."""
+        leftovers = [path for path in self.folder.glob(".step-*") if _LEFTOVER.fullmatch(path.name)]
+        for part in (path for path in leftovers if path.suffix == ".part"):
             remove(part)
-        for old in (path for path in left if path.suffix == ".old"):
+        for old in (path for path in leftovers if path.suffix == ".old"):
             final = self.folder / old.name[1:].split(".")[0]
             if final.exists():
                 remove(old)
@@ -348,7 +343,7 @@ class Checkpoints:
                 old.replace(final)
 
     def _names(self) -> list[str]:
-        """Folders of checkpoints, intact or not, highest step first."""
+        # Intact or not, highest step first.
         if not self.folder.is_dir():
             return []
         names = {int(m[1]): p.name for p in self.folder.iterdir() if (m := STEP.fullmatch(p.name)) and p.is_dir()}
@@ -376,16 +371,15 @@ class Checkpoints:
             )
 
     def _portion(self, names: list[str]) -> list[str]:
-        """This rank's portion of ``names``, which are sorted by size, largest first."""
+        # Names are sorted by size, so that shares are of similar size.
         return names[self.engine.rank :: self.engine.world_size]
 
     def on_rank_0(self, action: Callable[[], T]) -> T:
         """Run ``action`` on rank 0 and return its result on all ranks."""
         return agreement.on_rank_0(self.engine, action, self.folder)
 
-    def _together(self, action: Callable[[], T]) -> list[T]:
-        """Run ``action`` on every rank and return all results; when one fails, all raise the same."""
-        return agreement.together(self.engine, action, self.folder)
+    def _on_all_ranks(self, action: Callable[[], T]) -> list[T]:
+        return agreement.on_all_ranks(self.engine, action, self.folder)
 
 
 def _step(name: str) -> int:

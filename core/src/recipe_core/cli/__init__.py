@@ -1,7 +1,7 @@
 """The command ``recipe``: one file per command. Nothing in this folder imports torch.
 
-``main.py``: the command line and its short commands; read it first. ``commands/``: check, with ``check/``, doctor, with
-``doctor/``, and settings explained. ``checkpoint/``, ``cluster/``, ``compare/``, ``data.py``, ``plugin/``,
-``precompile.py``: the others. ``show.py``: the output of ``recipe ls`` and ``recipe check``. ``paths.py``,
-``words.py``, ``completion.py``: paths and words on the line, and completion in shells.
+``main.py``: the command line and its short commands; read it first. ``commands/``: ``check`` (checks in ``check/``),
+``doctor`` (in ``doctor/``), and descriptions of settings. ``checkpoint/``, ``cluster/``, ``compare/``, ``data.py``,
+``plugin/``, ``precompile.py``: the other commands. ``show.py``: the output of ``recipe ls`` and ``recipe check``.
+``paths.py``, ``arguments.py``, ``completion.py``: paths, arguments of recipe commands, and shell completion.
 """

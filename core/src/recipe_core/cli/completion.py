@@ -1,4 +1,4 @@
-"""Completion in a shell: names of recipes and variants, settings, and values where they are few."""
+"""Shell completion: names of recipes and variants, settings, and values where there are few."""
 
 from __future__ import annotations
 
@@ -28,65 +28,65 @@ from recipe_core.settings.values import choices, kinds
 
 
 def script(command: click.Command, shell: str, variable: str) -> str:
-    """Return the script with which a shell asks ``command`` for completions, through the environment ``variable``."""
+    """Return the script by which a shell asks ``command`` for completions, through the environment ``variable``."""
     kind = get_completion_class(shell)
     assert kind is not None, shell
     return kind(command, {}, "recipe", variable).source()
 
 
-def complete_words(words: Sequence[str], incomplete: str) -> list[CompletionItem]:
-    """Return the completions of ``incomplete``, after the other ``words`` about a recipe."""
+def complete_arguments(arguments: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    """Return the completions of ``incomplete``, given the other ``arguments`` of the line."""
     try:
         registry = load()
-        targets = [word for word in words if "=" not in word]
+        targets = [argument for argument in arguments if "=" not in argument]
         if "=" in incomplete:
-            texts = _values(registry, words, incomplete.partition("=")[0])
+            texts = _values(registry, arguments, incomplete.partition("=")[0])
         elif targets:
-            texts = (f"{path}=" for path in settings_on(registry, words))
+            texts = (f"{path}=" for path in settings_on(registry, arguments))
         elif os.sep in incomplete or incomplete.endswith(".yaml"):
             return [CompletionItem(incomplete, type="file")]
         else:
             texts = _recipes(registry, incomplete)
         return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
-    except RecipeError:  # a mistake in the line; a completion is no place to say so
+    except RecipeError:  # a mistake in the line, which the command itself reports
         return []
 
 
 def _recipes(registry: Registry, incomplete: str) -> Iterator[str]:
-    """Recipes; the variants of one as soon as its name is there."""
+    """Yield recipes, and the variants of a recipe once its name is complete."""
     for name in registry.names("recipe"):
         yield name
         if incomplete.startswith(name):
             yield from (f"{name}:{variant}" for variant in registry.get("recipe", name).variants)
 
 
-def _recipe(registry: Registry, words: Sequence[str]) -> Recipe | None:
-    target = next((word for word in words if "=" not in word), "")
+def _recipe(registry: Registry, arguments: Sequence[str]) -> Recipe | None:
+    target = next((argument for argument in arguments if "=" not in argument), "")
     name = split_name(target)[0]
     return registry.get("recipe", name) if name in registry.names("recipe") else None
 
 
-def settings_on(registry: Registry, words: Sequence[str]) -> dict[str, Any]:
-    """The settings that a line may change, as path -> declared type; those of parts as the line chooses them."""
+def settings_on(registry: Registry, arguments: Sequence[str]) -> dict[str, Any]:
+    """Map the path of each setting that a line may change to its declared type; the line chooses the parts."""
     declared: dict[str, Any] = {}
-    recipe, chosen = _recipe(registry, words), fill.overrides([word for word in words if "=" in word], [])
+    recipe = _recipe(registry, arguments)
+    overrides = fill.overrides([argument for argument in arguments if "=" in argument], [])
     for kind in PARTS:
-        named = chosen.get("train", {}).get(kind) if kind in IN_TRAIN else None
-        name = chosen.get(kind, {}).get("use") or named or (_usual(recipe, kind) if recipe else None)
+        in_train = overrides.get("train", {}).get(kind) if kind in IN_TRAIN else None
+        name = overrides.get(kind, {}).get("use") or in_train or (_default_part(recipe, kind) if recipe else None)
         declared[kind] = None
         if name in registry.names(kind):
             declared |= _paths(registry.get(kind, name).config, kind)
     return declared | _paths(type(recipe.train) if recipe else Train, "train")
 
 
-def _usual(recipe: Recipe, kind: PartKind) -> str:
-    """The name of a part in the recipe itself."""
+def _default_part(recipe: Recipe, kind: PartKind) -> str:
     use: Use | None = getattr(recipe, kind)
     return use.name if use is not None else str(getattr(recipe.train, kind))
 
 
 def _paths(settings: type, parent: str) -> dict[str, Any]:
-    """Map ``parent.setting``, for each setting and those inside of it, to its declared type."""
+    """Map ``parent.setting`` of each setting, nested ones included, to its declared type."""
     paths: dict[str, Any] = {}
     for name, kind in kinds(settings).items():
         paths[f"{parent}.{name}"] = kind
@@ -95,20 +95,19 @@ def _paths(settings: type, parent: str) -> dict[str, Any]:
     return paths
 
 
-def _values(registry: Registry, words: Sequence[str], path: str) -> Iterator[str]:
-    """``path=value`` for each value that may follow."""
+def _values(registry: Registry, arguments: Sequence[str], path: str) -> Iterator[str]:
     section = path.removesuffix(".use")
     for kind in PARTS:
         if section == kind or (kind in IN_TRAIN and section == f"train.{kind}"):
             names = registry.names(kind)
             yield from (f"{path}={name}" for name in ([AUTO, *names] if kind == "engine" else names))
-    yield from (f"{path}={value}" for value in choices(settings_on(registry, words).get(path)))
+    yield from (f"{path}={value}" for value in choices(settings_on(registry, arguments).get(path)))
 
 
 class _Bash(BashComplete):
-    """Bash takes ``gpt:tiny`` and ``train.lr=1`` for several words; click's own script knows nothing of that.
+    """Completion for bash, which splits ``gpt:tiny`` and ``train.lr=1`` at COMP_WORDBREAKS; click's does not.
 
-    So the line is read as it stands, and of each answer only the part is given that bash takes for the last word.
+    The whole line is read, and each reply is cut to the part that bash takes for the last word.
     """
 
     source_template = """\
@@ -128,13 +127,13 @@ complete -F %(complete_func)s %(prog_name)s
 """
 
     def source(self) -> str:
-        return ShellComplete.source(self)  # without starting bash to ask for its version
+        return ShellComplete.source(self)  # click would start bash to ask for its version
 
     def get_completion_args(self) -> tuple[list[str], str]:
         line = os.environ["COMP_LINE"]
-        words = split_arg_string(line)[1:]
-        incomplete = words.pop() if words and not line[-1:].isspace() else ""
-        return words, incomplete
+        arguments = split_arg_string(line)[1:]
+        incomplete = arguments.pop() if arguments and not line[-1:].isspace() else ""
+        return arguments, incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
         _, incomplete = self.get_completion_args()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
-from recipe_core.cli.commands.describe import Detailed, describe_class
+from recipe_core.cli.commands.describe import DescribedCommand, describe_class
 from recipe_core.cli.paths import LocalPath
 from recipe_core.errors import ConfigError, DataError, ExitCode, PluginError, RecipeError, did_you_mean
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Unchecked(Protocol):
-    """Files that may hold values without check sums."""
+    """A reader of files that may hold values without checksums."""
 
     def unchecked(self, path: Path) -> str:
-        """Which these are, in words; empty where there are none."""
+        """Return a description of the values without checksums; empty if there are none."""
         ...
 
 
@@ -34,24 +34,24 @@ _BAR = 40
 
 
 def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the three commands to ``group``; ``debug`` decorates each, ``registry`` loads the plugins."""
+    """Add the commands to ``group``; ``debug`` decorates each, ``registry`` loads the plugins."""
 
-    @group.command(cls=_Preparation)
-    @click.argument("words", nargs=-1, metavar="[DATASET] [SETTING=VALUE]...", shell_complete=_complete)
+    @group.command(cls=_PrepareCommand)
+    @click.argument("arguments", nargs=-1, metavar="[DATASET] [SETTING=VALUE]...", shell_complete=_complete)
     @debug
-    def prepare(words: tuple[str, ...]) -> None:
+    def prepare(arguments: tuple[str, ...]) -> None:
         """Make a data set from text or dumps.
 
         An interrupted run continues where it was when the same command is given again. Without a name, what can be
         prepared is listed.
         """
         datasets = _preparable(registry())
-        if not words:
+        if not arguments:
             click.echo(_listing(datasets))
         else:
-            click.echo(_prepare(datasets, words))
+            click.echo(_prepare(datasets, arguments))
 
-    prepare.details = lambda words: _settings_of(_preparable(registry()), words)  # type: ignore[attr-defined]
+    prepare.details = lambda arguments: _settings_of(_preparable(registry()), arguments)  # type: ignore[attr-defined]
 
     @group.command()
     @click.argument("path", type=LocalPath(path_type=Path))
@@ -69,7 +69,7 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         a run folder, for its newest one.
         """
         readers = _files(registry(), path)
-        click.echo("\n\n".join(_shown(path, files.inspect(path, tokenizer)) for files in readers))
+        click.echo("\n\n".join(_inspection_text(path, files.inspect(path, tokenizer)) for files in readers))
 
     @group.command()
     @click.argument("path", type=LocalPath(path_type=Path))
@@ -92,23 +92,23 @@ def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry:
         return ExitCode.FINDING if problems else ExitCode.FINISHED
 
 
-class _Preparation(Detailed):
-    """The command ``prepare``, whose settings are no options."""
+class _PrepareCommand(DescribedCommand):
+    """The command ``prepare``, whose settings are not options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the line.
+        """Parse the line.
 
         Raises:
             ConfigError: a setting is written as an option.
         """
-        typed = list(args)
+        original = list(args)
         if ctx.obj is not None:
             ctx.obj.command = ctx.command_path  # which messages begin with
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            at = next(number for number, word in enumerate(typed) if word.partition("=")[0] == error.option_name)
-            value = typed[at].partition("=")[2] or next(iter(typed[at + 1 : at + 2]), "VALUE")
+            index = next(n for n, argument in enumerate(original) if argument.partition("=")[0] == error.option_name)
+            value = original[index].partition("=")[2] or next(iter(original[index + 1 : index + 2]), "VALUE")
             name = error.option_name.lstrip("-").replace("-", "_")
             raise ConfigError(f"{error.option_name}: no such option; write `{name}={value}`") from error
 
@@ -134,21 +134,20 @@ def _listing(datasets: Mapping[str, Dataset]) -> str:
     return "\n".join([head, *(lines or ["  nothing: no plugin prepares data"]), "", hint])
 
 
-def _settings_of(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
-    """The settings of the data set that ``words`` name, explained; without one, where to find them."""
-    name = next((word for word in words if "=" not in word), "")
+def _settings_of(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
+    name = next((argument for argument in arguments if "=" not in argument), "")
     if name not in datasets:
         return f"`recipe prepare NAME --help` explains the settings of one: {', '.join(datasets) or 'none'}"
     title = click.style(f"Settings of {name}", bold=True)
     return f"{title} (setting=default):\n{describe_class(datasets[name].prepare_config)}"
 
 
-def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
-    """Prepare what ``words`` say, and tell what was made."""
+def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
+    """Prepare a data set; return a summary of its manifest."""
     from recipe_core.hooks.specs import load
     from recipe_core.settings.fill import from_words
 
-    names = [word for word in words if "=" not in word]
+    names = [argument for argument in arguments if "=" not in argument]
     if len(names) != 1:
         known = ", ".join(datasets) or "none"
         got = f", got {' and '.join(map(repr, names))}" if names else ""
@@ -158,8 +157,8 @@ def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
         hint = did_you_mean(name, datasets)
         raise PluginError(f"nothing named {name!r} can be prepared{hint} (there are: {', '.join(datasets) or 'none'})")
     spec = datasets[name]
-    assignments = [word for word in words if "=" in word]
-    settings: Any = from_words(spec.prepare_config, spec.name, assignments, "output=data/wiki")
+    overrides = [argument for argument in arguments if "=" in argument]
+    settings: Any = from_words(spec.prepare_config, spec.name, overrides, "output=data/wiki")
     manifest = load(spec.prepare, f"dataset {name!r}")(settings)
     facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
     rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
@@ -168,7 +167,7 @@ def _prepare(datasets: Mapping[str, Dataset], words: Sequence[str]) -> str:
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and values, those inside of others too, but no zeros and empty values."""
+    """Yield names and values, nested ones included, without zeros and empty values."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name} ")
@@ -180,7 +179,7 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     """Return the readers of the files at ``path``.
 
     Raises:
-        DataError: there is nothing, or nothing that any plugin knows.
+        DataError: there is nothing at ``path``, or nothing that a plugin recognises.
     """
     from recipe_core.checkpoint.locate import formats_at
     from recipe_core.checkpoint.manifest import NAME
@@ -207,13 +206,13 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
 
 
 def _holds_checkpoints(path: Path, manifest: str) -> bool:
-    """Return True for a checkpoint, complete or not, a folder of them, or a run folder."""
+    """True for a checkpoint, complete or not, a folder of checkpoints, or a run folder."""
     if (path / manifest).is_file() or (path.is_dir() and path.name.startswith("step-")):
         return True
     return any(folder.is_dir() and any(folder.glob("step-*")) for folder in (path, path / "checkpoints"))
 
 
-def _shown(path: Path, inspection: Inspection) -> str:
+def _inspection_text(path: Path, inspection: Inspection) -> str:
     blocks = [f"{click.style(str(path), bold=True)}: {inspection.kind}", _table(inspection.facts)]
     if inspection.lengths:
         blocks.append(_histogram(inspection.lengths))
@@ -238,7 +237,6 @@ def _histogram(lengths: Sequence[tuple[str, int]]) -> str:
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of what can be prepared, then settings, then values where they are few, or paths."""
     from click.shell_completion import CompletionItem
 
     from recipe_core.hooks.registry import load
@@ -246,9 +244,9 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
     try:
         datasets = _preparable(load())
-    except RecipeError:  # a completion is no place to say so
+    except RecipeError:  # which the command itself reports
         return []
-    name = next((word for word in ctx.params.get("words") or () if "=" not in word), None)
+    name = next((argument for argument in ctx.params.get("arguments") or () if "=" not in argument), None)
     if name is None:
         return [CompletionItem(known) for known in datasets if known.startswith(incomplete)]
     if name not in datasets:
@@ -256,5 +254,5 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     declared = kinds(datasets[name].prepare_config)
     setting, equals, _ = incomplete.partition("=")
     values = [f"{setting}={value}" for value in choices(declared.get(setting))]
-    words = values if equals else [f"{known}=" for known in declared]
-    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    texts = values if equals else [f"{known}=" for known in declared]
+    return [CompletionItem(text) for text in texts if text.startswith(incomplete)]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, run_folder, split
 from recipe_core.cli.checkpoint.convert import add_convert_command
 from recipe_core.cli.checkpoint.evaluate import add_eval_command
 from recipe_core.cli.checkpoint.generate import add_generate_command
@@ -35,7 +36,6 @@ from recipe_core.cli.compare.report.command import add_report_command
 from recipe_core.cli.data import add_data_commands
 from recipe_core.cli.paths import LocalPath
 from recipe_core.cli.plugin.command import add_plugin_command
-from recipe_core.cli.words import RecipeCommand, recipe_words, run_folder, split
 from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
 from recipe_core.launch.cores import limit_spinning
 
@@ -47,63 +47,63 @@ if TYPE_CHECKING:
 COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
 _USERS_ENVIRONMENT = ("check", "doctor", "submit")
-"""Commands that compute nothing, and show or pass on the environment as the user set it."""
+"""Commands that do not compute, and show or pass on the environment as the user set it."""
 
 
 @dataclass
-class Line:
-    """The line that was typed, as far as its message needs it if it fails."""
+class Invocation:
+    """The command that runs, as far as its error message needs it."""
 
     command: str = "recipe"
     debug: bool = False
     registry: Registry | None = None
     """The plugins, once they are loaded."""
     interrupted: bool = False
-    """Ctrl-C was pressed. Libraries in C swallow its exception, and fail later of something else."""
+    """Ctrl-C was pressed. Libraries in C swallow its exception, and fail later with another error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its :class:`recipe_core.errors.ExitCode`; 130 for Ctrl-C."""
-    gc.set_threshold(50_000)  # Python's 700 is for small programs: a tenth of a short command's time goes into it
-    atexit.register(gc.freeze)  # and another tenth into looking, at the end, through what ends with the process
-    _escape_what_cannot_be_printed()
-    line = Line()
+    gc.set_threshold(50_000)  # a tenth of a short command's time goes into the garbage collector at Python's 700
+    atexit.register(gc.freeze)  # and another tenth into a collection at exit
+    _escape_unprintable()
+    line = Invocation()
     if COMPLETE in os.environ:
-        import recipe_core.cli.completion  # noqa: F401  (it tells click about our script for bash)
+        import recipe_core.cli.completion  # noqa: F401  (it registers our script for bash with click)
     try:
-        with _interrupts_noted(line):
+        with _record_interrupts(line):
             code = cli.main(args=argv, prog_name="recipe", complete_var=COMPLETE, standalone_mode=False, obj=line)
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):  # click makes the first of the second
+    except (click.Abort, KeyboardInterrupt):  # click raises Abort for KeyboardInterrupt
         return _fail(KeyboardInterrupt("interrupted"), line)
     except BaseException as error:
         return _fail(KeyboardInterrupt("interrupted") if line.interrupted else error, line)
     return code if isinstance(code, int) else 0
 
 
-def _escape_what_cannot_be_printed() -> None:
-    """Print characters that the terminal's encoding lacks as escapes; by default they end the command."""
+def _escape_unprintable() -> None:
+    """Print characters that the terminal's encoding lacks as escapes; by default they raise an error."""
 
     def escaped(error: UnicodeError) -> tuple[str | bytes, int]:
         try:
-            return codecs.lookup_error("surrogateescape")(error)  # a name that is no text is printed as its bytes
+            return codecs.lookup_error("surrogateescape")(error)  # a file name that is not text is printed as its bytes
         except UnicodeError:
             return codecs.lookup_error("backslashreplace")(error)
 
     codecs.register_error("recipe.escape", escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            with contextlib.suppress(OSError):  # of a stream that was led elsewhere after Python opened it
+            with contextlib.suppress(OSError):  # a stream that was redirected after Python opened it
                 stream.reconfigure(errors="recipe.escape")
 
 
 @contextlib.contextmanager
-def _interrupts_noted(line: Line) -> Iterator[None]:
-    """Note Ctrl-C in ``line``, where Python's own handler would have it; ``recipe run`` has one that stops the run."""
-    ours = (
-        threading.current_thread() is threading.main_thread()  # no other may set a handler
+def _record_interrupts(line: Invocation) -> Iterator[None]:
+    """Record Ctrl-C in ``line``, in place of Python's handler; ``recipe run`` has a handler that stops the run."""
+    replace = (
+        threading.current_thread() is threading.main_thread()  # other threads cannot set a handler
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
 
@@ -111,24 +111,24 @@ def _interrupts_noted(line: Line) -> Iterator[None]:
         line.interrupted = True
         raise KeyboardInterrupt
 
-    if ours:
+    if replace:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        if ours and signal.getsignal(signal.SIGINT) is interrupt:
+        if replace and signal.getsignal(signal.SIGINT) is interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _fail(error: BaseException, line: Line) -> int:
-    """Tell why the command failed, or have the supervisor of this rank tell it; return the exit code."""
+def _fail(error: BaseException, line: Invocation) -> int:
+    """Print the error, or record it for this rank's supervisor; return the exit code."""
     from recipe_core.launch.failures import exit_code, explain, record_failure
 
-    if (known := explain(error)) is not None:  # a lost peer, as the process group puts it, or a full disk
+    if (known := explain(error)) is not None:  # a lost peer or a full disk
         known.__cause__ = error
         error = known
     expected = isinstance(error, (RecipeError, KeyboardInterrupt))
-    with contextlib.suppress(OSError):  # the disk of our log may be full; the exit code says it then
+    with contextlib.suppress(OSError):  # the disk of the log may be full; the exit code remains
         if line.debug and expected:
             traceback.print_exception(error)
         if not record_failure(error):
@@ -140,7 +140,7 @@ def _fail(error: BaseException, line: Line) -> int:
 
 
 class _Commands(click.Group):
-    """Lists the commands as they stand in this file, and knows what a mistyped one was meant to be."""
+    """Lists the commands in the order of this file, and suggests one for a mistyped name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -155,13 +155,18 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _note(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
-    line = ctx.ensure_object(Line)
+def _record_command(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
+    line = ctx.ensure_object(Invocation)
     line.command, line.debug = ctx.command_path, line.debug or debug
 
 
 _debug = click.option(
-    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_note, help="Show the traceback of an error."
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_record_command,
+    help="Show the traceback of an error.",
 )
 
 
@@ -182,7 +187,7 @@ _out = click.option(
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Train models by recipes: each composes a model, a dataset, a parallel layout and a checkpoint format."""
-    if ctx.invoked_subcommand not in _USERS_ENVIRONMENT:  # processes that a command starts inherit it
+    if ctx.invoked_subcommand not in _USERS_ENVIRONMENT:  # child processes inherit it
         limit_spinning(os.environ)
 
 
@@ -201,7 +206,7 @@ def ls() -> int:
 
 
 @cli.command(cls=RecipeCommand)
-@recipe_words
+@recipe_arguments
 @click.option(
     "--describe",
     is_flag=False,
@@ -210,32 +215,34 @@ def ls() -> int:
     help="Explain the settings instead: all, or those of a section (train), or one (train.lr).",
 )
 @_debug
-def show(words: tuple[str, ...], describe: str | None) -> None:
+def show(arguments: tuple[str, ...], describe: str | None) -> None:
     """Print the settings of a recipe.
 
     They are printed as YAML, which `recipe run FILE` takes back.
     """
     if describe is None:
-        click.echo(_job(words).as_yaml(), nl=False)
+        click.echo(_job(arguments).as_yaml(), nl=False)
     else:
-        words, describe = (words, describe) if words else ((describe,), ALL)  # the name stood behind the option
-        click.echo(describe_job(_registry(), _job(words), describe))
+        arguments, describe = (
+            (arguments, describe) if arguments else ((describe,), ALL)
+        )  # click took the name for the option's value
+        click.echo(describe_job(_registry(), _job(arguments), describe))
 
 
 add_check_command(cli, _debug, lambda: _registry())
 
 
 @cli.command(cls=RecipeCommand)
-@recipe_words
+@recipe_arguments
 @_processes
 @_out
 @_debug
 @click.pass_context
-def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, out: Path | None) -> int:
     """Train.
 
-    The folder of an earlier run in the place of the name continues that run, and so does --out with the line that
-    started it. The same command is one rank of a run where torchrun or srun starts it.
+    The folder of an earlier run, instead of a name, continues that run, and so does --out with the line that started
+    it. The same command is one rank of a run where torchrun or srun starts it.
     """
     from recipe_core.engine import environment
     from recipe_core.launch import worker as launch
@@ -246,65 +253,64 @@ def run(ctx: click.Context, words: tuple[str, ...], processes: int | None, out: 
     worker = launch.worker()
     try:
         launch.refuse_processes(worker, processes)
-        words, continued = run_folder(words)
-        out = out or continued
-        job = _checked_job(words, worker.world_size if worker else processes or 0, out)
+        arguments, named_folder = run_folder(arguments)
+        out = out or named_folder
+        job = _checked_job(arguments, worker.world_size if worker else processes or 0, out)
         folder = out or (shared_folder(job.name, worker) if worker else None)
     except Exception as error:
-        # The ranks of a machine all see a mistake; one of them tells it. Our supervisor sees to that by itself.
+        # All ranks of a machine see a mistake; local rank 0 reports it. Our supervisor reports it once by itself.
         if worker is not None and worker.launcher != "recipe":
-            if out is not None:  # those of other machines may see none, and wait
-                _leave_word(worker, out, error)
+            if out is not None:  # ranks of other machines may not see it, and wait
+                _report_to_peers(worker, out, error)
             if isinstance(error, RecipeError) and worker.local_rank > 0:
                 return ExitCode.MISTAKE
         raise
     if worker is None:
-        processes = processes or _fitting(job)
-    first = worker is None or (worker.rank == 0 and worker.launcher != "recipe")  # our supervisor has looked already
+        processes = processes or _default_processes(job)
+    first = worker is None or (worker.rank == 0 and worker.launcher != "recipe")  # our supervisor has checked already
     if folder is not None and first and not begun(folder):
         require_run_folder(folder)  # before the ranks' logs are written into it
     if folder is not None:
         launch.keep_log(worker, folder / "logs")
     processes = processes or job.processes
     if worker is not None and worker.world_size > 1:
-        ctx.ensure_object(Line).command += f" (rank {worker.rank})"
-    environment.prepare(job, processes)  # before anything reads them
+        ctx.ensure_object(Invocation).command += f" (rank {worker.rank})"
+    environment.prepare(job, processes)  # before a library reads the variables
     if first:
         for remark in remarks_of(job):
             click.echo(f"recipe: note: {remark}", err=True)
     if folder is not None:
-        return _start(ctx, job, words, folder, processes if worker is None else 1)
+        return _start(ctx, job, arguments, folder, processes if worker is None else 1)
     folder = new_folder(job.name)
     try:
-        return _start(ctx, job, words, folder, processes)
+        return _start(ctx, job, arguments, folder, processes)
     finally:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # which only succeeds where the run failed before it wrote anything
+            folder.rmdir()  # succeeds only if the run failed before it wrote anything
 
 
-def _leave_word(worker: Worker, out: Path, error: Exception) -> None:
-    """Tell the ranks of other machines why this one does not come, where the folder can be a run's."""
+def _report_to_peers(worker: Worker, out: Path, error: Exception) -> None:
+    """Record the error in the run folder, so that the ranks of other machines stop waiting for this one."""
     from recipe_core.launch.failures import first_line, message_of
-    from recipe_core.launch.watch.board import leave_word
+    from recipe_core.launch.watch.heartbeat_files import write_early_failure
     from recipe_core.launch.worker import exit_code
     from recipe_core.train.start.destination import require_run_folder
 
     with contextlib.suppress(RecipeError):
         require_run_folder(out)
         line = first_line(message_of(error))
-        leave_word(out / "logs", worker.rank, worker.world_size, exit_code(error), line)
+        write_early_failure(out / "logs", worker.rank, worker.world_size, exit_code(error), line)
 
 
-def _details(words: Sequence[str]) -> str:
-    """The names of the settings of the recipe on the line."""
-    return summary_of(_job(words)) if any("=" not in word for word in words) else ""
+def _settings_summary(arguments: Sequence[str]) -> str:
+    return summary_of(_job(arguments)) if any("=" not in word for word in arguments) else ""
 
 
-run.details = _details  # type: ignore[attr-defined]
+run.details = _settings_summary  # type: ignore[attr-defined]
 
 
 @cli.command(cls=RecipeCommand)
-@recipe_words
+@recipe_arguments
 @_processes
 @click.option(
     "--out",
@@ -313,7 +319,7 @@ run.details = _details  # type: ignore[attr-defined]
     help="Where a dry run keeps what it needs (default: a temporary folder); one that all machines see.",
 )
 @_debug
-def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+def precompile(arguments: tuple[str, ...], processes: int | None, out: Path | None) -> int:
     """Compile the graphs of a run before it.
 
     It takes the line of the run, its processes included, and makes two steps without checkpoints, logs and golden
@@ -327,18 +333,18 @@ def precompile(words: tuple[str, ...], processes: int | None, out: Path | None) 
     launch.die_with_parent()
     worker = launch.worker()
     launch.refuse_processes(worker, processes)
-    job = _job(cli_precompile.dry_run_words(words), worker.world_size if worker else processes or 0)
-    count = processes or (_fitting(job) if worker is None else job.processes)
+    job = _job(cli_precompile.dry_run_arguments(arguments), worker.world_size if worker else processes or 0)
+    count = processes or (_default_processes(job) if worker is None else job.processes)
     environment.prepare(job, worker.world_size if worker else count)
     folder = out or (shared_folder(job.name, worker) if worker else None)
-    return cli_precompile.precompile(job, words, folder, 1 if worker else count)
+    return cli_precompile.precompile(job, arguments, folder, 1 if worker else count)
 
 
-def _fitting(job: Job) -> int:
-    """Return the number of processes that ``job`` is made for, where this machine has room for them.
+def _default_processes(job: Job) -> int:
+    """Return the number of processes of the recipe, if this machine has room for them.
 
     Raises:
-        LaunchError: it has not; the user has to ask for fewer, or start them on several machines.
+        LaunchError: this machine has too few devices.
     """
     from recipe_core.cli.check import machine
     from recipe_core.engine import stack
@@ -346,24 +352,24 @@ def _fitting(job: Job) -> int:
     count = job.processes
     if count <= job.recipe.processes:
         return count
-    here = stack.places(job.train.device, job.engine.spec.name) or machine.places(job.train.device)
-    if here is not None and here[0] < count:
+    places = stack.places(job.train.device, job.engine.spec.name) or machine.device_slots(job.train.device)
+    if places is not None and places[0] < count:
         raise LaunchError(
-            f"{job.name} is made for {count} processes, and this machine has {here[0]} {here[1]}; start it on as many "
-            "machines as it takes, by torchrun or srun, or say how many processes to start here: --processes N"
+            f"{job.name} is made for {count} processes, and this machine has {places[0]} {places[1]}; start it on as "
+            "many machines as it takes, by torchrun or srun, or say how many processes to start here: --processes N"
         )
     return count
 
 
-def _checked_job(words: Sequence[str], world_size: int, out: Path | None) -> Job:
+def _checked_job(arguments: Sequence[str], world_size: int, out: Path | None) -> Job:
     from recipe_core.train.start.destination import RUNS
 
-    return _job(words, world_size, out or RUNS)
+    return _job(arguments, world_size, out or RUNS)
 
 
-def _job(words: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
-    """The job of a command line; with a world size, everything that shows before a run is checked."""
-    target, overrides = split(words)
+def _job(arguments: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
+    """The job of a command line; with a world size, all checks that are possible before a run are made."""
+    target, overrides = split(arguments)
     if world_size is None:
         from recipe_core.settings.job import resolve
 
@@ -373,16 +379,16 @@ def _job(words: Sequence[str], world_size: int | None = None, out: Path | None =
     return checked_job(_registry(), target, overrides, world_size, out)
 
 
-def _start(ctx: click.Context, job: Job, words: Sequence[str], folder: Path, processes: int) -> int:
-    """Train in this process, or supervise several that do."""
+def _start(ctx: click.Context, job: Job, arguments: Sequence[str], folder: Path, processes: int) -> int:
+    """Train in this process, or supervise several ranks."""
     from recipe_core.engine.select import one_process
     from recipe_core.hooks.specs import load
     from recipe_core.launch import worker as launch
     from recipe_core.launch.notice import notice
 
     if processes > 1 and not one_process(job.engine, job.layout):
-        debug = ["--debug"] if ctx.ensure_object(Line).debug else []
-        command = [sys.executable, "-m", "recipe_core.cli", *debug, "run", *words, "--out", str(folder)]
+        debug = ["--debug"] if ctx.ensure_object(Invocation).debug else []
+        command = [sys.executable, "-m", "recipe_core.cli", *debug, "run", *arguments, "--out", str(folder)]
         return launch.supervise(command, processes, folder / "logs")
     if "torch" not in sys.modules:
         notice("importing PyTorch")
@@ -419,13 +425,12 @@ def completion(shell: str) -> None:
 
 
 def _registry() -> Registry:
-    """All plugins; those that did not load are named once, and left out."""
     from recipe_core.hooks.registry import load
 
-    line = click.get_current_context().ensure_object(Line)
+    line = click.get_current_context().ensure_object(Invocation)
     if line.registry is None:
         line.registry = load()
-        if os.environ.get("RANK", "0") == "0":  # every rank would say the same
+        if os.environ.get("RANK", "0") == "0":  # every rank would print the same
             for complaint in line.registry.complaints():
                 click.echo(f"recipe: {complaint}", err=True)
     return line.registry

@@ -11,10 +11,10 @@ from recipe_core.files import require_local
 
 
 class LocalPath(click.Path):
-    """A path on this machine, as a ``pathlib.Path``; the address of something remote is refused."""
+    """A path on this machine, as a ``pathlib.Path``; remote addresses are refused."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse before ``pathlib`` makes ``s3:/bucket`` of ``s3://bucket``."""
+        """Refuse remote addresses before ``pathlib`` turns ``s3://bucket`` into ``s3:/bucket``."""
         require_local(os.fspath(value), self._name(param))
         return super().convert(value, param, ctx)
 

@@ -16,26 +16,29 @@ from recipe_core.train.start.destination import DRY_RUN
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
 
-# The dry run ends after two steps, begins with random weights, and keeps nothing.
-_SHORT = (
+# Two steps from random weights, without checkpoints.
+_DRY_RUN_OVERRIDES = (
     "train.stop_after=2", "train.resume=none", "train.init_from=null", "train.golden=null", "train.save_every=0",
     "train.save_minutes=0", "train.log_every=1",
 )  # fmt: skip
 
 
-def dry_run_words(words: Sequence[str]) -> list[str]:
-    """The words of a run as those of its dry run."""
-    return [*words, *_SHORT]
+def dry_run_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a run with the overrides of its dry run."""
+    return [*arguments, *_DRY_RUN_OVERRIDES]
 
 
-def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int) -> int:
-    """Compile what the run of ``job`` needs, in this process or in several; return the exit code.
+def precompile(job: Job, arguments: Sequence[str], out: Path | None, processes: int) -> int:
+    """Compile the graphs of a run, in this process or in several; return the exit code.
 
     Args:
-        job: of :func:`dry_run_words`.
-        words: of the run, as they were typed.
-        out: folder in which the dry run gets a folder of its own, which all ranks see; a run folder will do.
-        processes: ranks to start here; 1 where this process is a rank.
+        job: resolved from :func:`dry_run_arguments`.
+        arguments: of the run, as typed.
+        out: folder that all ranks see, such as the run folder; the dry run writes into a subfolder.
+        processes: ranks to start here; 1 if this process is a rank.
+
+    Raises:
+        ConfigError: the recipe has its own training loop.
     """
     if job.recipe.run != "recipe_core.train.run:run":
         raise ConfigError(
@@ -44,13 +47,13 @@ def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int)
     from recipe_core.hooks.specs import load
 
     spec = spec_of(job.engine)
-    code = load(spec.precompile, "recipe precompile")(job, words, out, processes) if spec.precompile else None
+    code = load(spec.precompile, "recipe precompile")(job, arguments, out, processes) if spec.precompile else None
     if code is not None:
         return int(code)
     with tempfile.TemporaryDirectory(prefix="recipe-precompile-") as temporary:
-        place = out or Path(temporary)
+        folder = out or Path(temporary)
         if processes > 1:
-            command = [sys.executable, "-m", "recipe_core.cli", "precompile", *words, "--out", str(place)]
+            command = [sys.executable, "-m", "recipe_core.cli", "precompile", *arguments, "--out", str(folder)]
             return worker.supervise(command, processes, Path(temporary) / "logs")
-        load("recipe_core.train.dry_run:dry_run", "recipe precompile")(job, place / DRY_RUN)
+        load("recipe_core.train.dry_run:dry_run", "recipe precompile")(job, folder / DRY_RUN)
     return 0

@@ -27,10 +27,11 @@ _STATES = {"weights": "", "fp32": ", fp32 optimizer states", "master": ", fp32 m
 
 
 def listing(registry: Registry, distributions: Mapping[str, str]) -> str:
-    """Everything that can be named on the command line, recipes first; ``distributions``: what brought each plugin."""
-    owners = {(kind, name): claim.owner for kind in KINDS for name, claim in sorted(registry.claims[kind].items())}
+    """List everything that the command line can name, recipes first; ``distributions``: that of each plugin."""
+    by_kind = registry.registrations
+    owners = {(kind, name): entry.owner for kind in KINDS for name, entry in sorted(by_kind[kind].items())}
     widths = (max((len(name) for _, name in owners), default=0), max(map(len, owners.values()), default=0))
-    blocks = ["\n".join(_block(registry, kind, owners, widths)) for kind in KINDS if registry.claims[kind]]
+    blocks = ["\n".join(_block(registry, kind, owners, widths)) for kind in KINDS if registry.registrations[kind]]
     sources = ", ".join(_source(plugin, distributions) for plugin in registry.plugins)
     hints = [
         f"{click.style('Plugins', bold=True)}: {sources or 'none'}",
@@ -46,11 +47,10 @@ def _source(plugin: str, distributions: Mapping[str, str]) -> str:
 def _block(
     registry: Registry, kind: Kind, owners: dict[tuple[Kind, str], str], widths: tuple[int, int]
 ) -> Iterator[str]:
-    """One kind: a heading, then a line with name, owner and summary for each contribution."""
     noun = NOUNS[kind].capitalize()
     yield click.style(f"{noun}{'es' if noun.endswith('s') else 's'}", bold=True)
     for name in registry.names(kind):
-        item = registry.claims[kind][name].item
+        item = registry.registrations[kind][name].item
         first, second = name.ljust(widths[0]), owners[kind, name].ljust(widths[1])
         yield f"  {click.style(first, fg='cyan')}  {click.style(second, dim=True)}  {item.summary}".rstrip()
         if isinstance(item, Recipe) and (variants := _variants(item)):
@@ -64,22 +64,27 @@ def _variants(recipe: Recipe) -> str:
         return str(error)
 
 
-def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: Target | None = None) -> str:
-    """Describe the memory, work and disk of a run of ``job``; ``sound``: no problem was found.
+def needs(job: Job, world_size: int, out: Path, *, passed: bool = True, target: Target | None = None) -> str:
+    """Describe the memory, work and disk of a run.
 
-    ``target``: the machines of the run, if they are others than this one.
+    Args:
+        job: the run.
+        world_size: number of processes.
+        out: the run folder, whose disk is measured.
+        passed: the checks found no problem, as the first line then says.
+        target: machines of the run, if not this one.
     """
     processes = f"{world_size} process{'es' if world_size > 1 else ''}"
     if target is not None:
         processes += f", {target.processes_per_node} on each of {target.nodes} node{'s' if target.nodes > 1 else ''}"
 
     def head(verdict: str) -> str:
-        return click.style(f"{job.name} on {processes}{verdict if sound else ''}", bold=True)
+        return click.style(f"{job.name} on {processes}{verdict if passed else ''}", bold=True)
 
     model, data, figures = job.facts.model, job.facts.data, figures_of(job, world_size)
     if model is None or data is None or figures is None:
-        silent = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
-        unknown = f"What it needs is not known: {silent} says nothing of itself (facts)."
+        source = f"dataset {job.data.spec.name!r}" if data is None else f"model {job.model.spec.name!r}"
+        unknown = f"What it needs is not known: {source} says nothing of itself (facts)."
         groups = [_engine(job), _environment(job, world_size), [("note", text) for text in remarks_of(job)]]
         return "\n\n".join([head(_FOUND), f"  {unknown}", *_blocks(groups)])
     groups = [
@@ -88,7 +93,7 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
         [*_work(job.train, data, figures), *index_rows(job.facts, job.train, here=target is None)],
         _disk(figures, out, target),
         _environment(job, world_size),
-        [("note", text) for text in (*remarks_of(job), *_slow(job, target))],
+        [("note", text) for text in (*remarks_of(job), *_slow_settings(job, target))],
         [("warning", text) for text in (warnings(job, target) if target is not None else ())],
     ]
     blocks = _blocks(groups)
@@ -97,7 +102,6 @@ def needs(job: Job, world_size: int, out: Path, *, sound: bool = True, target: T
 
 
 def _blocks(groups: list[list[Row]]) -> list[str]:
-    """Each group as lines; those without any are left out."""
     return ["\n".join(f"  {name:20}{text}".rstrip() for name, text in rows) for rows in groups if rows]
 
 
@@ -109,7 +113,7 @@ def _memory(job: Job, figures: Estimate, world_size: int, target: Target | None)
         ("optimizer states", figures.optimizer if job.optimizer.spec.facts else None),
         ("activations", figures.activations),
         ("logits", figures.logits),
-        *([("between stages", figures.passed)] if figures.passed else []),
+        *([("between stages", figures.stage_inputs)] if figures.stage_inputs else []),
         ("total", figures.memory),
         *([("in the host's memory", figures.host)] if figures.host else []),
     ]
@@ -120,43 +124,41 @@ def _memory(job: Job, figures: Estimate, world_size: int, target: Target | None)
     body = [(f"  {name}", unknown if count is None else _bytes(count)) for name, count in rows]
     if target is not None:
         return [("memory", head), *body, *_on_target(job, figures, target)]
-    return [("memory", head), *body, *_compared(figures, memory(job.train.device), world_size)]
+    return [("memory", head), *body, *_on_this_machine(figures, memory(job.train.device), world_size)]
 
 
 def _on_target(job: Job, figures: Estimate, target: Target) -> list[Row]:
-    """The memory of a device and of a node of the target, as far as it is known, and what is needed of it."""
     rows = []
     if job.train.device != "cpu":
         text = _bytes(target.device_memory) if target.device_memory else "  not known; --device-memory GB says it"
         rows.append(("  one device has", f"{text}{_verdict(figures.memory, target.device_memory)}"))
     if needed := node_memory(job, figures, target):
-        there = f" of {scaled(target.node_memory, 'B')}" if target.node_memory else ""
-        processes = f"main memory{there}, by {target.processes_per_node} processes"
+        capacity = f" of {scaled(target.node_memory, 'B')}" if target.node_memory else ""
+        processes = f"main memory{capacity}, by {target.processes_per_node} processes"
         rows.append(("  one node needs", f"{_bytes(needed)} {processes}{_verdict(needed, target.node_memory)}"))
     return rows
 
 
-def _verdict(needed: int, there: int) -> str:
-    """A remark where ``needed`` bytes do not fit into ``there`` (0: not known)."""
-    return click.style(f"  {_MISFIT}", fg="red", bold=True) if 0 < there < needed else ""
+def _verdict(needed: int, available: int) -> str:
+    """A remark if ``needed`` bytes do not fit into ``available`` (0: not known)."""
+    return click.style(f"  {_MISFIT}", fg="red", bold=True) if 0 < available < needed else ""
 
 
-def _compared(figures: Estimate, there: Memory | None, world_size: int) -> list[Row]:
-    """The memory that there is, and whether it will do."""
-    if there is None:
+def _on_this_machine(figures: Estimate, available: Memory | None, world_size: int) -> list[Row]:
+    if available is None:
         return []
-    together = figures.memory * (world_size if there.shared else 1)
-    many = there.shared and world_size > 1
-    verdict = _verdict(together, there.total)
-    need = f", and {world_size} processes here need {scaled(together, 'B')}" if many else ""
-    return [(f"  {there.of} has", f"{_bytes(there.total)}{need}{verdict}")]
+    total = figures.memory * (world_size if available.shared else 1)
+    many = available.shared and world_size > 1
+    verdict = _verdict(total, available.total)
+    need = f", and {world_size} processes here need {scaled(total, 'B')}" if many else ""
+    return [(f"  {available.of} has", f"{_bytes(available.total)}{need}{verdict}")]
 
 
 def _layout(job: Job, world_size: int) -> str:
-    """Name the layout and its axes; mark figures of a layout that does not say how it divides the model."""
+    """Layout and axes; a layout without a declared division has the figures of the whole model, and is marked so."""
     axes, division = job.axes(world_size), job.division(world_size)[0]
     if division is None and len(axes) < 2:
-        return ""  # each process holds all of it
+        return ""  # each process holds the whole model
     parts = " x ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
     whole = ", figures of the whole model" if division is None else ""
     return f", layout {job.layout.spec.name}{f': {parts}' if parts else ''}{whole}"
@@ -171,10 +173,9 @@ def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
     ]
 
 
-def _slow(job: Job, target: Target | None) -> Iterator[str]:
-    """Settings that cost time on the device of the run, as far as they are known."""
-    there = memory(job.train.device) if target is None else None
-    if job.train.device != "cpu" and (there is None or not there.shared):
+def _slow_settings(job: Job, target: Target | None) -> Iterator[str]:
+    available = memory(job.train.device) if target is None else None
+    if job.train.device != "cpu" and (available is None or not available.shared):
         return
     if job.train.compile:
         yield "train.compile: a CPU compiles the whole model, for a minute or more, and is seldom faster after it"
@@ -183,7 +184,7 @@ def _slow(job: Job, target: Target | None) -> Iterator[str]:
 
 
 def _disk(figures: Estimate, out: Path, target: Target | None) -> list[Row]:
-    """Space for checkpoints: of the target's disk, never of this machine's where the run is meant for others."""
+    """Space for checkpoints, on the target's disk if there is a target."""
     several = f"{figures.checkpoints} at once need {scaled(figures.disk, 'B')}; " if figures.checkpoints > 1 else ""
     if target is None:
         room = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
@@ -199,19 +200,16 @@ def _engine(job: Job) -> list[Row]:
 
 
 def _environment(job: Job, world_size: int) -> list[Row]:
-    """The variables that the run will set, and those of the user that it leaves as they are."""
     plain = variables(job, world_size, False)
     further = variables(job, world_size, True)[len(plain) :]
-    rows = [(f"{one.name}={one.value}", one.why) for one in plain if one.name not in os.environ]
-    rows += [
-        (f"{one.name}={os.environ[one.name]}", f"yours; not {one.value}") for one in plain if one.name in os.environ
-    ]
+    rows = [(f"{v.name}={v.value}", v.why) for v in plain if v.name not in os.environ]
+    rows += [(f"{v.name}={os.environ[v.name]}", f"yours; not {v.value}") for v in plain if v.name in os.environ]
     if chosen := spin_choice(os.environ):
         rows.append((_assignments(chosen), "yours; how long waiting threads spin"))
     else:
         rows.append((_assignments(SPIN_LIMITS), "waiting threads soon leave their core to others"))
     if further:
-        rows.append((_assignments({one.name: one.value for one in further}), "over several machines"))
+        rows.append((_assignments({v.name: v.value for v in further}), "over several machines"))
     return [("environment", "set for the run, unless you set them"), *((f"  {text}", f"  {why}") for text, why in rows)]
 
 

@@ -1,8 +1,9 @@
-"""Reading text and making data sets. Nothing in this folder imports torch.
+"""Read text and make data sets. Nothing in this folder imports torch.
 
-``text/``: files and dumps to documents, clean text and sentences; read it first. ``text_settings.py``: the settings of
-preparations that say which texts to read; they stand apart from ``text/``, whose imports cost time.
-``prepare/``: the parts that every ``recipe prepare`` is built from.
+``text/``: from files and dumps to documents, clean text and sentences; read it first. ``text_settings.py``: settings of
+the texts to read, separate from ``text/``, whose imports cost time.
+``prepare/``: the building blocks of every ``recipe prepare``.
 ``identity.py``: digests of data and tokenizer that a run records, and their comparison.
-``sealed.py``: JSON manifests with sizes, SHA-256 and a digest of their own, for data sets and checkpoints.
+``tokenizer.py``: checks of tokenizer files.
+``digest.py``: JSON manifests with a digest of themselves, and checks of the files that they list.
 """

@@ -1,6 +1,6 @@
-"""The identity of a run's data and tokenizer: digests that job.yaml records and that are compared later. No torch here.
+"""Identity of a run's data and tokenizer: digests that job.yaml records for later comparison. No torch here.
 
-A path is not an identity: other data can lie under it. ``docs/explanation/identity.md`` lists what is compared when.
+A path is not an identity: its content may change. ``docs/explanation/identity.md`` lists what is compared when.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from recipe_core.data.digest import file_problem
 from recipe_core.data.prepare.manifest import NAME as MANIFEST
 from recipe_core.data.prepare.manifest import read_manifest
-from recipe_core.data.sealed import file_problem
 from recipe_core.errors import ConfigError, DataError, DiskError, PluginError
 from recipe_core.files import home, load_or_build
 from recipe_core.files.documents import DocumentError, parse_json, read_text
@@ -26,63 +26,67 @@ from recipe_core.settings import fill
 from recipe_core.settings.job import IDENTITY
 
 TOKENIZER = "tokenizer"
-"""Folder of a run with a copy of its tokenizer."""
+"""Folder of a run that holds a copy of its tokenizer."""
 _BLOCK = 4096
 _BLOCKS = 256
-"""Blocks that are read of all files together, but at least two of each. Smaller sets are read as a whole."""
+"""Number of blocks that are read of all files together, but at least two of each. Smaller sets are read completely."""
 _DIGITS = 32
-"""Hexadecimal digits of a digest, which are half of SHA-256."""
+"""Hexadecimal digits of a digest: half of SHA-256."""
 _SHOWN = 12
 _LARGE = 200_000
-"""Characters of a tokenizer.json from which on its digest is kept in the cache."""
+"""The digest of a tokenizer.json with at least this many characters is cached."""
 _IGNORED = ("decoder", "padding", "post_processor", "truncation", "version")
-"""Entries of a tokenizer.json that do not decide the ids of a text."""
+"""Entries of a tokenizer.json that do not affect token ids."""
 _NOUNS = {"content": "the data", "manifest": "the manifest of the data", "tokenizer": "the tokenizer"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The identity of a dataset with its tokenizer."""
+    """Identity of a dataset with its tokenizer."""
 
     record: Mapping[str, Any]
-    """Plain data for job.yaml: ``content``, ``manifest``, ``tokenizer`` and ``order``, as far as they are known."""
+    """Plain data for job.yaml: ``content``, ``manifest``, ``tokenizer`` and ``order``, as far as known."""
     conflicts: tuple[str, ...] = ()
     tokenizer: Mapping[str, str] = field(default_factory=dict)
     """Names and texts of the tokenizer's files."""
 
 
 def identity_of(data: Part[Dataset], tokenizer: Mapping[str, str] | None = None) -> Identity:
-    """Determine the identity of a dataset, with its own tokenizer or, if it is given, with ``tokenizer``.
+    """Determine the identity of a dataset, with ``tokenizer`` or, by default, its own tokenizer.
 
     Raises:
-        RecipeError: a file is missing, or has another size than its manifest lists.
-        PluginError: the plugin's function returns something else than a DataIdentity.
+        RecipeError: a file is missing, or its size differs from its manifest.
+        PluginError: the plugin's function does not return a DataIdentity.
     """
     spec, owner = data.spec, f"dataset {data.spec.name!r}"
-    found = call(spec.identity, owner, data.config) if spec.identity else identity_of_files(named_files(data.config))
-    if not isinstance(found, DataIdentity):
-        raise PluginError(f"{owner}: {spec.identity!r} returned {found!r:.60}; expected a DataIdentity")
+    data_identity = (
+        call(spec.identity, owner, data.config) if spec.identity else identity_of_files(named_files(data.config))
+    )
+    if not isinstance(data_identity, DataIdentity):
+        raise PluginError(f"{owner}: {spec.identity!r} returned {data_identity!r:.60}; expected a DataIdentity")
     texts = tokenizer
     if texts is None:
         texts = (call(spec.tokenizer, owner, data.config) if spec.tokenizer else None) or {}
     record = {
-        "content": found.content,
-        "manifest": found.manifest,
+        "content": data_identity.content,
+        "manifest": data_identity.manifest,
         "tokenizer": tokenizer_digest(texts),
-        "order": fill.plain(dict(found.order)),
+        "order": fill.plain(dict(data_identity.order)),
     }
     return Identity(
-        record={name: value for name, value in record.items() if value}, conflicts=found.conflicts, tokenizer=texts
+        record={name: value for name, value in record.items() if value},
+        conflicts=data_identity.conflicts,
+        tokenizer=texts,
     )
 
 
 def identity_of_files(
     files: Sequence[Path], order: Mapping[str, Any] | None = None, conflicts: Iterable[str] = ()
 ) -> DataIdentity:
-    """The identity of data in ``files``, whose sequence counts; see :class:`DataIdentity` for the other arguments.
+    """Return the identity of data in ``files``, whose order matters; see :class:`DataIdentity` for the other arguments.
 
     Raises:
-        DataError: a file cannot be read, or has another size than the manifest beside it lists.
+        DataError: a file cannot be read, or its size differs from its manifest.
     """
     return DataIdentity(
         content=content_digest(files), manifest=_manifest_digest(files), order=order or {}, conflicts=tuple(conflicts)
@@ -90,31 +94,31 @@ def identity_of_files(
 
 
 def content_digest(files: Sequence[Path]) -> str:
-    """A digest of the sizes of files and of blocks of 4 KiB spread over each; their names do not count.
+    """Return a digest of file sizes and of 4 KiB blocks spread over each file; names do not count.
 
-    Up to 1 MiB in all is read as a whole; of more, a change between the blocks is not seen. Empty without files.
+    Up to 1 MiB in total is read completely; beyond that, changes between the blocks are not detected. Empty without
+    files.
 
     Raises:
         DataError: a file cannot be read.
     """
-    blocks, found = max(2, _BLOCKS // max(1, len(files))), sha256()
+    blocks, digest = max(2, _BLOCKS // max(1, len(files))), sha256()
     for path in files:
         try:
             number = os.open(path, os.O_RDONLY)
             try:
                 size = os.fstat(number).st_size
-                found.update(size.to_bytes(8, "little"))
-                for start, length in _pieces(size, blocks):
-                    found.update(os.pread(number, length, start))
+                digest.update(size.to_bytes(8, "little"))
+                for start, length in _sampled_ranges(size, blocks):
+                    digest.update(os.pread(number, length, start))
             finally:
                 os.close(number)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return found.hexdigest()[:_DIGITS] if files else ""
+    return digest.hexdigest()[:_DIGITS] if files else ""
 
 
-def _pieces(size: int, blocks: int) -> Iterator[tuple[int, int]]:
-    """Start and length of the parts of a file that are read."""
+def _sampled_ranges(size: int, blocks: int) -> Iterator[tuple[int, int]]:
     if size <= blocks * _BLOCK:
         yield 0, size
     else:
@@ -123,13 +127,14 @@ def _pieces(size: int, blocks: int) -> Iterator[tuple[int, int]]:
 
 
 def _manifest_digest(files: Sequence[Path]) -> str:
-    """A digest of the SHA-256 sums in the manifests of ``recipe prepare`` for the files, whose sizes must agree."""
+    """Digest of the files' SHA-256 in the manifests of ``recipe prepare``, after a check of their sizes."""
     manifests: dict[str, Mapping[str, Any]] = {}
     problems, sums = [], []
-    for path in files:  # of which there may be thousands: text takes a quarter of the time that paths do
-        beside, name = os.path.split(path)
-        above, folder_name = os.path.split(beside)
-        for folder, listed in ((beside, name), (above, f"{folder_name}/{name}")):  # shards may lie in a folder
+    for path in files:  # maybe thousands: os.path takes a quarter of the time of pathlib
+        parent, name = os.path.split(path)
+        grandparent, parent_name = os.path.split(parent)
+        # Shards may be in a subfolder.
+        for folder, listed in ((parent, name), (grandparent, f"{parent_name}/{name}")):
             if folder not in manifests:
                 manifests[folder] = _listed(Path(folder))
             facts = manifests[folder].get(listed)
@@ -144,18 +149,17 @@ def _manifest_digest(files: Sequence[Path]) -> str:
 
 
 def _listed(folder: Path) -> Mapping[str, Any]:
-    """The files of the manifest in ``folder``; empty where there is none of ours."""
     try:
         files: Mapping[str, Any] = read_manifest(folder).get("files", {})
-    except DataError:  # another program's, or a damaged one, which `recipe verify` reports
+    except DataError:  # of another program, or damaged, which `recipe verify` reports
         return {}
     return files
 
 
 def tokenizer_digest(texts: Mapping[str, str]) -> str:
-    """A digest of what decides token ids, from the texts of a tokenizer's files by their names; empty without files.
+    """Return a digest of everything that affects token ids, from a tokenizer's files; empty without files.
 
-    Equal for files that differ in layout, or in entries for decoding, padding and special tokens at the ends.
+    Files that differ only in layout or in entries for decoding, padding and special tokens at the ends are equal.
     """
     if "tokenizer.json" in texts:
         return _cached_digest(texts["tokenizer.json"])
@@ -166,7 +170,7 @@ def tokenizer_digest(texts: Mapping[str, str]) -> str:
 
 
 def _cached_digest(text: str) -> str:
-    """The digest of a tokenizer.json; a large one is parsed once per machine, which takes 0.1 s for 50,000 tokens."""
+    # A large file is parsed once per machine: 0.1 s for 50,000 tokens.
     if len(text) < _LARGE:
         return _digest_of_json(text)
 
@@ -175,10 +179,10 @@ def _cached_digest(text: str) -> str:
 
     place = home() / "tokenizers" / f"{sha256(text.encode()).hexdigest()[:_DIGITS]}.digest"
     try:
-        found = load_or_build(place, read_text, write)
+        cached = load_or_build(place, read_text, write)
     except (DiskError, DocumentError, OSError):
         return _digest_of_json(text)
-    return found if len(found) == _DIGITS else _digest_of_json(text)
+    return cached if len(cached) == _DIGITS else _digest_of_json(text)
 
 
 def _digest_of_json(text: str) -> str:
@@ -190,7 +194,7 @@ def _digest_of_json(text: str) -> str:
 
 
 def lowercases(texts: Mapping[str, str]) -> bool:
-    """True if BERT's tokenizer makes letters small: by its settings, else if its vocab.txt has no capital letter."""
+    """True if BERT's tokenizer lowercases text: by its settings, else if its vocab.txt has no capital letter."""
     try:
         return bool(parse_json(texts["tokenizer_config.json"])["do_lower_case"])
     except (DocumentError, ValueError, KeyError, TypeError):
@@ -199,24 +203,24 @@ def lowercases(texts: Mapping[str, str]) -> bool:
 
 
 def _essence(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a tokenizer.json that decides the ids of a text, in one spelling."""
+    """The part of a tokenizer.json that affects token ids, normalised."""
     kept: dict[str, Any] = _without_none({name: value for name, value in content.items() if name not in _IGNORED})
     model = kept.get("model")
     if isinstance(model, dict):
         merges = model.get("merges")
         kept["model"] = {name: value for name, value in model.items() if value is not False and value != ""}
         if isinstance(merges, list):  # "a b" in older files, ["a", "b"] in newer ones
-            kept["model"]["merges"] = [one.split(" ", 1) if isinstance(one, str) else one for one in merges]
+            kept["model"]["merges"] = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in merges]
     added = kept.get("added_tokens")
-    if isinstance(added, list) and all(isinstance(one, dict) for one in added):
-        kept["added_tokens"] = [{name: one[name] for name in one if name != "special"} for one in added]
+    if isinstance(added, list) and all(isinstance(token, dict) for token in added):
+        kept["added_tokens"] = [{name: token[name] for name in token if name != "special"} for token in added]
     return kept
 
 
 def _without_none(value: Any) -> Any:
-    """Plain data without entries of None, which releases of the library write for what others leave out."""
+    # Some releases of the library write None for entries that others omit.
     if isinstance(value, dict):
-        return {name: _without_none(one) for name, one in value.items() if one is not None}
+        return {name: _without_none(entry) for name, entry in value.items() if entry is not None}
     return value
 
 
@@ -226,15 +230,15 @@ def _digest(content: Any) -> str:
 
 
 def recorded_identity(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity in the content of a job.yaml; empty where none is recorded, as by earlier releases."""
+    """Return the identity in the sections of a job.yaml; empty if none is recorded, as by earlier releases."""
     identity = sections.get(IDENTITY)
     return dict(identity) if isinstance(identity, Mapping) else {}
 
 
 def differences(recorded: Mapping[str, Any], present: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:
-    """One sentence for each of ``names`` (all: none given) in which two identities differ.
+    """Return one sentence for each of ``names`` (default: all) in which two identities differ.
 
-    What one of them does not know is not compared.
+    Entries that one of them lacks are not compared.
     """
     old, new = dict(_flat(recorded)), dict(_flat(present))
     parts = tuple(names) or ("content", "manifest", "tokenizer", "order")
@@ -257,31 +261,33 @@ def _flat(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"order.{key}", item) for key, item in value.items())
 
 
-def accepting(found: Sequence[str]) -> str:
-    """The word by which a user accepts exactly these differences."""
-    return _digest(sorted(found))[:8]
+def acceptance_code(changes: Sequence[str]) -> str:
+    """Return the code by which a user accepts exactly these differences."""
+    return _digest(sorted(changes))[:8]
 
 
-def require_accepted(found: Sequence[str], accept: str | None, head: str, advice: str, setting: str) -> None:
-    """Refuse differences, unless the user has given the word that accepts them.
+def require_accepted(changes: Sequence[str], accept: str | None, head: str, advice: str, setting: str) -> None:
+    """Refuse differences, unless the user has given the code that accepts them.
 
     Args:
-        found: what differs, one sentence each.
-        accept: the word that was given.
-        head: what was compared with what.
-        advice: what to do about it.
-        setting: how the word is given: ``train.accept=``, ``--accept ``.
+        changes: the differences, one sentence each.
+        accept: the code that was given.
+        head: first line of the message: what was compared.
+        advice: what to do.
+        setting: prefix of the code on the command line: ``train.accept=``, ``--accept ``.
 
     Raises:
-        ConfigError: there are differences, and ``accept`` is not their word.
+        ConfigError: there are differences, and ``accept`` is not their code.
     """
-    if found and accept != accepting(found):
-        lines = "\n".join(f"  - {line}" for line in found)
-        raise ConfigError(f"{head}:\n{lines}\n{advice}. If the difference is intended, add {setting}{accepting(found)}")
+    if changes and accept != acceptance_code(changes):
+        lines = "\n".join(f"  - {line}" for line in changes)
+        raise ConfigError(
+            f"{head}:\n{lines}\n{advice}. If the difference is intended, add {setting}{acceptance_code(changes)}"
+        )
 
 
 def require_consistent(identity: Identity, accept: str | None) -> None:
-    """Refuse data that contradicts itself, unless ``train.accept`` accepts it.
+    """Refuse data with conflicts, unless ``train.accept`` accepts them.
 
     Raises:
         ConfigError: it does not.
@@ -291,7 +297,7 @@ def require_consistent(identity: Identity, accept: str | None) -> None:
 
 
 def read_copy(run: Path) -> dict[str, str]:
-    """Names and texts of the tokenizer that the run folder ``run`` holds a copy of; empty if it holds none.
+    """Read the copy of the tokenizer in the run folder ``run``: texts by file name; empty if there is none.
 
     Raises:
         DataError: a file cannot be read.
@@ -307,7 +313,7 @@ def read_copy(run: Path) -> dict[str, str]:
 
 
 def named_files(config: Any) -> list[Path]:
-    """The files that the settings of a dataset name."""
+    """Return the files that the settings of a dataset name."""
     values = [value for _, value in fill.flat(fill.plain(config))]
     texts = [text for value in values for text in (value if isinstance(value, (list, tuple)) else (value,))]
     paths = [Path(text) for text in texts if isinstance(text, str) and text]

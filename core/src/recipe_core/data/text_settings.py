@@ -1,4 +1,4 @@
-"""Settings of the inputs, records (documents on their way through a preparation), and counts."""
+"""Settings of the inputs of a preparation, its records (documents) and counts."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ Format = Literal["text", "jsonl", "mediawiki"]
 
 @dataclass(frozen=True)
 class TextInput:
-    """Texts to prepare: where they are, and how they are written."""
+    """Texts to prepare: their location and format."""
 
     inputs: tuple[str, ...] = ()
-    """Files, folders (everything below them, in the order of the names) and patterns such as ``data/**/*.jsonl.gz``.
-    Files packed by gzip, bzip2 or Zstandard are unpacked while they are read."""
+    """Files, folders (with all subfolders, in order of names) and patterns such as ``data/**/*.jsonl.gz``. Files
+    compressed by gzip, bzip2 or Zstandard are decompressed while they are read."""
     format: Literal["auto", "text", "jsonl", "mediawiki"] = "auto"
-    """``auto``: told from the name's ending, then from the first bytes."""
+    """``auto``: determined by the file extension, then by the first bytes."""
     documents: Literal["file", "blank_line"] = "file"
-    """In plain text, one document is a whole file, or what stands between blank lines."""
+    """In plain text, one document is a whole file, or a block between blank lines."""
     json_key: str = "text"
     """In JSON lines, the key that holds the text."""
     encoding: str = "utf-8"
-    """Any text encoding that Python knows."""
+    """Any text encoding of Python."""
     errors: Literal["replace", "strict"] = "replace"
-    """Bytes that are no text in ``encoding``: replaced by U+FFFD and counted, with a warning, or an error."""
+    """Bytes that are invalid in ``encoding``: replaced by U+FFFD and counted, with a warning, or an error."""
     on_error: Literal["stop", "skip"] = "stop"
-    """A JSON line without a text, or a document that is longer than ``max_document``: an error, or left out and
-    counted. A damaged file is always an error."""
+    """A JSON line without a text, or a document longer than ``max_document``: an error, or skipped and counted. A
+    damaged file is always an error."""
     max_document: int = 64_000_000
-    """Longest document, line or wiki page, in characters. A process needs some ten bytes of memory for each."""
+    """Maximum length of a document, line or wiki page, in characters. A process needs about ten bytes of memory per
+    character."""
     most_replaced: float = 0.001
-    """The largest share of a file's bytes that may be replaced, where it is more than ten places: a file with more is
-    written in another encoding, and is refused."""
+    """Maximum share of a file's bytes that may be replaced. A file with more than ten places and a larger share has
+    another encoding and is refused."""
 
     @property
     def keeps_empty(self) -> bool:
-        """True where a JSON line whose text is empty or white space is a document, too."""
+        """True if a JSON line whose text is empty or white space is a document."""
         return False
 
     def __post_init__(self) -> None:
@@ -57,11 +58,10 @@ class TextInput:
 
 
 def _encoding_problem(name: str) -> str | None:
-    """The problem with the name of an encoding; None if there is none."""
     try:
-        b"a".decode(name)  # codecs.lookup alone would let "hex" and "zlib" pass, which give no text
+        b"a".decode(name)  # codecs.lookup alone would accept "hex" and "zlib", which yield no text
     except UnicodeError:
-        pass  # one byte is no whole character in UTF-16, say
+        pass  # one byte is not a whole character in UTF-16
     except (LookupError, ValueError):
         return f"expected a text encoding that Python knows (utf-8, latin-1, cp1252, gb18030, ...), got {name!r}"
     return None
@@ -69,21 +69,21 @@ def _encoding_problem(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Record:
-    """One document as it was read: plain text, or the wikitext of a page. Small enough to be sent to a worker."""
+    """One document as read: plain text, or the wikitext of a page. Small enough to be sent to a worker."""
 
     text: str
     path: str
     position: int
-    """Counted from 1: the line where it starts in ``path``, or the page of a dump."""
+    """Number, from 1, of the line in ``path`` where it starts, or of the page in a dump."""
     consumed: int
-    """Bytes of all inputs, as they lie on the disk, that were read so far: progress towards ``total_bytes``."""
+    """Bytes of all inputs on disk that were read so far: progress towards ``total_bytes``."""
     title: str | None = None
-    """Title of a wiki page; None for other text."""
+    """Title of a wiki page; None for other texts."""
     namespaces: tuple[str, ...] = ()
-    """Names of the dump for the namespaces of files and categories: links to these show no text."""
+    """The dump's names of the file and category namespaces: links to these show no text."""
 
     def __str__(self) -> str:
-        """Its place, for messages: ``wiki.jsonl:7``, or ``dump.xml.bz2, page 7 ('Anarchism')``."""
+        """Return its location, for messages: ``wiki.jsonl:7``, or ``dump.xml.bz2, page 7 ('Anarchism')``."""
         if self.title is None:
             return f"{self.path}:{self.position}"
         return f"{self.path}, page {self.position} ({self.title!r})"
@@ -91,32 +91,32 @@ class Record:
 
 @dataclass
 class Counts:
-    """Numbers of records read and left out; ``records`` counts while it runs."""
+    """Numbers of records that were read and skipped; ``records`` counts while it runs."""
 
     files: int = 0
     documents: int = 0
     replaced: int = 0
-    """Places where U+FFFD stands for bytes that were no text, or for half a surrogate pair."""
+    """Places where U+FFFD replaces invalid bytes or half a surrogate pair."""
     skipped: int = 0
-    """JSON lines without a text, and documents that were too long (``on_error=skip``)."""
+    """JSON lines without a text, and documents that are too long (``on_error=skip``)."""
     empty: int = 0
-    """Documents and pages whose text is empty or white space, whether they are kept or left out."""
+    """Documents and pages whose text is empty or white space, whether kept or skipped."""
     redirects: int = 0
     other_namespaces: int = 0
-    """Pages that are no articles: talk, user, template, category pages and so on."""
+    """Pages other than articles: talk, user, template and category pages and so on."""
 
     def as_dict(self) -> dict[str, int]:
-        """Plain data, for a manifest."""
+        """Return plain data for a manifest."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that was found, and how it is read."""
+    """An input file, and how it is read."""
 
     path: Path
     size: int
-    """Bytes on the disk."""
+    """Size on disk in bytes."""
     format: Format
     packing: str | None
     """``"gzip"``, ``"bzip2"``, ``"zstd"``, or None."""

@@ -1,8 +1,8 @@
-"""A tokenizer.json, or a vocab.json with its merges.txt, that may come from anywhere. No torch here.
+"""Checks of an untrusted tokenizer.json, or of a vocab.json with its merges.txt. No torch here.
 
-The library tokenizers is made for files that it wrote: contradictions inside of one end in a panic, which is no
-Exception, and some (padding to 10^12 tokens, an id of 4 * 10^9) abort the process. A file is therefore tried once in a
-process that may die, and read here when that one has come through; the cache remembers which files have.
+The library tokenizers expects files that it wrote: inconsistencies cause a panic, which is not an Exception, and some
+(padding to 10^12 tokens, an id of 4 * 10^9) abort the process. Each file is therefore tried once in a separate process,
+and used here only if that succeeds; the cache remembers which files have passed.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ _MOST_SHOWN = 300
 
 
 def require_tokenizer(path: Path) -> str:
-    """The text of a tokenizer.json that the library reads and encodes with, for its ``Tokenizer.from_str``; it takes a
-    second for a new file.
+    """Check that the library reads a tokenizer.json and encodes with it; return its text, for ``Tokenizer.from_str``.
+
+    A new file takes a second.
 
     Raises:
-        DataError: the file cannot be read, or is none that the library can work with.
+        DataError: the file cannot be read, or the library cannot work with it.
     """
     content = _text(path, "tokenizer.json")
-    _Candidate(path, "tokenizer.json", content.encode()).come_through()
+    _Candidate(path, "tokenizer.json", content.encode()).require_readable()
     return content
 
 
 def require_pair(vocabulary: Path, merges: Path) -> None:
-    """Require a vocab.json and a merges.txt that the library reads; it takes a second for new ones.
+    """Require a vocab.json and a merges.txt that the library can read. New files take a second.
 
     Raises:
-        DataError: a file cannot be read, or they are none that the library can work with.
+        DataError: a file cannot be read, or the library cannot work with them.
     """
     files = (vocabulary, merges)
     content = b"\0".join(_text(path, path.name).encode() for path in files)
     kind = f"vocabulary with a {merges.name}"
-    _Candidate(vocabulary, kind, content, tuple(map(str, files))).come_through()
+    _Candidate(vocabulary, kind, content, tuple(map(str, files))).require_readable()
 
 
 def _text(path: Path, kind: str) -> str:
@@ -82,21 +83,20 @@ def _text(path: Path, kind: str) -> str:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A tokenizer that the library may not survive."""
+    """A tokenizer that may crash the library."""
 
     path: Path
-    """What messages name."""
+    """Path for messages."""
     kind: str
     content: bytes
     files: tuple[str, ...] = ()
-    """Those that hold ``content``; empty: it is given to the library as it is."""
+    """The files with ``content``; empty: it is passed to the library as a text."""
 
-    def come_through(self) -> None:
-        """Try it, unless the cache knows that it has come through."""
-        came_through = home() / "tokenizers" / f"{sha256(self.content).hexdigest()[:32]}.readable"
+    def require_readable(self) -> None:
+        marker = home() / "tokenizers" / f"{sha256(self.content).hexdigest()[:32]}.readable"
         try:
-            build_once(came_through, self._try_and_note)
-        except DiskError:  # without a cache it is tried each time
+            build_once(marker, self._try_and_note)
+        except DiskError:  # without a cache, try it each time
             self._try()
 
     def _try_and_note(self, part: Path) -> None:
@@ -104,7 +104,6 @@ class _Candidate:
         part.write_bytes(b"")
 
     def _try(self) -> None:
-        """Read, encode and decode in a process of its own."""
         command = [sys.executable, "-c", _TRIAL, *self.files]
         try:
             ended = subprocess.run(command, input=self.content, capture_output=True, timeout=_SECONDS, check=False)
@@ -118,7 +117,7 @@ class _Candidate:
 
 def _reason(ended: subprocess.CompletedProcess[bytes]) -> str:
     lines = [line.strip() for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
-    if ended.returncode > 0:  # what the exception says is written last
+    if ended.returncode > 0:  # the exception is written last
         return (lines[-1] if lines else "without a reason")[:_MOST_SHOWN]
-    said = [after for line, after in pairwise(lines) if "panicked at" in line]
-    return f"it crashes the library: {(said or lines or [f'signal {-ended.returncode}'])[0]}"[:_MOST_SHOWN]
+    panics = [after for line, after in pairwise(lines) if "panicked at" in line]
+    return f"it crashes the library: {(panics or lines or [f'signal {-ended.returncode}'])[0]}"[:_MOST_SHOWN]

@@ -27,17 +27,17 @@ VARIABLES = re.compile(
     r"NEURON_(CC_FLAGS|FUSE_SOFTMAX|RT_STOCHASTIC\w+)|NVIDIA_TF32_OVERRIDE|ONEDNN_\w+|RECIPE_PLUGINS|"
     r"TORCH_(ALLOW_TF32\w*|BLAS_PREFER\w*|COMPILE_DISABLE)|TORCHDYNAMO_DISABLE|XLA_(DOWNCAST_BF16|FLAGS|USE_BF16)"
 )
-"""Variables of the environment that change what is computed, and not only where or how fast."""
+"""Environment variables that change results, not only where or how fast they are computed."""
 _CLOCKS = 5.0
-"""Seconds that clocks may be apart before it is said."""
+"""Seconds that clocks may differ without a remark."""
 _SHOWN = 10
-"""So many differences are listed; the others are counted."""
+"""Differences that a message lists; it counts the others."""
 _SHOWS_WITHIN = 5.0
-"""Seconds in which a network file system shows what another machine wrote."""
+"""Seconds until a network file system shows files of another machine."""
 
 
 class Ranks(Protocol):
-    """The ranks of a run, as far as they need to agree: an engine, or its side group."""
+    """The ranks of a run: an engine, or its :meth:`~recipe_core.engine.protocol.Engine.host_ranks`."""
 
     rank: int
     world_size: int
@@ -47,15 +47,15 @@ class Ranks(Protocol):
         ...
 
 
-def together(ranks: Ranks, action: Callable[[], T], where: Path) -> list[T]:
+def on_all_ranks(ranks: Ranks, action: Callable[[], T], where: Path) -> list[T]:
     """Run ``action`` on every rank and return all results (small, picklable) in rank order.
 
-    No rank leaves before all have finished: one that went on alone would wait in its next collective for ever.
+    No rank returns before all have finished: one that continued alone would wait in its next collective forever.
 
     Args:
         ranks: the ranks; all of them call this.
         action: runs on each rank.
-        where: the path in the message of a disk error that names no file.
+        where: the path in messages of disk errors that name no file.
 
     Raises:
         RecipeError: the action failed on a rank. All ranks raise the error of the lowest rank that failed.
@@ -85,32 +85,32 @@ def together(ranks: Ranks, action: Callable[[], T], where: Path) -> list[T]:
 
 def on_rank_0(ranks: Ranks, action: Callable[[], T], where: Path) -> T:
     """Run ``action`` on rank 0 alone and return its result on all ranks; if it fails, all raise the same error."""
-    return cast("T", together(ranks, lambda: action() if ranks.rank == 0 else None, where)[0])
+    return cast("T", on_all_ranks(ranks, lambda: action() if ranks.rank == 0 else None, where)[0])
 
 
 def on_each_rank(ranks: Ranks, action: Callable[[], T], where: Path) -> T:
     """Run ``action`` on every rank and return this rank's own result, which need not be picklable."""
     results: list[T] = []
-    together(ranks, lambda: results.append(action()), where)
+    on_all_ranks(ranks, lambda: results.append(action()), where)
     return results[0]
 
 
 def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], out: Path) -> list[str]:
-    """Compare this rank's ``identity`` with the others', and see that ``out`` is one folder for all.
+    """Compare this rank's ``identity`` with the other ranks', and check that all ranks see the same folder ``out``.
 
-    One exchange of some hundred bytes for each rank, and one of their clocks; more only where something differs.
+    It gathers some hundred bytes from each rank, then the clocks; more only if something differs.
 
     Args:
         ranks: the ranks; all of them call this.
         identity: see :func:`recipe_core.launch.identity.identity`.
-        require_usable: raises where the run may not write into ``out``; rank 0 calls it.
+        require_usable: raises if the run may not write into ``out``; rank 0 calls it.
         out: the run folder.
 
     Returns:
-        Lines for the log: differences that are no mistake.
+        Lines for the log: differences that are allowed.
 
     Raises:
-        ConfigError: something differs; the message names it, the ranks, their machines and their values.
+        ConfigError: something else differs; the message names it, with ranks, machines and values.
     """
     if ranks.world_size == 1:
         return []
@@ -125,30 +125,30 @@ def agree(ranks: Ranks, identity: Identity, require_usable: Callable[[], None], 
         return digests, name, host()
 
     try:
-        told = together(ranks, show, out)
-        hosts = [name for _, _, name in told]
-        other = [section for section in identity if len({one.get(section) for one, _, _ in told}) > 1]
-        if other:
-            facts = ranks.gather({name: value for section in other for name, value in identity[section].items()})
+        shown = on_all_ranks(ranks, show, out)
+        hosts = [name for _, _, name in shown]
+        differing = [section for section in identity if len({rank.get(section) for rank, _, _ in shown}) > 1]
+        if differing:
+            facts = ranks.gather({name: value for section in differing for name, value in identity[section].items()})
             _refuse(differences(facts, hosts))
-        clocks, seen, threads = zip(*ranks.gather((_now(), marker.seen(told[0][1]), _threads())), strict=True)
+        clocks, seen, threads = zip(*ranks.gather((_now(), marker.seen(shown[0][1]), _threads())), strict=True)
     finally:
         marker.remove()
     if not all(seen):
-        lines = differences([{"--out": "there" if one else "not there"} for one in seen], hosts)
+        lines = differences([{"--out": "there" if sees else "not there"} for sees in seen], hosts)
         raise ConfigError(
             f"{out}: not all ranks see what rank 0 writes into it ({lines[0]}); give an --out on a file system that "
             "all machines share"
         )
     remarks = [
         f"{line}; on CPUs, other numbers of threads add in another order, and the last bits of a loss differ"
-        for line in differences([{"OMP_NUM_THREADS": one} for one in threads], hosts)
+        for line in differences([{"OMP_NUM_THREADS": count} for count in threads], hosts)
     ]
     return remarks + clock_remarks(hosts, clocks)
 
 
 def clock_remarks(hosts: Sequence[str], clocks: Sequence[float]) -> list[str]:
-    """A sentence about the two clocks (in seconds) that are farthest apart, where that is too far."""
+    """A sentence about the two clocks (in seconds) that differ most, if they differ too much; else empty."""
     early, late = min(range(len(clocks)), key=clocks.__getitem__), max(range(len(clocks)), key=clocks.__getitem__)
     if (apart := clocks[late] - clocks[early]) <= _CLOCKS:
         return []
@@ -159,7 +159,7 @@ def clock_remarks(hosts: Sequence[str], clocks: Sequence[float]) -> list[str]:
 
 
 def _threads() -> str:
-    """The threads that an operator of this rank takes on the processor, as far as it can be known without torch."""
+    # Of an operator on the CPU, as far as it is known without torch.
     return os.environ.get("OMP_NUM_THREADS") or str(usable_cores())
 
 
@@ -183,14 +183,14 @@ def _refuse(lines: list[str]) -> None:
 
 
 class Marker:
-    """A file in a run folder that rank 0 writes and every rank looks for: do all see one folder?"""
+    """A file that rank 0 writes into a run folder and every rank looks for."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._made: list[Path] = []
 
     def set(self) -> str:
-        """Write it, and the folder where there is none; return its name."""
+        """Write it, and the folder if it is missing; return its name."""
         missing = [folder for folder in (self._out, *self._out.parents) if not folder.exists()]
         self._out.mkdir(parents=True, exist_ok=True)
         self._made += missing
@@ -200,7 +200,7 @@ class Marker:
         return path.name
 
     def seen(self, name: str) -> bool:
-        """True if this rank sees it; a network file system may take some seconds to show it."""
+        """True if this rank sees the file ``name``; waits some seconds for a network file system."""
         deadline = time.monotonic() + _SHOWS_WITHIN
         while not (self._out / name).exists():
             if time.monotonic() > deadline:
@@ -211,7 +211,7 @@ class Marker:
         return True
 
     def remove(self) -> None:
-        """Remove what was made, where nothing else is in it."""
+        """Remove the file, and folders that it created if they are empty."""
         for path in self._made:
             with suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()

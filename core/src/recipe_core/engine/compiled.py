@@ -1,4 +1,4 @@
-"""How many graphs a process had compiled, and how many of them were there already."""
+"""Counts of the graphs that a process compiled, and of those it found in a cache."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _MARK = "__dynamo_disable"
 
 
 class Compiler(Protocol):
-    """A compiler of graphs, as far as results and messages tell of it."""
+    """A compiler of graphs, as results and messages describe it."""
 
     name: str
     always: bool
-    """It compiles whatever ``train.compile`` says."""
+    """True if it compiles regardless of ``train.compile``."""
 
     def count(self) -> tuple[int, int]:
-        """Graphs that the program has, and what was compiled for them, since the process began."""
+        """The numbers of graphs of the program and of compilations, since the process began."""
         ...
 
     def kept(self) -> str:
-        """Where another process finds what was compiled, as a part of a sentence."""
+        """Where another process finds the compiled graphs, as a part of a sentence."""
         ...
 
 
@@ -37,7 +37,7 @@ class Graphs:
     """Graphs of a compiler in this process."""
 
     found: int
-    """Different graphs that the program has."""
+    """Different graphs of the program."""
     compiled: int
     """Compilations that they needed (a graph of ``torch.compile`` makes two: forward and backward)."""
 
@@ -46,14 +46,14 @@ class Graphs:
 
 
 class GraphCounter:
-    """Counts the graphs of ``compiler`` from its making on."""
+    """Counts the graphs of ``compiler`` since the counter was created."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self._before = compiler.count()
 
     def read(self) -> Graphs:
-        """Graphs since then."""
+        """The counts so far."""
         found, compiled = (now - before for now, before in zip(self._compiler.count(), self._before, strict=True))
         return Graphs(found, compiled)
 
@@ -75,7 +75,7 @@ class TorchCompile:
         return counters["stats"]["unique_graphs"], self._neffs() if self._device == neuron.NAME else misses
 
     def _neffs(self) -> int:
-        """Compiled programs of Neuron in the cache; the backend counts in files."""
+        # Neuron's backend has no counter but the files of its cache.
         return sum(1 for _ in cache(self._device).rglob("*.neff")) if self._device == neuron.NAME else 0
 
     def kept(self) -> str:
@@ -84,22 +84,23 @@ class TorchCompile:
 
 
 def cache(device: str) -> Path:
-    """The folder that compiled graphs for ``device`` are kept in, and that can be copied to other machines."""
+    """The cache of compiled graphs for ``device``; it can be copied to other machines."""
     if device == neuron.NAME:
         return Path(os.environ.get("TORCH_NEURONX_NEFF_CACHE_DIR") or compiled_folder())
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or compiled_folder() / "inductor")
 
 
 def computes_nothing(environment: Mapping[str, str]) -> bool:
-    """True if graphs are only compiled, so that a loss may be any number."""
+    """True if graphs are only compiled and not run, so that losses are meaningless."""
     return is_on(environment, "TORCH_NEURONX_COMPILE_ONLY") or is_on(environment, "NEURON_EXTRACT_GRAPHS_ONLY")
 
 
 def spare_compiler() -> None:
-    """Have optimizers do without ``torch._dynamo``, whose import takes a second and serves ``torch.compile`` alone.
+    """Keep optimizers from importing ``torch._dynamo``, which takes a second and only ``torch.compile`` needs.
 
-    Their methods are marked for it to leave alone, at their first call (``torch._compile._disable_dynamo``). Here they
-    are marked as themselves, which is what the mark comes to where nothing is compiled.
+    At its first call, each method of an optimizer is wrapped so that dynamo skips it
+    (``torch._compile._disable_dynamo``). Setting the wrapper to the method itself has the same result if nothing is
+    compiled.
     """
     from torch.optim import Optimizer
 

@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 _ROW = 1 << 17
-"""Words that are hashed at once on a CPU, few enough for its cache."""
+"""64-bit words of a row: few enough for the cache of a CPU."""
 _ROWS = 64
-"""So many times as much elsewhere, enough to keep the device busy."""
+"""Rows that are hashed at once on other devices, enough to keep them busy."""
 _EXACT = ("cpu", "cuda")
-"""Devices whose 64-bit integers have 64 bits; of others, values are hashed on the host."""
+"""Devices whose int64 has 64 bits; tensors of other devices are hashed on the host."""
 
 
 @torch.no_grad()
 def digest(tensor: Tensor) -> Tensor:
-    """A 64-bit hash of the bytes of ``tensor``, int64 ``[]`` on its device, with no copy of all of it.
+    """A 64-bit hash of the bytes of ``tensor``, int64 ``[]`` on its device, without a copy of the whole tensor.
 
-    The words of 64 bits are multiplied by odd random numbers and added up modulo 2**64 (multiply-shift hashing,
-    Dietzfelbinger and others, 1997), each after its upper half was mixed into the lower: of a product with a word that
-    differs in its highest bit alone, a sign, only the highest bit differs, and two such would cancel each other.
+    The 64-bit words are multiplied by odd random numbers and summed modulo 2**64 (multiply-shift hashing,
+    Dietzfelbinger and others, 1997). First, the upper half of each word is mixed into the lower: if two words differ
+    in the highest bit alone (a sign), their products do, too, and two such differences would cancel.
     """
     if tensor.device.type not in _EXACT:
         tensor = tensor.cpu()
@@ -35,14 +35,12 @@ def digest(tensor: Tensor) -> Tensor:
 
 
 def _folded(words: Tensor) -> Tensor:
-    """A few words as one."""
     while words.numel() > _ROW:
         words = _rows(words)
     return _row_sums(words[None])[0]
 
 
 def _rows(words: Tensor) -> Tensor:
-    """A word for each row of ``words``."""
     count = words.numel() // _ROW
     step = 1 if words.device.type == "cpu" else _ROWS
     matrix = words[: count * _ROW].view(count, _ROW)
@@ -57,6 +55,6 @@ def _row_sums(rows: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _factors(device: torch.device) -> Tensor:
-    """Odd random numbers, the same on all ranks."""
+    # The same on all ranks.
     generator = torch.Generator().manual_seed(0)
     return torch.randint(-(1 << 62), 1 << 62, (_ROW,), generator=generator).mul_(2).add_(1).to(device)

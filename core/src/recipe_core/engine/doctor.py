@@ -1,4 +1,4 @@
-"""AWS Neuron on this machine, for ``recipe doctor``. Imports no torch."""
+"""Findings about AWS Neuron for ``recipe doctor``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOT, _TOOLS = Path("/"), "opt/aws/neuron/bin"
 
 
 def findings(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Everything about Neuron and about a PyTorch/XLA that nothing drives, as far as there is any."""
+    """Findings about Neuron, and about a PyTorch/XLA that no engine uses."""
     torch = package("torch")
     if package("torch-xla") is not None and find_spec("recipe_xla") is None:
         yield _finding(
@@ -37,7 +37,6 @@ def findings(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _placeholders() -> Iterator[Finding]:
-    """AWS's packages: the real ones, and those that only have the name."""
     for name in stack.PLACEHOLDERS:
         found = package(name)
         if found is None:
@@ -52,7 +51,6 @@ def _placeholders() -> Iterator[Finding]:
 
 
 def _fitting(torch: Package | None) -> Iterator[Finding]:
-    """How the Neuron stack fits torch, Python and the instance."""
     kind, found = stack.neuron(), package("torch-neuronx")
     if kind is None or found is None:
         if found is None and stack.instance().startswith(("trn", "inf")):
@@ -85,7 +83,6 @@ def _fitting(torch: Package | None) -> Iterator[Finding]:
 
 
 def _transformers() -> Iterator[Finding]:
-    """transformers, and what of the others it clashes with."""
     found = package("transformers")
     if found is None:
         return
@@ -110,7 +107,6 @@ def _transformers() -> Iterator[Finding]:
 
 
 def _driver() -> Iterator[Finding]:
-    """Trainium's driver and devices."""
     devices = sorted(_ROOT.glob("dev/neuron[0-9]*"))
     module = _ROOT / "sys/module/neuron"
     version = _first_line(module / "version")

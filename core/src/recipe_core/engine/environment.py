@@ -1,6 +1,6 @@
-"""Environment variables that a run should have, set where the user did not set them. Imports no torch.
+"""Environment variables for a run, set unless the user set them. Imports no torch.
 
-The libraries read them when they are imported, and the C library when a process starts: so they are set before either.
+Libraries read them when they are imported, and the C library when a process starts: they must be set before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recipe_core.engine import stack
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home
-from recipe_core.hooks.target import listed
+from recipe_core.hooks.target import call_list
 
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
@@ -25,7 +25,7 @@ _OFF = ("", "0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable, with the value that a run should have."""
+    """An environment variable with its value for a run, and the reason."""
 
     name: str
     value: str
@@ -33,27 +33,27 @@ class Variable:
 
 
 def is_on(environment: Mapping[str, str], name: str) -> bool:
-    """True if a variable is set to anything but a word for no."""
+    """True if a variable is set, and not to a word for no (``0``, ``false``, ``off``)."""
     return environment.get(name, "").lower() not in _OFF
 
 
 def compiled_folder() -> Path:
-    """Where compiled graphs are kept from run to run, unless the user's own variables name another place."""
+    """The default folder of compiled graphs that runs share."""
     return home() / "compiled"
 
 
 def variables(job: Job, processes: int, several_machines: bool) -> list[Variable]:
-    """The variables that a run of ``job`` should have, by its engine.
+    """The variables that the engine of ``job`` wants.
 
     Args:
         job: the run.
         processes: of the whole run.
-        several_machines: whether some of them are elsewhere.
+        several_machines: True if some processes run on other machines.
     """
     spec = spec_of(job.engine)
     if not spec.environment:
         return []
-    return listed(spec.environment, f"engine {spec.name!r}", job, processes, several_machines)
+    return call_list(spec.environment, f"engine {spec.name!r}", job, processes, several_machines)
 
 
 def native_variables(job: Job, processes: int, several_machines: bool) -> Iterator[Variable]:
@@ -73,7 +73,7 @@ def native_variables(job: Job, processes: int, several_machines: bool) -> Iterat
 
 
 def network() -> Iterator[Variable]:
-    """Amazon's adapter between machines with Trainium."""
+    """Variables of Amazon's network adapter (EFA), for Trainium on several machines."""
     why = "Amazon's adapter between machines"
     yield Variable("FI_PROVIDER", "efa", why)
     yield Variable("FI_EFA_USE_DEVICE_RDMA", "1", f"{why} reads the devices' memory itself")
@@ -81,7 +81,7 @@ def network() -> Iterator[Variable]:
 
 
 def prepare(job: Job, processes: int) -> None:
-    """Set the variables of the run that this process is, or is about to start; those that are set stay as they are."""
+    """Set the variables of the run that this process is or will start; variables that are set keep their values."""
     from recipe_core.launch.worker import worker  # whose imports cost time that `recipe show` saves
 
     me = worker()
@@ -92,7 +92,7 @@ def prepare(job: Job, processes: int) -> None:
 
 
 def native_precompile(job: Job, words: Sequence[str], out: Path | None, processes: int) -> int | None:
-    """Refuse a run that compiles nothing, and have Neuron compile alone; see
+    """Refuse a run that compiles nothing, and set Neuron to compile only; see
     :class:`recipe_core.hooks.specs.EngineSpec`."""
     kind = stack.at_hand(job.train.device, "native")
     if kind is None and not job.train.compile:
@@ -105,14 +105,14 @@ def native_precompile(job: Job, words: Sequence[str], out: Path | None, processe
 
 
 def add(environment: MutableMapping[str, str], wanted: list[Variable]) -> dict[str, str]:
-    """Set what ``environment`` does not say; return what was set."""
-    added = {one.name: one.value for one in wanted if one.name not in environment}
+    """Set the variables that are missing in ``environment``; return them."""
+    added = {variable.name: variable.value for variable in wanted if variable.name not in environment}
     environment.update(added)
     return added
 
 
 def _limit_arenas(count: int) -> None:
-    """The same for this process, whose C library read the variable when it started."""
+    # The C library of this process read the variable when it started.
     import ctypes
 
     arena_max = -8  # M_ARENA_MAX of glibc's malloc.h

@@ -1,6 +1,6 @@
-"""Products in 8-bit floats: ``train.precision=fp8``, by torchao.
+"""Matrix products in 8-bit floats (``train.precision=fp8``), by torchao.
 
-Weights stay fp32, and everything else is as under ``bf16_mixed``. Inputs, weights and gradients of the blocks' linear
+Weights stay fp32, and everything else is as with ``bf16_mixed``. Inputs, weights and gradients of the blocks' linear
 layers are scaled by their largest value and rounded to 8 bits (e4m3, gradients e5m2) before each product; see
 https://arxiv.org/abs/2209.05433.
 """
@@ -17,22 +17,22 @@ from torch import nn
 from recipe_core.errors import ConfigError
 
 _WIDTH = 16
-"""The kernels take matrices whose sides divide by this."""
-_LEAST = (8, 9)
+"""The kernels require sides that divide by this."""
+_MIN_CAPABILITY = (8, 9)
 """The first compute capability (Ada) with products of 8-bit floats."""
-_ELSE = "take train.precision=bf16_mixed"
+_HINT = "take train.precision=bf16_mixed"
 
 
 def to_fp8(blocks: Iterable[nn.Module], device: torch.device) -> None:
-    """Have the linear layers in ``blocks`` multiply in 8 bits; on a CPU that is emulated.
+    """Convert the linear layers in ``blocks`` to fp8 products; a CPU emulates them.
 
-    Names, types and values of parameters stay.
+    Names, dtypes and values of parameters do not change.
 
     Raises:
-        ConfigError: the device has no such products, or the model no such layers.
+        ConfigError: the device does not support fp8, or no layer fits.
     """
     _require(device)
-    with _without_torchaos_words():
+    with _quiet_import():
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
         from torchao.float8.float8_linear import Float8Linear
 
@@ -42,7 +42,7 @@ def to_fp8(blocks: Iterable[nn.Module], device: torch.device) -> None:
             converted += sum(isinstance(layer, Float8Linear) for layer in block.modules())
     if not converted:
         raise ConfigError(
-            f"train.precision: fp8 found no linear layer in the model's blocks whose sides divide by {_WIDTH}; {_ELSE}"
+            f"train.precision: fp8 found no linear layer in the model's blocks whose sides divide by {_WIDTH}; {_HINT}"
         )
 
 
@@ -51,23 +51,22 @@ def _fits(layer: nn.Module, name: str) -> bool:
 
 
 def _require(device: torch.device) -> None:
-    """Raise ConfigError unless ``device`` multiplies in 8 bits, or is a CPU, which emulates it."""
     if device.type == "cpu":
         return
     if device.type != "cuda":
-        raise ConfigError(f"train.precision: fp8 runs on CUDA, and emulated on a CPU, not on {device.type}; {_ELSE}")
-    found = torch.cuda.get_device_capability(device)
-    if found < _LEAST:
-        least, here = (".".join(map(str, pair)) for pair in (_LEAST, found))
+        raise ConfigError(f"train.precision: fp8 runs on CUDA, and emulated on a CPU, not on {device.type}; {_HINT}")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _MIN_CAPABILITY:
+        least, here = (".".join(map(str, pair)) for pair in (_MIN_CAPABILITY, capability))
         raise ConfigError(
             f"train.precision: fp8 needs a GPU of compute capability {least} or more (Ada, Hopper, Blackwell), and "
-            f"this one has {here}; {_ELSE}"
+            f"this one has {here}; {_HINT}"
         )
 
 
 @contextmanager
-def _without_torchaos_words() -> Iterator[None]:
-    """Silence what torchao says of kernels of other devices when it is imported."""
+def _quiet_import() -> Iterator[None]:
+    # torchao warns of kernels for other devices.
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

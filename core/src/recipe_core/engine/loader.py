@@ -1,4 +1,4 @@
-"""Micro batches on their way from the thread that reads them to the device."""
+"""Micro batches on their way from the reading thread to the device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from recipe_core.hooks.train import Train
 Batch = dict[str, Tensor]
 """A micro batch: tensors by name, whose first dimension counts the samples."""
 Request = Callable[[int], Future[list[Batch]]]
-"""Asks the reading thread for the micro batches of the step that begins after so many samples."""
+"""Asks the reading thread for the micro batches of the step that begins after this many samples."""
 
 _NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32}
 
 
 class DeviceLoader(Protocol):
-    """Moves micro batches to the device of this rank, ahead of the step that computes them."""
+    """Moves micro batches to the device of this rank, before their step."""
 
     def ready(self, batch: Batch) -> Batch:
         """Prepare a batch on the host for the transfer. The reading thread calls it."""
@@ -30,12 +30,12 @@ class DeviceLoader(Protocol):
     def step(self, consumed: int, *, last: bool = False) -> Sequence[Batch]:
         """The micro batches of the step that begins after ``consumed`` samples, on the device.
 
-        ``last``: no step follows, so that nothing is read ahead. The result may allow only one pass, in order.
+        ``last``: no step follows; nothing is read ahead. The result may allow only one pass, in order.
         """
         ...
 
     def place(self, batch: Batch) -> Batch:
-        """One batch on the device, at once."""
+        """Copy one batch to the device now."""
         ...
 
     def close(self) -> None:
@@ -47,8 +47,8 @@ class PlainLoader:
     """Reads one step ahead and copies each micro batch as it is asked for; see :class:`DeviceLoader`.
 
     Args:
-        device: where to.
-        request: asks the reading thread.
+        device: the target.
+        request: asks the reading thread for a step.
         train: the batch sizes.
     """
 
@@ -83,5 +83,5 @@ def all_widened(batch: Batch) -> Batch:
 
 
 def widened(value: Tensor) -> Tensor:
-    """Integers as int64, which embeddings and losses take; on the way to the device they are as narrow as in files."""
+    """Integers as int64, for embeddings and losses; they are copied to the device as narrow as in files."""
     return value.long() if value.dtype in _NARROW else value

@@ -1,4 +1,4 @@
-"""The CPU's memory between steps, between the blocks of a sharded model, and between the tensors of a conversion."""
+"""The CPU's memory: glibc's handling of freed memory, peak and free memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAPPINGS = 1 << 16  # glibc's own default, which keep_freed_memory sets to 0
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep for the next step what a step frees, instead of handing it back to the system.
+    """Have glibc keep freed memory for the next step, instead of returning it to the system.
 
-    Every step needs tensors of the same sizes again; pages fresh from the system cost a fault and are filled with zeros
-    first. Other C libraries are left as they are.
+    Every step needs tensors of the same sizes; fresh pages cost a fault and are zeroed first. No effect on other C
+    libraries.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -32,10 +32,10 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Have glibc hand each large piece back to the system as soon as it is freed.
+    """Have glibc return each large allocation to the system as soon as it is freed.
 
-    By itself it soon takes tensors of up to 32 MB from its heap, which then has gaps and keeps growing: 150 MB in the
-    conversion of a 2-GB checkpoint. Other C libraries are left as they are.
+    By default it soon takes tensors of up to 32 MB from its heap, which fragments and grows: by 150 MB in the
+    conversion of a 2-GB checkpoint. No effect on other C libraries.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -46,18 +46,18 @@ def return_freed_memory() -> None:
 
 
 def pins_memory(device: torch.device) -> bool:
-    """True if ``device`` copies from pinned memory while the host goes on."""
+    """True if ``device`` copies asynchronously from pinned memory."""
     return device.type == "cuda"
 
 
 def peak_resident() -> int | None:
     """Peak resident bytes of this process.
 
-    Linux keeps a number of its own for each program in VmHWM; getrusage's also counts what the process was before it
-    became this program, which may be a far larger parent.
+    Linux's VmHWM counts the current program; getrusage's maximum includes the process before exec, which may have been
+    a far larger parent.
     """
     try:
-        with _STATUS.open("rb", buffering=0) as status:  # not as text: each row of metrics asks
+        with _STATUS.open("rb", buffering=0) as status:  # not as text: each row of metrics reads it
             _, found, rest = status.read(1 << 14).partition(b"VmHWM:")
         if found:
             return int(rest.split(None, 1)[0]) * 1024
@@ -72,7 +72,7 @@ def peak_resident() -> int | None:
 
 
 def available_memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> int | None:
-    """Bytes that processes of this machine, or of this container, can have without swapping; None where none says."""
+    """Free bytes of this machine or container, without swapping; None if not known."""
     try:
         lines = meminfo.read_text().splitlines()
         free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -89,8 +89,8 @@ def available_memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> int | No
 def return_gathered_memory(device: torch.device) -> None:
     """Return freed memory to the system on a CPU, for models whose blocks are gathered one by one.
 
-    Gathered blocks and their gradients come and go between shards that stay: a heap that keeps them fragments and grows
-    to twice the memory that is in use.
+    Gathered blocks and their gradients come and go between shards that stay: a heap that keeps freed memory fragments
+    and grows to twice the memory in use.
     """
     if device.type == "cpu":
         return_freed_memory()

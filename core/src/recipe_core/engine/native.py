@@ -37,19 +37,19 @@ from recipe_core.launch.supervisor import STORE
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.launch.worker import Worker, worker
 
-# Others are asked of torch.distributed, which knows the backends that an extension registered for its device.
+# For other devices torch.distributed knows the backend that an extension registered.
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "neuron": "neuron", "hpu": "hccl", "xpu": "xccl"}
 
-# Here the runtime gives each process a device of its own, by its local rank, and the device has no index.
+# Devices without an index: the runtime gives each process its own, by local rank.
 _UNNUMBERED = ("cpu", "neuron", "hpu")
 
-# Seconds that leaving a failed run may take: gloo waits for collectives under way, up to their timeout.
-_FAREWELL = 5.0
+# Seconds that leaving a failed run may take: gloo waits for pending collectives up to their timeout.
+_EXIT_GRACE = 5.0
 
 
 def build(config: object, train: Train, layout: object = None) -> AbstractContextManager[Engine]:
     """The engine ``native``."""
-    # transformers, which would else take an installed torch-xla for what the run computes on.
+    # Else transformers assumes that the run computes on an installed torch-xla.
     os.environ.setdefault("USE_TORCH_XLA", "0")
     return NativeEngine(train.device, train.timeout)
 
@@ -60,7 +60,7 @@ class NativeEngine:
     traced = False
 
     def __init__(self, device: str, timeout: float) -> None:
-        """``device``: ``auto`` or a device type; ``timeout``: seconds that one collective may take."""
+        # device: ``auto`` or a device type; timeout: seconds of a collective
         self._worker = worker()
         self._timeout = timedelta(seconds=timeout)
         self.rank = self._worker.rank if self._worker else 0
@@ -73,7 +73,7 @@ class NativeEngine:
             os.environ.update(self._worker.variables())
             if self.world_size > 1:
                 self._meet(self._worker)
-        # After the process group: TorchNeuron wants it before the device is touched, and no other device minds.
+        # After the process group: TorchNeuron needs it before the device is touched.
         if self.device.type == neuron.NAME:
             neuron.take()
         if self.device.index is not None:
@@ -109,15 +109,15 @@ class NativeEngine:
         # A mesh or group that outlives the process group may abort the process when the interpreter ends (seen with
         # gloo), so all of them go first; those of a failed run are still held by the frames of its traceback.
         if error is not None:
-            for one in chain(error):
-                traceback.clear_frames(one.__traceback__)
+            for link in chain(error):
+                traceback.clear_frames(link.__traceback__)
         gc.collect()
         if error is None:
             dist.destroy_process_group()
             return
-        farewell = threading.Thread(target=_destroy_quietly, name="destroy-process-group", daemon=True)
-        farewell.start()
-        farewell.join(_FAREWELL)
+        leaving = threading.Thread(target=_destroy_quietly, name="destroy-process-group", daemon=True)
+        leaving.start()
+        leaving.join(_EXIT_GRACE)
 
     @property
     def autocast_device(self) -> str:
@@ -133,7 +133,7 @@ class NativeEngine:
         if self.world_size == 1:
             return None
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=tuple(axes))
-        for axis in axes:  # which else wait as long as the backend likes
+        for axis in axes:  # else they have the backend's default timeout
             _set_pg_timeout(self._timeout, mesh.get_group(axis))
         return mesh
 
@@ -148,7 +148,7 @@ class NativeEngine:
             torch.accelerator.synchronize()
 
     def end_step(self) -> None:
-        """Nothing is put off here."""
+        pass
 
     def read(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -166,14 +166,14 @@ class NativeEngine:
     def to_host(self, tensors: Sequence[Tensor]) -> list[Any]:
         return to_host(tensors)
 
-    def fillable(self, tensor: Tensor) -> Tensor:
+    def load_target(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def stacked(self, values: Sequence[Tensor]) -> Tensor:
+    def stack_on_host(self, values: Sequence[Tensor]) -> Tensor:
         here = [value.cpu() if neuron.is_narrow(value.device) else value for value in values]
         return torch.stack([value.double() if value.device.type == "cpu" else value.float() for value in here])
 
-    def total(self, counts: Sequence[Tensor]) -> Tensor:
+    def sum_counts(self, counts: Sequence[Tensor]) -> Tensor:
         stacked = torch.stack(list(counts))
         return (stacked.cpu().long() if neuron.is_narrow(stacked.device) else stacked).sum()
 
@@ -209,8 +209,8 @@ class NativeEngine:
     def barrier(self) -> None:
         if self.world_size == 1:
             return
-        # The form whose error names the rank that did not come. The function of this name refuses groups that have
-        # gloo beside another backend; the group's own method does not.
+        # Its error names the missing rank. The function of this name refuses groups of gloo and another backend; the
+        # group's own method does not.
         with beat.waiting("barrier"):
             _world().monitored_barrier(self._timeout, wait_all_ranks=True)  # type: ignore[attr-defined]
 
@@ -223,7 +223,7 @@ class NativeEngine:
         return total.div_(dist.get_world_size(group))
 
     def _mean_type(self, dtype: torch.dtype) -> torch.dtype:
-        """A type that holds sums: bf16 has 8 bits, and integers need more than fp32's 24 where there is more."""
+        # Wide enough for sums: bf16 has 8 bits, and integers may need more than the 24 of fp32.
         if dtype.is_floating_point or dtype.is_complex:
             return torch.float32 if dtype.itemsize < 4 else dtype
         return torch.float64 if self.device.type in ("cpu", "cuda") else torch.float32
@@ -234,25 +234,28 @@ class NativeEngine:
     def largest(self, *values: int) -> Callable[[], list[int]]:
         if self.world_size == 1:
             return lambda: list(values)
-        found = torch.tensor(values)  # on the CPU: no waiting for the device's queue
-        work = dist.all_reduce(found, dist.ReduceOp.MAX, async_op=True)
+        maxima = torch.tensor(values)  # on the CPU: does not wait for the device's queue
+        work = dist.all_reduce(maxima, dist.ReduceOp.MAX, async_op=True)
 
         def wait() -> list[int]:
             assert work is not None  # this rank is one of the group
             with beat.waiting("agreement of ranks"):
                 work.wait()
-            return [int(value) for value in found.tolist()]
+            return [int(value) for value in maxima.tolist()]
 
         return wait
 
     def gather(self, value: Value) -> list[Value]:
         return _gather(value, self.world_size, None)
 
-    def side(self) -> NativeSide:
+    def host_ranks(self) -> NativeHostRanks:
         group = None
         if self.world_size > 1:
             group = dist.new_group(backend="gloo", timeout=self._timeout)
-        return NativeSide(self.rank, self.world_size, group)
+        return NativeHostRanks(self.rank, self.world_size, group)
+
+    # Their names until API 2.
+    fillable, stacked, total, side = load_target, stack_on_host, sum_counts, host_ranks
 
     def broadcast(self, value: Value) -> Value:
         if self.world_size == 1:
@@ -263,7 +266,7 @@ class NativeEngine:
         return values[0]
 
     def seed(self, number: int) -> None:
-        if self.device.type == "cpu":  # its generator alone: telling the devices that are not used takes 2 ms
+        if self.device.type == "cpu":  # its generator alone: seeding the unused devices takes 2 ms
             torch.default_generator.manual_seed(number)
         else:
             torch.manual_seed(number)  # of every device that PyTorch knows
@@ -275,7 +278,7 @@ class NativeEngine:
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies on the host; shards of a DTensor are copied where they are."""
+    """Copies on the host; local shards of a DTensor stay on its device."""
     return [t.detach().clone() if isinstance(t, DTensor) else t.detach().to("cpu", copy=True) for t in tensors]
 
 
@@ -297,8 +300,8 @@ def fork_rng(device: torch.device, number: int) -> Iterator[None]:
 
 
 @dataclass
-class NativeSide:
-    """The ranks of a second thread; see :class:`recipe_core.engine.protocol.SideRanks`."""
+class NativeHostRanks:
+    """See :class:`recipe_core.engine.protocol.HostRanks`."""
 
     rank: int
     world_size: int
@@ -318,10 +321,10 @@ def _gather(value: Value, world_size: int, group: dist.ProcessGroup | None) -> l
 
 
 def meeting_store(me: Worker, timeout: timedelta, *, wait: bool = True) -> dist.Store:
-    """The store through which ranks of torchrun or srun meet; ``wait``: until all are there.
+    """The rendezvous store of ranks that torchrun or srun started; ``wait``: until all have come.
 
-    torchrun's agent may keep one for all its attempts to start the ranks, in which those of a later attempt would find
-    the addresses of an earlier one's; so each attempt has keys of its own.
+    torchrun's agent may keep one store for all its attempts to start the ranks, in which a later attempt would find the
+    addresses of an earlier one: each attempt has keys of its own.
     """
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(
@@ -331,32 +334,31 @@ def meeting_store(me: Worker, timeout: timedelta, *, wait: bool = True) -> dist.
     if not of_agent:
         return store
     attempt = f"recipe/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{me.world_size}"
-    # Ranks are started anew without being counted, too, where a machine joined: all of them come, or none.
+    # The agent also restarts all ranks, without counting it, when a machine joins.
     arrived = store.add(f"{attempt}/arrived", 1)
     return dist.PrefixStore(f"{attempt}/{(arrived - 1) // me.world_size}", store)
 
 
 def device_kind(name: str) -> str:
-    """The type of the devices here that ``train.device`` names; nothing is put on them yet.
+    """The device type that ``train.device`` names on this machine; does not touch the devices.
 
     Raises:
-        ConfigError: there is none of it.
+        ConfigError: the machine has no such device.
     """
     if name in ("auto", neuron.NAME) and neuron.is_here():
         return neuron.NAME
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    found = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
-    kind = found[0] if name == "auto" else name
-    if kind not in found:
+    available = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
+    kind = available[0] if name == "auto" else name
+    if kind not in available:
         raise ConfigError(
-            f"train.device: {name!r} is not available here (found: {', '.join(found)}); set train.device=auto, "
+            f"train.device: {name!r} is not available here (found: {', '.join(available)}); set train.device=auto, "
             f"or install the PyTorch that supports it"
         )
     return kind
 
 
 def _device(name: str, me: Worker | None) -> torch.device:
-    """The device of this rank; nothing is put on it yet."""
     kind = device_kind(name)
     if kind in _UNNUMBERED:
         return torch.device(kind)
@@ -376,7 +378,7 @@ def _index(kind: str, me: Worker) -> int:
 
 
 def _backend(kind: str) -> str:
-    """The backend of a device type, with gloo beside it for what lives on the CPU: flags and Python objects."""
+    # With gloo for flags and Python objects on the CPU.
     if kind == "cpu":
         return "gloo"
     try:
@@ -397,7 +399,7 @@ def _destroy_quietly() -> None:
     try:
         dist.destroy_process_group()
     except Exception as error:
-        # The error that ended the run is on its way to the user and must stay the one they see.
+        # The error that ended the run is the one to show.
         print(f"while leaving the process group: {error}", file=sys.stderr)
 
 

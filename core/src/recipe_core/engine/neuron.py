@@ -1,7 +1,7 @@
-"""Trainium as a device of PyTorch itself (TorchNeuron), AWS Neuron's native stack: its differences from others.
+"""Trainium as a native device of PyTorch (TorchNeuron): how it differs from other devices.
 
 From https://awsdocs-neuron.readthedocs-hosted.com, TorchNeuron of release 2.33 (public beta). Not run on hardware here;
-the tests put a stand-in in its place.
+the tests use a stand-in.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import torch
 from recipe_core.errors import ConfigError
 
 NAME = "neuron"
-"""The device type. A device of it is called just so, never ``neuron:0``: the runtime gives each process its own."""
+"""The device type. Devices have no index (never ``neuron:0``): the runtime gives each process its own."""
 
 
 def is_here() -> bool:
-    """True if PyTorch knows the device. The device itself is not touched: that must wait for the process group."""
+    """True if PyTorch knows the device. Does not touch it, which must wait for the process group."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == NAME
 
 
 def take() -> None:
-    """Touch the device for the first time, once the process group is there.
+    """Touch the device for the first time, after the process group was created.
 
-    A mesh that finds a device untouched sets one by its number, which this device does not have.
+    A mesh sets an untouched device by its index, which this device does not have.
 
     Raises:
-        ConfigError: there is none, or another process has it.
+        ConfigError: there is no device, or another process uses it.
     """
     if torch.accelerator.is_available():
         try:
@@ -47,12 +47,12 @@ def take() -> None:
 def compile_options(device: torch.device) -> dict[str, Any]:
     """Arguments of ``torch.compile`` on ``device``.
 
-    Neuron's backend takes whole graphs of fixed shapes: it refuses ``dynamic=True``, and a break in the graph would
-    cost an execution for each part. It ignores ``mode``.
+    Neuron's backend compiles whole graphs of fixed shapes: it refuses ``dynamic=True``, and a graph break would cost
+    an execution for each part. It ignores ``mode``.
     """
     return {"backend": NAME, "fullgraph": True, "dynamic": False} if device.type == NAME else {}
 
 
 def is_narrow(device: torch.device) -> bool:
-    """True if ``device`` keeps int64 in 32 bits and has no float64: growing sums must be taken on the host."""
+    """True if ``device`` stores int64 in 32 bits and has no float64: growing sums are computed on the host."""
     return device.type == NAME

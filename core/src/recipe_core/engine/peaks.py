@@ -1,4 +1,4 @@
-"""Peak arithmetic of known devices, for FLOP/s as a share of what is possible (MFU)."""
+"""Peak FLOP/s of known devices, for model FLOP/s utilisation (MFU)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Peak(NamedTuple):
     fp32: float | None
 
 
-# Device name -> peak; the first pattern found in the name counts, so the special ones come before the general. Figures
-# that a data sheet gives with sparsity are halved here; a product that is not listed has none that we could confirm.
+# Device name -> peak; the first pattern that matches counts, so special ones come before general ones. Figures with
+# sparsity are halved. Products without figures that we could confirm are not listed.
 _PEAKS = (
     # NVIDIA Blackwell data sheet, "Individual Blackwell GPU Specifications" (GB200 NVL72 and HGX B200).
     (r"GB200", Peak(2500, 1250, 80)),
@@ -57,19 +57,19 @@ _TRAINIUM = {
 
 
 def known_peak(name: str) -> Peak | None:
-    """Peak of the device that its driver calls ``name``."""
+    """Peak of a device by the name that its driver reports."""
     return next((peak for pattern, peak in _PEAKS if re.search(pattern, name)), None)
 
 
 def trainium_peak(instance: str, cores: int) -> Peak | None:
     """Peak of one logical NeuronCore, made of ``cores`` physical ones, on an EC2 instance type (``trn2.48xlarge``)."""
-    found = _TRAINIUM.get(instance[:4])
-    if found is None:
+    known = _TRAINIUM.get(instance[:4])
+    if known is None:
         return None
-    chip, physical = found
+    chip, physical = known
     return Peak(*(None if value is None else value * cores / physical for value in chip))
 
 
 def trainium_instance_peak() -> Peak | None:
-    """Peak of one logical NeuronCore of this machine; None where it is no EC2 instance with Trainium."""
+    """Peak of one logical NeuronCore of this machine; None if it is no EC2 instance with Trainium."""
     return trainium_peak(instance(), logical_core_size())

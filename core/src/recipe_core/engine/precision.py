@@ -1,4 +1,4 @@
-"""Widths of numbers: which weights a run keeps and in what its matrices are multiplied."""
+"""Precision: the dtype of weights, and the autocast context of a forward pass."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from recipe_core.hooks.train import Precision
 
 
 def cast(module: nn.Module, precision: Precision) -> nn.Module:
-    """The module with weights as wide as ``precision`` keeps them."""
+    """``module`` with weights in the dtype of ``precision``."""
     return module.to(torch.bfloat16) if precision == "bf16" else module
 
 
 def autocast(device: str, precision: Precision) -> AbstractContextManager[object]:
-    """The context that a forward pass runs in on ``device`` (a device type).
+    """The autocast context of a forward pass on ``device`` (a device type).
 
-    A processor without bf16 instructions takes up to a hundred times as long for a product in bf16 as in fp32: there,
-    ``bf16_mixed`` multiplies in fp32, which is no less exact. So does all of ``fp8`` but the products in 8 bits.
+    On a processor without bf16 instructions, a bf16 product takes up to a hundred times as long as one in fp32: there,
+    ``bf16_mixed`` multiplies in fp32, which is no less exact. So does ``fp8`` outside of its 8-bit products.
     """
     if precision in ("bf16_mixed", "fp8") and multiplies_bf16(device):
         return torch.autocast(device, torch.bfloat16)
@@ -29,12 +29,12 @@ def autocast(device: str, precision: Precision) -> AbstractContextManager[object
 
 @cache
 def multiplies_bf16(device: str) -> bool:
-    """True if ``device`` (a device type) has instructions for products in bf16; assumed of all but CPUs."""
+    """True if ``device`` (a device type) has bf16 instructions; assumed for all but CPUs."""
     return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def described(device: str, precision: Precision) -> str:
-    """``precision`` for the opening words of a run, with what the user of this ``device`` should know about it."""
+    """``precision`` as the first lines of a run print it, with a note about ``device`` where one is needed."""
     if precision == "fp8" and device == "cpu":
         return "fp8 (emulated, and slow: no CPU multiplies in 8 bits)"
     if precision == "fp32" or multiplies_bf16(device):
@@ -45,5 +45,5 @@ def described(device: str, precision: Precision) -> str:
 
 
 def mixes_widths(device: str) -> bool:
-    """True if a norm on ``device`` (a device type) takes bf16 weights for fp32 values; PyTorch's on CPUs does not."""
+    """True if norms on ``device`` (a device type) accept bf16 weights for fp32 values; those on CPUs do not."""
     return device != "cpu"

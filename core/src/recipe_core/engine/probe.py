@@ -1,4 +1,4 @@
-"""Ask a library in a process of its own: one that crashes or hangs when it is imported takes nobody with it."""
+"""Try a library in a process of its own, which may crash or hang on import."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ found["sum"] = float((one @ one).sum().cpu())
 print("FOUND" + json.dumps(found))
 """
 RIGHT_SUM = 512.0
-"""The sum of the product that programs like the one above compute on the device."""
+"""The expected ``sum`` of these programs."""
 
-# A rank's variables would have the library wait for other ranks.
+# With these, a library would wait for other ranks.
 _OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RECIPE_STORE")
-_PATIENCE = 180.0
+_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer of a library, or a ``problem``."""
+class ProbeAnswer:
+    """The values that a program printed, or a ``problem``."""
 
     found: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
 
 
-def ask(program: str, more: Mapping[str, str] | None = None, patience: float = _PATIENCE) -> Answer:
-    """Run ``program`` in a new Python with ``more`` in its environment, and read what it prints behind ``FOUND``."""
+def ask(program: str, variables: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> ProbeAnswer:
+    """Run ``program`` in a new Python with further environment ``variables``; read the JSON after ``FOUND``."""
     command = [sys.executable, "-c", program]
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK} | dict(more or {})
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
+    environment = {**inherited, **(variables or {})}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        return Answer(problem=f"no answer within {patience:.0f} seconds")
+        return ProbeAnswer(problem=f"no answer within {timeout:.0f} seconds")
     for line in done.stdout.splitlines():
         if line.startswith("FOUND"):
-            return Answer(json.loads(line.removeprefix("FOUND")))
+            return ProbeAnswer(json.loads(line.removeprefix("FOUND")))
     if done.returncode < 0:
-        return Answer(problem=f"the process was ended by signal {-done.returncode}")
+        return ProbeAnswer(problem=f"the process was ended by signal {-done.returncode}")
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return Answer(problem=lines[-1].strip() if lines else f"the process ended with exit code {done.returncode}")
+    return ProbeAnswer(problem=lines[-1].strip() if lines else f"the process ended with exit code {done.returncode}")

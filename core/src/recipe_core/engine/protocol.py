@@ -1,11 +1,12 @@
-"""Where a run executes: the device of this rank and the other ranks. What differs between devices ends here."""
+"""The interface of an engine: one rank's device and its communication with other ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from recipe_core.hooks import earlier
 from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
 from recipe_core.hooks.train import Precision, Train
 from recipe_core.launch.failures import explain
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from recipe_core.engine.compiled import Compiler
     from recipe_core.engine.loader import DeviceLoader, Request
 
-__all__ = ["Engine", "SideRanks", "explain", "start"]
+__all__ = ["Engine", "HostRanks", "explain", "start"]
 
 Value = TypeVar("Value")
 
 
-class SideRanks(Protocol):
-    """The ranks as a second thread meets them, without meeting the first one's collectives."""
+class HostRanks(Protocol):
+    """The ranks of a run, for a second thread whose collectives are separate from those of the first."""
 
     rank: int
     world_size: int
     group: ProcessGroup | None
-    """gloo, for what lives on the CPU; None where a run has one process."""
+    """A gloo group, for tensors on the CPU; None for a run of one process."""
 
     def gather(self, value: Value) -> list[Value]:
         """Each rank's ``value`` (small, picklable), in rank order. All ranks call it."""
@@ -38,9 +39,9 @@ class SideRanks(Protocol):
 
 
 class Engine(Protocol):
-    """One rank's device, and what it can do together with the other ranks.
+    """One rank's device, and its communication with the other ranks.
 
-    What is said to be called by all ranks must be called by all of them, in the same order.
+    "All ranks call it" means: all of them, in the same order.
     """
 
     device: torch.device
@@ -48,17 +49,17 @@ class Engine(Protocol):
     world_size: int
     local_rank: int
     traced: bool
-    """Operations are gathered into graphs, which run at :meth:`end_step` or when the host reads a value. Such an engine
-    has random numbers and rounding of its own, and PyTorch's collectives do not reach its tensors."""
+    """True if operations are traced into graphs, which run at :meth:`end_step` or when the host reads a value. Such an
+    engine has its own random numbers and rounding, and PyTorch's collectives do not work on its tensors."""
 
     @property
     def compiler(self) -> Compiler:
-        """The compiler that graphs of this device go through."""
+        """The compiler of graphs for this device."""
         ...
 
     @property
     def devices(self) -> int:
-        """The number that the layout's axes multiply to: ranks, or all devices where one process drives them."""
+        """The product of the layout's axes: the number of ranks, or of devices if one process drives all."""
         ...
 
     @property
@@ -75,47 +76,47 @@ class Engine(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
+        """Wait until the device has finished its queue."""
         ...
 
     def end_step(self) -> None:
-        """Mark the end of a training step, for devices that gather operations before they run them."""
+        """Mark the end of a training step, for engines that are ``traced``."""
         ...
 
     def read(self, tensor: Tensor) -> Tensor:
-        """``tensor``, for the host to look at; brought there, where operations are gathered before they run."""
+        """``tensor`` for the host to read; an engine that is ``traced`` copies it there."""
         ...
 
     def counters(self) -> dict[str, float]:
-        """Counts of the device's compiler so far, for metrics.jsonl; empty where there is none."""
+        """Counts of the device's compiler so far, for metrics.jsonl; empty without one."""
         ...
 
     def device_loader(self, request: Request, train: Train) -> DeviceLoader:
-        """A loader that moves micro batches to the device; ``request`` asks the thread that reads them."""
+        """A loader that moves micro batches to the device; ``request`` asks the reading thread for them."""
         ...
 
     def to_host(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Copies that a thread can write while training goes on, brought to the host together.
+        """Copies that a thread can write while training continues, copied to the host together.
 
         Shards of a DTensor may stay on a device whose collectives the thread can use. A copy may be a
-        :class:`recipe_core.checkpoint.lazy.Lazy` where several devices hold the tensor.
+        :class:`recipe_core.checkpoint.lazy.Lazy` if several devices hold the tensor.
         """
         ...
 
-    def fillable(self, tensor: Tensor) -> Tensor:
-        """``tensor``, or room on the host that a checkpoint can fill in its place."""
+    def load_target(self, tensor: Tensor) -> Tensor:
+        """The tensor that a checkpoint is loaded into: ``tensor`` itself, or memory on the host."""
         ...
 
-    def stacked(self, values: Sequence[Tensor]) -> Tensor:
-        """Scalars as one tensor, in the widest type that the device has."""
+    def stack_on_host(self, values: Sequence[Tensor]) -> Tensor:
+        """Scalars stacked into one tensor, in the widest type available."""
         ...
 
-    def total(self, counts: Sequence[Tensor]) -> Tensor:
-        """Sum of scalar counts, which may need more than the 32 bits that some devices have."""
+    def sum_counts(self, counts: Sequence[Tensor]) -> Tensor:
+        """The sum of scalar counts, which may need more than the 32 bits of some devices."""
         ...
 
     def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """``forward``, which keeps only its inputs and runs again in backward, with the same random numbers."""
+        """``forward`` with activation checkpointing: it runs again in backward, with the same random numbers."""
         ...
 
     def compile_options(self) -> Mapping[str, Any]:
@@ -123,15 +124,15 @@ class Engine(Protocol):
         ...
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
-        """Make each gradient the mean over the ranks of ``group`` (a mesh axis'; None: all). All of these call it."""
+        """Average each gradient over the ranks of ``group`` (of a mesh axis; None: all). All of these ranks call it."""
         ...
 
     def peak_memory(self) -> int | None:
-        """Most bytes used so far: allocated on the device, or resident memory of the process on the CPU."""
+        """Peak bytes so far: allocated on the device, or resident memory of the process on the CPU."""
         ...
 
     def peak_flops(self, precision: Precision) -> float | None:
-        """Floating-point operations per second of the device's data sheet, dense; None where it is not known."""
+        """Dense FLOP/s of the device's data sheet; None if not known."""
         ...
 
     def barrier(self) -> None:
@@ -139,7 +140,7 @@ class Engine(Protocol):
         ...
 
     def mean(self, tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Mean over the ranks of ``group`` (a mesh axis'; None: all), element by element. All of these ranks call it.
+        """The element-wise mean over the ranks of ``group`` (of a mesh axis; None: all). All of these ranks call it.
 
         Returns:
             A new tensor of the same shape on the same device; half precision becomes fp32 and integers a floating
@@ -148,13 +149,13 @@ class Engine(Protocol):
         ...
 
     def any(self, flag: bool) -> bool:
-        """True on all ranks when ``flag`` is true on one. All ranks call it; the device need not be waited for."""
+        """True on all ranks if ``flag`` is true on one. All ranks call it; it does not wait for the device."""
         ...
 
     def largest(self, *values: int) -> Callable[[], list[int]]:
-        """Begin to find the largest of each value over all ranks; call the result to wait for it, on the host alone.
+        """Start the maximum of each value over all ranks, on the host; call the result to wait for it.
 
-        All ranks call both, the second in the order of the first.
+        All ranks call both, and the results in the order of the calls.
         """
         ...
 
@@ -166,35 +167,47 @@ class Engine(Protocol):
         """Rank 0's ``value`` (small, picklable). All ranks call it."""
         ...
 
-    def side(self) -> SideRanks:
-        """The same ranks with a process group of their own, for one other thread of each. All ranks call it."""
+    def host_ranks(self) -> HostRanks:
+        """The same ranks with a gloo group of their own, for one other thread of each. All ranks call it."""
         ...
+
+    # The earlier names of load_target, stack_on_host, sum_counts and host_ranks, until API 2.
+    def fillable(self, tensor: Tensor) -> Tensor: ...
+    def stacked(self, values: Sequence[Tensor]) -> Tensor: ...
+    def total(self, counts: Sequence[Tensor]) -> Tensor: ...
+    def side(self) -> HostRanks: ...
 
     def seed(self, number: int) -> None:
         """Seed the generators of PyTorch on the CPU and on the device."""
         ...
 
     def fork_rng(self, number: int) -> AbstractContextManager[None]:
-        """Random numbers that follow from the seed ``number``; afterwards the generators are as they were before."""
+        """Seed the generators with ``number``; restore them afterwards."""
         ...
 
 
 def start(
     train: Train, engine: Part[EngineSpec] | None = None, layout: Part[Layout] | None = None
 ) -> AbstractContextManager[Engine]:
-    """The engine of a run. Entering it meets the other ranks, leaving it lets them go.
+    """The engine of a run. Entering it joins the process group, leaving it destroys the group.
 
     Args:
         train: the settings; ``train.device`` names a device of the engine.
-        engine: which one; None: PyTorch's own.
-        layout: how the run divides the model, where that is known.
+        engine: None: PyTorch's own.
+        layout: how the run shards the model, if known.
 
     Raises:
-        ConfigError: the device is not there, or there are fewer of it than ranks on this machine.
+        ConfigError: the device is not there, or this machine has fewer of them than ranks.
         LaunchError: on entering, another rank did not come within ``train.timeout`` seconds.
     """
     if engine is None:
         native: AbstractContextManager[Engine] = load("recipe_core.engine.native:build", "the core")(None, train)
         return native
-    found: AbstractContextManager[Engine] = engine.build(engine.config, train, layout)
-    return found
+    return _with_both_names(engine.build(engine.config, train, layout))
+
+
+@contextmanager
+def _with_both_names(manager: AbstractContextManager[Engine]) -> Iterator[Engine]:
+    with manager as engine:
+        earlier.add_both_names(type(engine), earlier.ENGINE)
+        yield engine

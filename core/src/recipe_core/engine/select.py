@@ -1,4 +1,4 @@
-"""The engine of a run: its problems with the settings, and a plugin that is missing. Nothing here imports torch."""
+"""The settings that the engine of a run refuses, and engines that are not installed. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from recipe_core.engine import stack
 from recipe_core.hooks.specs import EngineSpec, Layout, Part
-from recipe_core.hooks.target import call, listed
+from recipe_core.hooks.target import call, call_list
 from recipe_core.hooks.train import Train
 
 _MISSING = (
@@ -25,14 +25,14 @@ def spec_of(engine: Part[EngineSpec]) -> EngineSpec:
 def engine_problems(
     engine: Part[EngineSpec], train: Train, layout: Part[Layout] | None, processes: int | None = None
 ) -> Iterator[str]:
-    """Everything that the engine cannot do of what the settings ask for."""
+    """Settings that the engine does not support."""
     spec = spec_of(engine)
     if spec.problems:
-        yield from listed(spec.problems, f"engine {spec.name!r}", engine.config, train, layout, processes)
+        yield from call_list(spec.problems, f"engine {spec.name!r}", engine.config, train, layout, processes)
 
 
 def one_process(engine: Part[EngineSpec], layout: Part[Layout]) -> bool:
-    """True if one process drives all devices of the run (SPMD), rather than each process one."""
+    """True if one process drives all devices of the run (SPMD)."""
     spec = spec_of(engine)
     return bool(spec.one_process and divides(layout) and call(spec.one_process, f"engine {spec.name!r}", layout))
 
@@ -43,7 +43,7 @@ def divides(layout: Part[Layout]) -> bool:
 
 
 def native_problems(config: object, train: Train, layout: Part[Layout] | None, processes: int | None) -> Iterator[str]:
-    """Settings that PyTorch's own devices do not take; see :class:`recipe_core.hooks.specs.EngineSpec`."""
+    """Settings that PyTorch's own devices do not support; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     if train.device == "xla":
         if find_spec("recipe_xla") is None:
             yield f"train.device: xla, and {_MISSING}"
@@ -59,7 +59,7 @@ def native_problems(config: object, train: Train, layout: Part[Layout] | None, p
 
 
 def fp8_problems(layout: Part[Layout] | None) -> Iterator[str]:
-    """Problems of ``train.precision=fp8``, but for the device's; see :mod:`recipe_core.engine.fp8`."""
+    """Problems of ``train.precision=fp8`` apart from the device; see :mod:`recipe_core.engine.fp8`."""
     otherwise = "take train.precision=bf16_mixed"
     if find_spec("torchao") is None:
         install = "pip install 'recipe-core[fp8]'"
@@ -72,7 +72,7 @@ def fp8_problems(layout: Part[Layout] | None) -> Iterator[str]:
 
 
 def unused_accelerator(device: str) -> str:
-    """A problem where PyTorch/XLA reaches this machine's accelerator and no installed engine does; else empty."""
+    """A problem if only PyTorch/XLA reaches this machine's accelerator and its engine is not installed; else empty."""
     if device != "auto" or find_spec("torch_xla") is None or find_spec("recipe_xla") is not None:
         return ""
     named = os.environ.get("PJRT_DEVICE")
@@ -82,7 +82,7 @@ def unused_accelerator(device: str) -> str:
 
 
 def processes_here(processes: int) -> int:
-    """Of a run's processes, those on this machine: torchrun and srun say how many."""
+    """The number of a run's processes on this machine, as torchrun and srun report it."""
     from recipe_core.launch.worker import worker  # whose imports cost time that `recipe show` saves
 
     me = worker()

@@ -1,7 +1,7 @@
-"""Which accelerator stack is installed: AWS Neuron over PyTorch/XLA, AWS Neuron in native PyTorch, or neither.
+"""The accelerator stack that is installed: AWS Neuron over PyTorch/XLA, native AWS Neuron, or neither.
 
-Both Neuron stacks are called ``torch-neuronx``, and a third package of that name on the public index is empty. They are
-told apart by what the installers left behind: nothing is imported.
+Both Neuron stacks are called ``torch-neuronx``, and a third package of that name on the public index is empty.
+Installed files tell them apart; nothing is imported.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Neuron = Literal["legacy", "native"]
 """``legacy``: over PyTorch/XLA, up to torch 2.9; ``native``: TorchNeuron, a device of PyTorch itself."""
 
 PLACEHOLDERS = ("torch-neuronx", "neuronx-distributed", "neuronx-cc")
-"""AWS's packages, which come from its own index; packages of these names on the public one are empty."""
+"""Packages of AWS's own index; those of the same names on the public index are empty."""
 
-NXD_WAY_OUT = (
+NXD_REMEDY = (
     "install it from AWS's own index, as https://awsdocs-neuron.readthedocs-hosted.com says, or take layout=ddp, or "
     "train.engine=native"
 )
-"""The way out where neuronx-distributed is needed and missing."""
+"""Advice if neuronx-distributed is needed and missing."""
 
 WORKERS: dict[str, tuple[int, ...]] = {
     "trn1.2xlarge": (1, 2),
     "trn1.32xlarge": (1, 2, 8, 32),
     "trn1n.32xlarge": (1, 2, 8, 32),
 }
-"""How many processes the collectives of an instance type take, as AWS's guide to training lists them."""
+"""Numbers of processes that the collectives of an instance type support, from AWS's guide to training."""
 
 _NATIVE_FROM = (2, 12)  # TorchNeuron began with PyTorch 2.12; the XLA one ended with 2.9
 _SUBSTANCE = 20_000  # bytes of code; the placeholders have a hundred, the real ones megabytes
@@ -46,17 +46,17 @@ class Package:
     name: str
     version: str
     placeholder: bool
-    """One of AWS's names with nothing behind it."""
+    """An empty package with one of AWS's names."""
 
     @property
     def release(self) -> tuple[int, int]:
-        """Major and minor version; zeros where the version does not begin with them."""
-        found = re.match(r"(\d+)\.(\d+)", self.version)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        """Major and minor version; zeros if the version does not begin with them."""
+        match = re.match(r"(\d+)\.(\d+)", self.version)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def package(name: str) -> Package | None:
-    """The installed distribution ``name``; None where there is none."""
+    """The installed distribution ``name``, or None."""
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -65,7 +65,7 @@ def package(name: str) -> Package | None:
 
 
 def neuron() -> Neuron | None:
-    """The Neuron stack that is installed; None where there is none, or only a placeholder."""
+    """The installed Neuron stack; None also for a placeholder."""
     found = package("torch-neuronx")
     if found is None or found.placeholder:
         return None
@@ -73,28 +73,28 @@ def neuron() -> Neuron | None:
 
 
 def imports_choose_device() -> bool:
-    """True if transformers decides on import what it runs on (beside torch-xla): each process has to import it."""
+    """True if transformers chooses its device on import (with torch-xla): each process must import it by itself."""
     return find_spec("torch_xla") is not None
 
 
 def nxd_problems() -> Iterator[str]:
-    """Why neuronx-distributed cannot divide layers here: it is not installed, or only its name is."""
+    """Problems with neuronx-distributed: it is not installed, or is a placeholder."""
     found = package("neuronx-distributed")
     if found is None:
-        yield f"neuronx-distributed, which divides layers on Neuron over PyTorch/XLA, is not installed; {NXD_WAY_OUT}"
+        yield f"neuronx-distributed, which divides layers on Neuron over PyTorch/XLA, is not installed; {NXD_REMEDY}"
     elif found.placeholder:
         yield (
             f"neuronx-distributed {found.version} is here by name alone, an empty package of the public index, and the "
-            f"real one divides layers on Neuron over PyTorch/XLA; pip uninstall neuronx-distributed, then {NXD_WAY_OUT}"
+            f"real one divides layers on Neuron over PyTorch/XLA; pip uninstall neuronx-distributed, then {NXD_REMEDY}"
         )
 
 
 def at_hand(device: str, engine: str = "auto") -> Neuron | None:
-    """The Neuron stack that a run would use.
+    """The Neuron stack that a run would use, or None.
 
     Args:
         device: ``train.device``.
-        engine: ``auto``, ``native`` or ``xla``, where the user chose one.
+        engine: ``auto``, ``native`` or ``xla``.
     """
     found = neuron()
     fitting = {"legacy": ("auto", "xla", "neuron"), "native": ("auto", "neuron")}
@@ -106,27 +106,27 @@ def at_hand(device: str, engine: str = "auto") -> Neuron | None:
 
 
 def places(device: str, engine: str) -> tuple[int, str] | None:
-    """The most processes that a Trainium instance takes, and what each has; None on other machines."""
+    """The most processes that a Trainium instance supports, and the name of their devices; None on other machines."""
     counts = WORKERS.get(instance()) if at_hand(device, engine) else None
     return (counts[-1], "NeuronCores") if counts else None
 
 
 def instance() -> str:
-    """The EC2 instance type, as the hypervisor tells it (``trn1.32xlarge``); elsewhere the maker's word, or ``""``."""
+    """The EC2 instance type by the hypervisor (``trn1.32xlarge``); elsewhere the vendor's product name, or ``""``."""
     try:
         return _PRODUCT.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):  # a container or another system, which hide it
+    except (OSError, UnicodeDecodeError):  # hidden in a container or by another system
         return ""
 
 
 def logical_core_size() -> int:
-    """How many physical NeuronCores make one that a process sees: from trn2 on two, unless it is told otherwise."""
+    """Physical NeuronCores of a logical one: by default two from trn2 on."""
     default = "2" if instance().startswith(("trn2", "trn3")) else "1"
     return int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", default))
 
 
 def worker_problems(stack: Neuron | None, processes: int) -> Iterator[str]:
-    """Problems with so many processes at once on this machine under ``stack``."""
+    """Problems with this number of ``processes`` on this machine under ``stack``."""
     kind = instance()
     fitting = WORKERS.get(kind)
     if stack is None or fitting is None or processes in fitting:
@@ -140,7 +140,6 @@ def worker_problems(stack: Neuron | None, processes: int) -> Iterator[str]:
 
 
 def _is_empty(found: metadata.Distribution) -> bool:
-    """True if a distribution holds no code to speak of; an editable one has its code elsewhere."""
     if '"editable"' in (found.read_text("direct_url.json") or ""):
         return False
     size = 0

@@ -1,4 +1,4 @@
-"""Files that appear under their final name only when they are complete, and are built once per machine."""
+"""Atomic writes, files that are built once per machine, and errors of disks and paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/|://")
 
 
 def remote(place: str | Path) -> str | None:
-    """The problem with ``place`` where it names something that is not on a disk of this machine; else None."""
+    """Return the problem with ``place`` if it names a remote place; else None."""
     if not _REMOTE.search(str(place)):
         return None
     shown = re.sub(r":/(?=[^/])", "://", str(place), count=1)
@@ -34,13 +34,13 @@ def remote(place: str | Path) -> str | None:
 
 
 def require_local(place: str | Path, name: str) -> None:
-    """Raise ConfigError, beginning with ``name``, where ``place`` is :func:`remote`."""
+    """Raise ConfigError, beginning with ``name``, if ``place`` is :func:`remote`."""
     if problem := remote(place):
         raise ConfigError(f"{name}: {problem}")
 
 
 def home() -> Path:
-    """The user's cache for prepared data and indices: ``$RECIPE_CACHE``, or the platform's cache folder."""
+    """Return the user's cache for prepared data and indices: ``$RECIPE_CACHE``, or the platform's cache folder."""
     import platformdirs
 
     place = os.environ.get("RECIPE_CACHE") or platformdirs.user_cache_dir("recipe")
@@ -49,22 +49,22 @@ def home() -> Path:
 
 
 def aside(path: Path, ending: str = "part") -> Path:
-    """A hidden name beside ``path`` that no other process uses, and that says what it is when it is left over."""
+    """Return a unique hidden path next to ``path``, by whose name a leftover can be recognised."""
     return path.with_name(f".{path.name}.{uuid4().hex[:12]}.{ending}")
 
 
 def final_name(name: str) -> str:
-    """The name for which :func:`aside` made the hidden ``name``; any other as it is."""
+    """Return the name for which :func:`aside` made the hidden ``name``; any other name unchanged."""
     return re.sub(r"^\.(.+)\.[0-9a-f]{12}\.part$", r"\1", name)
 
 
 def sync(path: Path) -> None:
-    """Have the kernel write ``path`` (a file or a folder's list of names) to its disk."""
+    """Flush ``path`` (a file or a folder's entries) to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems cannot sync a folder; they write its names at once.
+        # Some network file systems cannot sync a folder; they write its entries at once.
         if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EBADF)):
             raise
     finally:
@@ -82,7 +82,7 @@ def digest(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder with all that is in it; what is not there, or cannot be deleted, is ignored."""
+    """Delete a file or a folder with its contents; ignore what is missing or cannot be deleted."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -90,11 +90,11 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def exchange(one: Path, two: Path) -> bool:
-    """Swap two names of one disk in a single step; False, with nothing done, where system or disk cannot."""
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two paths of one disk atomically; False, with nothing done, if the system or the disk cannot."""
     import ctypes
 
-    names, swap = (os.fsencode(one), os.fsencode(two)), 2  # RENAME_EXCHANGE and RENAME_SWAP
+    names, swap = (os.fsencode(first), os.fsencode(second)), 2  # RENAME_EXCHANGE and RENAME_SWAP
     try:
         if sys.platform == "darwin":
             return bool(ctypes.CDLL(None).renamex_np(*names, swap) == 0)
@@ -106,10 +106,10 @@ def exchange(one: Path, two: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; move it there when the block ends well, else remove it.
+    """Yield a temporary path next to ``path``; rename it to ``path`` if the block succeeds, else remove it.
 
     Raises:
-        DiskError: the disk is full or cannot be written; ``path`` is what it was before.
+        DiskError: the disk is full or cannot be written; ``path`` is unchanged.
     """
     with _atomic(path) as part:
         yield part
@@ -117,7 +117,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder, which the block finds empty; ``path`` must not exist when the block ends."""
+    """Like :func:`atomic_file`, for an empty folder; ``path`` must not exist when the block ends."""
     with _atomic(path) as part:
         part.mkdir()
         yield part
@@ -136,14 +136,14 @@ def _atomic(path: Path) -> Iterator[Path]:
         sync(path.parent)
     except OSError as error:
         if not _about(error, path, part):
-            raise  # the block could not read its input, say
+            raise  # for example, the block could not read its input
         raise disk_error(error, path, after="What was there before is untouched") from error
     finally:
         remove(part)
 
 
 def _about(error: OSError, path: Path, part: Path) -> bool:
-    """Return True if ``error`` came from writing ``path``: it names it or a folder above, or only writing fails so."""
+    # The error names the path or a parent, or only writes fail this way.
     if error.filename is None:
         return is_full(error) or error.errno in (errno.EIO, errno.EROFS)
     named = Path(os.fsdecode(error.filename))
@@ -151,60 +151,63 @@ def _about(error: OSError, path: Path, part: Path) -> bool:
 
 
 def disk_error(
-    error: OSError, path: Path, doing: str = "cannot be written", way_out: str = "choose another folder",
+    error: OSError, path: Path, doing: str = "cannot be written", remedy: str = "choose another folder",
     again: str = "", after: str = "",
 ) -> DiskError:  # fmt: skip
-    """Return the error of ours for one of writing ``path``: a full disk has a type, and a way out, of its own.
+    """Return our error for an OSError of writing ``path``; a full disk has its own type and advice.
 
     Args:
-        error: the system's.
-        path: as the user knows it.
-        doing: why, in the words before the reason.
-        way_out: advice that helps whatever the reason is; of a file in the cache, RECIPE_CACHE is named.
-        again: advice for when there is room.
-        after: a sentence that follows.
+        error: of the system.
+        path: the final one or a temporary one for it.
+        doing: the text before the reason.
+        remedy: advice for any reason; for a file in the cache, it is replaced by RECIPE_CACHE.
+        again: advice for after making room.
+        after: a further sentence.
     """
     path = Path(*map(final_name, path.parts))
     if path.absolute().is_relative_to(home().absolute()):
-        way_out = "set RECIPE_CACHE to another folder"
-    remedy = f"{make_room(error, path)}{again} or {way_out}" if is_full(error) else way_out
+        remedy = "set RECIPE_CACHE to another folder"
+    if is_full(error):
+        remedy = f"{make_room(error, path)}{again} or {remedy}"
     kind = DiskFullError if is_full(error) else DiskError
     return kind(f"{path}: {doing} ({reason(error, path)}); {remedy}{'. ' * bool(after)}{after}")
 
 
 _PATHS = {
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "mend the symbolic links",
+    errno.ELOOP: "fix the symbolic links",
     errno.EACCES: "have its owner, or that of its folders, allow it",
     errno.ESTALE: "mount its file system again",
 }
 
 
 def path_error(error: OSError) -> ConfigError | None:
-    """Return the error of ours for a path that nobody could use, whatever for; None for every other."""
+    """Return our error for a path that cannot be used at all; None for any other error."""
     if error.errno not in _PATHS or not error.filename:
         return None
     return ConfigError(f"{os.fsdecode(error.filename)}: cannot be used ({error.strerror}); {_PATHS[error.errno]}")
 
 
 def is_full(error: OSError) -> bool:
-    """Return True if the disk, a quota or the longest file that is allowed is full."""
+    """Return True if the disk or a quota is full, or the file is too large."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def reason(error: OSError, path: Path) -> str:
-    """The system's words for an error of writing ``path``, and what it does not say: that files are too many."""
-    words = error.strerror or str(error)
-    return f"{words}: no inodes are free, the disk has as many files as it can" if _no_inodes(error, path) else words
+    """Return the system's message for an error of writing ``path``; it adds if the disk is out of inodes."""
+    message = error.strerror or str(error)
+    return (
+        f"{message}: no inodes are free, the disk has as many files as it can" if _no_inodes(error, path) else message
+    )
 
 
 def make_room(error: OSError, path: Path) -> str:
-    """Advice after a full disk, as the beginning of a sentence."""
+    """Return advice for a full disk, as the beginning of a sentence."""
     return "remove some files" if _no_inodes(error, path) else "free some space"
 
 
 def _no_inodes(error: OSError, path: Path) -> bool:
-    """True if the disk of ``path`` is full of files rather than of bytes."""
+    """Return True if the disk of ``path`` is out of inodes, not of bytes."""
     if error.errno != errno.ENOSPC:
         return False
     try:
@@ -215,39 +218,38 @@ def _no_inodes(error: OSError, path: Path) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """``path``, or the nearest folder above it that is there."""
-    there = path.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    return there
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    return existing
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` in one piece."""
+    """Write ``text`` to ``path`` atomically."""
     with atomic_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
-def require_space(folder: Path, needed: int, what: str) -> None:
-    """Raise DiskFullError unless ``needed`` bytes are free where ``folder`` is or will be; ``what`` says what for."""
+def require_space(folder: Path, needed: int, purpose: str) -> None:
+    """Raise DiskFullError unless ``needed`` bytes are free for ``folder``; ``purpose`` begins the message."""
     free = shutil.disk_usage(_existing(folder)).free
     if free < needed:
         raise DiskFullError(
-            f"{folder}: {what} needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
+            f"{folder}: {purpose} needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
             "free some space or choose another folder"
         )
 
 
 def lock_now(path: Path) -> IO[bytes] | None:
-    """Open ``path`` and lock it until it is closed or this process ends; None where another process holds the lock.
+    """Open ``path`` and lock it until it is closed or this process ends; None if another process holds the lock.
 
-    A system that knows no such locks, or a disk that does not, lets everybody in.
+    If the system or the disk has no such locks, the file is returned unlocked.
     """
     file = path.open("ab")
     try:
         import fcntl
 
-        # A lock of the process: others that it starts do not hold it on when it has ended.
+        # A lock of the process: its children do not keep it after its end.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         file.close()
@@ -258,11 +260,10 @@ def lock_now(path: Path) -> IO[bytes] | None:
 
 
 def build_once(path: Path, build: Callable[[Path], None]) -> Path:
-    """Make the file ``path`` by ``build(temporary path)`` unless it is there; several processes may ask at once.
+    """Build the file ``path`` with ``build(temporary path)`` unless it exists; safe for several processes at once.
 
-    Every machine builds the file that it lacks, so that a disk that only one node sees is no problem: the process that
-    takes the lock beside ``path`` first builds, the others wait and find the file. Other content needs another name
-    (put a hash of the inputs into it).
+    One process takes a lock next to ``path`` and builds, the others wait for the file. Each machine builds a file that
+    it does not see, so that local disks work. Other content needs another name, with a hash of the inputs, for example.
 
     Raises:
         DiskError: the folder of ``path`` cannot be written.
@@ -288,10 +289,10 @@ _DAMAGE = (OSError, ValueError, EOFError, DataError)
 
 
 def load_or_build(path: Path, load: Callable[[Path], T], build: Callable[[Path], None]) -> T:
-    """Give ``load(path)``, for which ``build`` makes ``path`` (a file or a folder) under a temporary name if it must.
+    """Return ``load(path)``; build ``path`` (a file or a folder) first if it is missing or damaged.
 
-    Processes that find the same damage at the same moment, as the ranks of a machine do when they start, agree on one
-    of them to mend it: the others look again before they would throw away what it has just made.
+    If several processes find the same damage, such as the ranks of a machine at their start, one of them rebuilds the
+    file: each takes a lock and tries to load again first.
     """
     from filelock import FileLock
 

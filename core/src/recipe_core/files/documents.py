@@ -1,7 +1,7 @@
-"""JSON and YAML that may come from anywhere, read with bounds on memory, depth and time. No torch here.
+"""Untrusted JSON and YAML, read with bounds on memory, depth and time. No torch here.
 
-Python's ``json`` and PyYAML trust their input: a device in the place of a file is read without end, a thousand brackets
-end in a RecursionError, and forty lines of YAML aliases expand to more nodes than any memory holds.
+Python's ``json`` and PyYAML trust their input: a device is read without end, a thousand brackets raise a
+RecursionError, and forty lines of YAML aliases expand to more nodes than fit into memory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_TEXT = 256 << 20
-"""Bytes of a text file at most; tokenizers have some 30 MB."""
+"""Maximum bytes of a text file; tokenizers have about 30 MB."""
 MOST_YAML = 1 << 19
-"""Bytes of YAML at most: PyYAML takes some ten seconds of processor time for them where each word is a value."""
+"""Maximum bytes of YAML, for which PyYAML takes about ten seconds if each word is a value."""
 MOST_NODES = 100_000
-"""Values of a YAML file at most, those behind aliases counted wherever they are used."""
+"""Maximum values of a YAML file; those behind aliases count at each use."""
 
 MOST_DIGITS = 4000
-"""Characters of an integer at most: Python writes no longer ones, not even into a message."""
+"""Maximum characters of an integer: Python formats no longer ones, not even in a message."""
 
 
 class DocumentError(ValueError):
-    """A file cannot be what is expected; the message leaves it to the caller to name the file."""
+    """A file has invalid content; the caller adds the path to the message."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read its bytes.
+    """Open a regular file for reading in binary mode.
 
     Raises:
         OSError: it cannot be opened.
@@ -49,7 +49,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_data(path: Path, most: int = MOST_TEXT) -> bytes:
-    """The content of a regular file of at most ``most`` bytes.
+    """Return the content of a regular file of at most ``most`` bytes.
 
     Raises:
         OSError: it cannot be read.
@@ -63,11 +63,11 @@ def read_data(path: Path, most: int = MOST_TEXT) -> bytes:
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
-    """The text of a regular file of at most ``most`` bytes, in UTF-8.
+    """Return the text of a regular file of at most ``most`` bytes, in UTF-8.
 
     Raises:
         OSError: it cannot be read.
-        DocumentError: as :func:`read_data`, or it is not in UTF-8.
+        DocumentError: see :func:`read_data`; or it is not UTF-8.
     """
     data = read_data(path, most)
     try:
@@ -77,20 +77,20 @@ def read_text(path: Path, most: int = MOST_TEXT) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """Return the content of a JSON file.
 
     Raises:
         OSError: it cannot be read.
-        DocumentError: it is no JSON, or nested too deeply.
+        DocumentError: it is not JSON, or nested too deeply.
     """
     return parse_json(read_text(path))
 
 
 def parse_json(text: str | bytes | bytearray) -> Any:
-    """The value that JSON describes.
+    """Parse JSON.
 
     Raises:
-        DocumentError: it is no JSON, or nested too deeply.
+        DocumentError: it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -101,7 +101,7 @@ def parse_json(text: str | bytes | bytearray) -> Any:
 
 
 def read_record(path: Path, kind: type[T]) -> T | None:
-    """The dataclass of plain fields whose ``asdict`` a JSON file holds; None where there is none, or a damaged one."""
+    """Return the dataclass of plain fields whose ``asdict`` a JSON file holds; None if it is missing or damaged."""
     try:
         content = read_json(path)
         record = kind(**content)
@@ -114,27 +114,25 @@ def read_record(path: Path, kind: type[T]) -> T | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file (plain values, lists and dicts).
+    """Return the content of a YAML file (plain values, lists and dicts).
 
     Raises:
         OSError: it cannot be read.
-        DocumentError: it is no YAML, or larger or nested deeper than settings are.
+        DocumentError: it is not YAML, or larger or nested deeper than settings are.
     """
     return parse_yaml(read_text(path, MOST_YAML))
 
 
 def parse_yaml(text: str, *, plain: bool = False) -> Any:
-    """The value that YAML describes; ``plain``: with everything that is no list and no dict as text.
+    """Parse YAML; ``plain``: scalars remain text.
 
     Raises:
-        DocumentError: it is no YAML, or larger or nested deeper than settings are.
+        DocumentError: it is not YAML, or larger or nested deeper than settings are.
     """
     import yaml
 
     try:
-        loader = (yaml.BaseLoader if plain else yaml.SafeLoader)(
-            text
-        )  # which looks for characters that are not allowed
+        loader = (yaml.BaseLoader if plain else yaml.SafeLoader)(text)  # raises for characters that are not allowed
     except yaml.YAMLError as error:
         raise DocumentError(" ".join(str(error).split())) from error
     try:
@@ -145,23 +143,23 @@ def parse_yaml(text: str, *, plain: bool = False) -> Any:
         return loader.construct_document(node)
     except RecursionError as error:
         raise DocumentError("nested too deeply") from error
-    except (ValueError, yaml.YAMLError) as error:  # a date that is none, an integer of a million digits
+    except (ValueError, yaml.YAMLError) as error:  # an invalid date, an integer of a million digits
         raise DocumentError(" ".join(str(error).split())) from error
-    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # PyYAML's, of `!!bool 7` for one
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # PyYAML's, for `!!bool 7`
         raise DocumentError(f"a value is not what its tag says ({type(error).__name__}: {error})") from error
     finally:
         loader.dispose()
 
 
 def require_bounded(root: T, children: Callable[[T], Iterable[T]], most: int) -> None:
-    """Refuse nested values of which one contains itself, or that are more than ``most`` when each is walked to.
+    """Refuse nested values that contain a cycle, or more than ``most`` values in a full traversal.
 
-    A value that several others refer to is in memory once, and is walked through once for each of them: thirty lists,
-    each with the next one twice, are a billion.
+    A traversal visits a shared value once for each reference: thirty lists, each with the next one twice, are a
+    billion.
 
     Raises:
-        DocumentError: it is so.
-        RecursionError: it is nested too deeply.
+        DocumentError: there is a cycle, or there are too many values.
+        RecursionError: they are nested too deeply.
     """
     counts: dict[int, int] = {}
     above: set[int] = set()

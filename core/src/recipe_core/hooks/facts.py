@@ -1,4 +1,4 @@
-"""Sizes that models, datasets and optimizers state of themselves, before anything is built. No torch here."""
+"""Sizes of models, datasets and optimizers, known before they are built. No torch here."""
 
 from __future__ import annotations
 

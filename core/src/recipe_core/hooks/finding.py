@@ -1,4 +1,4 @@
-"""A line of ``recipe doctor`` about one thing that it examined."""
+"""A finding of ``recipe doctor``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Finding:
     """One line of the report."""
 
     topic: str
-    """The heading that it stands under."""
+    """The heading of its group."""
     state: State
     text: str
     remedy: str = ""
-    """The way out, where there is something to mend."""
+    """How to fix it, if necessary."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the finding as plain data for JSON."""
         return asdict(self)

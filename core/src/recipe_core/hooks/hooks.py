@@ -1,7 +1,7 @@
 """The hooks. A plugin implements any of them in a module that imports no torch.
 
 A plugin is a package with an entry point in the group ``recipe.plugins`` that names such a module. Hooks take no
-arguments and give back an iterable; what they give back says where the code is and does not import it.
+arguments and return an iterable of contributions, which name their code and do not import it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def register_engines() -> Iterable[EngineSpec]:
                 config=MyDevices,
                 claims="my_plugin.machine:claims",  # claims(device) -> bool: what engine=auto takes here
                 problems="my_plugin.machine:problems",  # problems(config, train, layout, processes) -> messages
-                layouts={"ddp": "my_plugin.layouts:replicated"},  # in the place of the layout's own build
+                layouts={"ddp": "my_plugin.layouts:replicated"},  # instead of the layout's own build
                 summary="devices of mine",
             )
     """
@@ -268,7 +268,7 @@ def register_schedules() -> Iterable[ScheduleSpec]:
                 name="halving",
                 build="my_plugin.plugin:build",  # build(config, train) -> rate(step)
                 config=Halving,
-                summary="half the rate every so many steps",
+                summary="half the rate every N steps",
             )
     """
     return ()
@@ -305,7 +305,7 @@ def register_trackers() -> Iterable[TrackerSpec]:
 
 @_hookspec
 def register_recipes() -> Iterable[Recipe]:
-    """Return the recipes that this plugin adds; their parts may be of other plugins, and are named only.
+    """Return the recipes that this plugin adds; their parts, given by name, may be of other plugins.
 
     .. code-block:: python
 

@@ -1,4 +1,4 @@
-"""Settings of ``recipe generate`` and ``recipe eval``, as functions of a model get them. No torch here."""
+"""Settings of ``recipe generate`` and ``recipe eval``, which a model's functions get. No torch here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """Settings of ``recipe generate``; None: not given, and the model's function has a default of its own.
+    """Settings of ``recipe generate``; None: not given, for which the model's function has its own default.
 
     Raises:
         ConfigError: a value is out of range; one message names all of them.
@@ -25,21 +25,21 @@ class Generation:
     tokens: int | None = None
     """New tokens at most."""
     temperature: float | None = None
-    """Logits are divided by it; 0 takes the likeliest token."""
+    """Divisor of the logits; 0: take the most likely token."""
     top_k: int | None = None
-    """Only so many of the likeliest tokens count."""
+    """Sample from the K most likely tokens."""
     top_p: float | None = None
-    """Only the likeliest tokens count that together have this probability."""
+    """Sample from the most likely tokens that together have this probability."""
     seed: int | None = None
-    """Seed of the random draws; every prompt begins with it."""
+    """Seed of the generator, which is reseeded for each prompt."""
     stop: tuple[str, ...] = ()
     """Texts that end a generation; they are cut off."""
     window: int | None = None
-    """Tokens that the model sees at once."""
+    """Context window in tokens."""
     tokenizer: Path | None = None
-    """File or folder of the tokenizer, instead of the one that is known."""
+    """File or folder of the tokenizer, instead of the recorded one."""
     accept: str | None = None
-    """The word of a difference between recorded and present tokenizers that the user accepts."""
+    """Key of a difference between the recorded and the present tokenizer that the user accepts."""
 
     def __post_init__(self) -> None:
         problems = [_below(self, name, 1) for name in ("tokens", "top_k", "window")] + [_below(self, "seed", 0)]
@@ -54,7 +54,7 @@ class Generation:
         _refuse(problems)
 
     def require_only(self, model: str, *names: str) -> None:
-        """Refuse settings that ``model`` has no use for.
+        """Refuse settings that ``model`` does not use.
 
         Raises:
             ConfigError: a setting other than ``names`` is given.
@@ -73,23 +73,23 @@ class Evaluation:
     data: str | None = None
     """Data to evaluate on: a prepared set, or a file; None: the validation data of the run."""
     window: int | None = None
-    """Tokens that the model sees at once."""
+    """Context window in tokens."""
     stride: int | None = None
     """Tokens by which a sliding window moves."""
     limit: int | None = None
     """Tokens or samples to evaluate at most."""
     batch: int | None = None
-    """Samples, or windows, that the model is given at once."""
+    """Samples or windows in a batch."""
     tokenizer: Path | None = None
-    """File or folder of the tokenizer, instead of the one that is known."""
+    """File or folder of the tokenizer, instead of the recorded one."""
     accept: str | None = None
-    """The word of a difference between recorded and present data or tokenizers that the user accepts."""
+    """Key of a difference between the recorded and the present data or tokenizer that the user accepts."""
 
     def __post_init__(self) -> None:
         _refuse([_below(self, name, 1) for name in ("window", "stride", "limit", "batch")])
 
     def require_only(self, model: str, *names: str) -> None:
-        """Refuse settings that ``model`` has no use for.
+        """Refuse settings that ``model`` does not use.
 
         Raises:
             ConfigError: a setting other than ``names`` is given.
@@ -102,11 +102,11 @@ class Scorer:
     """A causal language model as a function of token ids, for the tasks of ``recipe eval --tasks``."""
 
     encode: Callable[[str], list[int]]
-    """The ids of a text, nothing added."""
+    """Token ids of a text, without special tokens."""
     first: int
-    """The id before the first token of a text: mostly the one that ends a document."""
+    """Id before the first token of a text, usually that of the end of a document."""
     window: int
-    """Tokens that the model sees at once."""
+    """Context window in tokens."""
     logits: Callable[[Tensor], Tensor]
     """From ids, int64 ``[batch, sequence]`` on the model's device, to next-token logits, ``[batch, sequence,
     vocabulary]``. Shorter rows are padded at their end with ``first``."""

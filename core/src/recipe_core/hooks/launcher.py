@@ -1,4 +1,4 @@
-"""Launchers: batch systems that start a run on other machines, and what they are given."""
+"""Launchers, which start a run on other machines through a batch system, and the submission that they get."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from recipe_core.hooks.specs import Spec
 from recipe_core.hooks.target import called
 
 JobState = Literal["waiting", "running", "ended", "unknown"]
-"""State of a submitted job. ``unknown``: the batch system could not be asked, or has forgotten the job."""
+"""State of a submitted job. ``unknown``: the batch system does not answer, or no longer knows the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A run as a batch system starts it: where, how large, for how long, and by which command."""
+    """A run for a batch system: folders, size, time limit and command."""
 
     name: str
     """Name of the job: letters, digits, ``_``, ``-`` and ``.`` only."""
     out: Path
     """The run folder, absolute. It holds ``job.yaml``; with ``array``, a folder ``seed-I`` for each run holds one."""
     job: str
-    """The text of ``job.yaml``, for machines that do not see the run folder."""
+    """Content of ``job.yaml``, for machines that do not see the run folder."""
     seed: int
-    """``train.seed`` of the job; run I of an array has this one plus I."""
+    """``train.seed`` of the job; run I of an array adds I."""
     folder: Path
     """Working directory of every rank, absolute."""
     program: tuple[str, ...]
-    """The command ``recipe`` as words, as the site profile says it; empty: the launcher's own default."""
+    """The command ``recipe`` as a list of arguments, from the site profile; empty: the launcher's default."""
     nodes: int
     processes_per_node: int
     minutes: int
     """Time limit; 0: none."""
     stop_seconds: int
-    """Seconds before the time limit at which the run is asked to save and stop."""
+    """Seconds before the time limit at which the run has to save and stop."""
     exit_seconds: int
-    """Seconds that the other ranks have to end after the first one did."""
+    """Seconds that the other ranks have to end after the first one has ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for every rank, where the machine does not set them."""
+    """Environment variables of each rank, unless the machine sets them."""
     setup: str = ""
-    """Shell before the run, from the site profile: modules, environments."""
+    """Shell commands before the run, from the site profile."""
     array: int = 0
-    """Number of runs with seeds of their own, each in a folder of its own; 0: a single run."""
+    """Number of runs, each with its own seed and folder; 0: a single run."""
     precompile: bool = False
     """Compile the graphs in a job before the run, which starts only if that succeeds."""
     check_nodes: bool = False
@@ -51,7 +51,7 @@ class Submission:
 
     @property
     def launch_folder(self) -> Path:
-        """The folder of the scripts, beside what the run writes."""
+        """The folder of the scripts, in the run folder."""
         return self.out / "launch"
 
 
@@ -64,9 +64,9 @@ class Launcher(Spec):
 
     build: str = field(metadata=called("submission", "config"))
     sees_files: bool = True
-    """Its jobs see the files of this machine. Else absolute paths that are not here are left to the job's own start."""
+    """Its jobs see the files of this machine. Otherwise, the job itself checks absolute paths that are missing here."""
     checks_nodes: bool = False
-    """Its jobs can look at their nodes first (``Submission.check_nodes``)."""
+    """Its jobs can check their nodes first (``Submission.check_nodes``)."""
     submit: str = field(default="", metadata=called("folder", "files"))
     """``package.module:function(folder, files) -> str``: submits the files, which are in ``folder``, and returns the
     id of the job. Empty: the files are printed, for another program to take."""

@@ -15,7 +15,7 @@ OWN_LOSS = "model"
 OPTIMIZER_SETTINGS = ("weight_decay", "betas", "eps", "optimizer_states", "stochastic_rounding", "trust_clip")
 """Settings of the section ``train`` that an optimizer may use, beside ``lr``."""
 SCHEDULE_SETTINGS = ("min_lr", "warmup_steps", "warmup_ratio", "schedule_power")
-"""Those that a schedule may use, beside ``lr`` and ``steps``."""
+"""Settings of the section ``train`` that a schedule may use, beside ``lr`` and ``steps``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,10 @@ class OptimizerSpec(Spec):
     build: str = field(metadata=called("config", "trainable"))
     facts: str = field(default="", metadata=called("config", "train", "model"))
     """``package.module:function(config, train, model) -> OptimizerFacts``, without torch; ``model`` is the
-    :class:`recipe_core.ModelFacts`. Empty: the memory is not known."""
+    :class:`recipe_core.ModelFacts`. Empty: the memory is unknown."""
     problems: str = field(default="", metadata=called("config", "train", "layout", "model"))
-    """``package.module:function(config, train, layout, model) -> Iterable[str]``, without torch: everything that it
-    cannot do of what the settings ask for. ``layout`` and ``model`` are the run's :class:`Part`, None where they are
-    wrong."""
+    """``package.module:function(config, train, layout, model) -> Iterable[str]``, without torch: a message for each
+    requested feature that it lacks. ``layout`` and ``model`` are the run's :class:`Part`, None if they are invalid."""
     uses: tuple[str, ...] = ()
     """Settings of the section ``train`` that it uses, beside ``lr``: ``weight_decay``, ``betas``, ``eps``,
     ``optimizer_states``, ``stochastic_rounding``, ``trust_clip``. They may be given as its own too
@@ -74,7 +73,7 @@ class TrackerSpec(Spec):
     """``build(config, run) -> Tracker``: opens a place where metrics are shown, on rank 0 alone.
 
     ``run`` is a :class:`recipe_core.train.metrics.tracker.TrackedRun`; see
-    :class:`recipe_core.train.metrics.tracker.Tracker` for what is returned. What a tracker raises is said once
+    :class:`recipe_core.train.metrics.tracker.Tracker` for what is returned. An error of a tracker is printed once
     and never ends a run.
     """
 
@@ -82,7 +81,7 @@ class TrackerSpec(Spec):
 
 
 def optimizer_facts(optimizer: Part[OptimizerSpec] | None, train: Train, model: ModelFacts) -> OptimizerFacts | None:
-    """Memory that the optimizer needs; None where it does not say."""
+    """Return the memory of the optimizer; None if unknown."""
     if optimizer is None or not optimizer.spec.facts:
         return None
     function = load(optimizer.spec.facts, f"optimizer {optimizer.spec.name!r}")

@@ -1,4 +1,4 @@
-"""Find plugins, ask each what it contributes, and look contributions up by name."""
+"""The registry: find plugins, collect their contributions, and look these up by name."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ _CLASSES: dict[Kind, type[Contribution]] = {
 _USE = "use"
 _WORDS: dict[type, str] = {str: "a text", tuple: "a tuple", list: "a list", Mapping: "a mapping", Use: "Use(NAME, ...)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-"""Can be typed without quotes, is a file name, and holds no ``:``, which divides a recipe from its variant."""
+"""A name needs no quotes in a shell, is a file name, and holds no ``:``, which separates a recipe from its variant."""
 
 
 CORE = "core"
-"""The plugin of the core's own contributions, whose names no other plugin takes over."""
+"""The plugin of the core's own contributions; no other plugin can take over their names."""
 
 
 @dataclass(frozen=True)
-class Claim:
+class Registration:
     """A contribution and the plugin that provides it."""
 
     owner: str
@@ -101,15 +101,15 @@ class Claim:
 class Registry:
     """Every contribution of every plugin that loaded.
 
-    A contribution goes by its own name. Where several plugins use one name, it is the core's; all others go by
-    ``plugin/name``, which is then the name in their specs too, so that settings, job files and checkpoints say which
-    one is meant.
+    A contribution is registered under its own name. If several plugins use one name, the core's contribution keeps it,
+    and all others are registered as ``plugin/name``, which also becomes the name in their specs, so that settings, job
+    files and checkpoints are unambiguous.
     """
 
-    claims: dict[Kind, dict[str, Claim]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
-    """By kind, and the name that it goes by."""
+    registrations: dict[Kind, dict[str, Registration]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    """By kind and registered name."""
     contested: dict[Kind, dict[str, list[str]]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
-    """Names that several plugins use and the core does not, with those that their contributions go by."""
+    """Names that several plugins use and the core does not, with the names that are registered instead."""
     plugins: list[str] = field(default_factory=list)
     """The plugins that loaded."""
     broken: dict[str, str] = field(default_factory=dict)
@@ -137,55 +137,56 @@ class Registry:
         """Return the contribution ``name``, or ``plugin/name``.
 
         Raises:
-            PluginError: nobody contributes it (the plugins that did not load are named), or more than one.
+            PluginError: no plugin contributes it (the message names those that did not load), or several do.
         """
-        claim = self._claim(kind, name)
-        if claim is not None:
-            return claim.item
+        registration = self._find(kind, name)
+        if registration is not None:
+            return registration.item
         raise PluginError(self._conflict(kind, name) if name in self.contested[kind] else self._unknown(kind, name))
 
     def names(self, kind: Kind) -> list[str]:
-        """Return the names that all contributions of a kind go by, sorted."""
-        return sorted(self.claims[kind])
+        """Return the registered names of a kind, sorted."""
+        return sorted(self.registrations[kind])
 
     def conflicts(self) -> list[str]:
-        """Return a message for every name that several plugins use and the core does not."""
+        """Return a message for each name that several plugins use and the core does not."""
         return [self._conflict(kind, name) for kind in KINDS for name in sorted(self.contested[kind])]
 
     def shadowed(self) -> list[str]:
-        """Return a message for every contribution that has the name of one of the core's."""
+        """Return a message for each contribution that has the name of one of the core's."""
         return [
-            f"{NOUNS[kind]} {plain!r} is the core's own; that of plugin {claim.owner!r} goes by {name}"
+            f"{NOUNS[kind]} {plain!r} is the core's own; that of plugin {registration.owner!r} goes by {name}"
             for kind in KINDS
-            for name, claim in sorted(self.claims[kind].items())
-            if (plain := name.removeprefix(f"{claim.owner}/")) != name and plain in self.claims[kind]
+            for name, registration in sorted(self.registrations[kind].items())
+            if (plain := name.removeprefix(f"{registration.owner}/")) != name and plain in self.registrations[kind]
         ]
 
-    def add(self, contributions: Iterable[tuple[Kind, Claim]]) -> None:
-        """Settle the names that contributions go by; call it once, with those of all plugins."""
-        claims: dict[tuple[Kind, str], list[Claim]] = {}
-        for kind, claim in contributions:
-            claims.setdefault((kind, claim.item.name), []).append(claim)
-        for (kind, name), rivals in claims.items():
-            plain = rivals[0] if len(rivals) == 1 else next((one for one in rivals if one.owner == CORE), None)
+    def add(self, contributions: Iterable[tuple[Kind, Registration]]) -> None:
+        """Register the contributions of all plugins under unambiguous names; call it once."""
+        by_name: dict[tuple[Kind, str], list[Registration]] = {}
+        for kind, registration in contributions:
+            by_name.setdefault((kind, registration.item.name), []).append(registration)
+        for (kind, name), rivals in by_name.items():
+            plain = rivals[0] if len(rivals) == 1 else next((rival for rival in rivals if rival.owner == CORE), None)
             if plain is not None:
-                self.claims[kind][name] = plain
-            qualified = {f"{one.owner}/{name}": one for one in rivals if one is not plain}
-            for reference, one in qualified.items():
-                self.claims[kind][reference] = Claim(one.owner, dataclasses.replace(one.item, name=reference))
+                self.registrations[kind][name] = plain
+            qualified = {f"{rival.owner}/{name}": rival for rival in rivals if rival is not plain}
+            for reference, rival in qualified.items():
+                item = dataclasses.replace(rival.item, name=reference)
+                self.registrations[kind][reference] = Registration(rival.owner, item)
             if plain is None:
                 self.contested[kind][name] = list(qualified)
 
-    def _claim(self, kind: Kind, name: str) -> Claim | None:
-        claim = self.claims[kind].get(name)
+    def _find(self, kind: Kind, name: str) -> Registration | None:
+        registration = self.registrations[kind].get(name)
         owner, slash, plain = name.rpartition("/")
-        if claim is None and slash:  # the full name of one that goes by its own
-            claim = self.claims[kind].get(plain)
-            claim = claim if claim is not None and claim.owner == owner else None
-        return claim
+        if registration is None and slash:  # the full name of one that goes by its own
+            registration = self.registrations[kind].get(plain)
+            registration = registration if registration is not None and registration.owner == owner else None
+        return registration
 
     def complaints(self) -> list[str]:
-        """Return a message for every plugin that did not load."""
+        """Return a message for each plugin that did not load."""
         return [f"plugin {plugin!r} did not load and is left out: {why}" for plugin, why in self.broken.items()]
 
     def _unknown(self, kind: Kind, name: str) -> str:
@@ -195,16 +196,17 @@ class Registry:
 
     def _conflict(self, kind: Kind, name: str) -> str:
         names = self.contested[kind][name]
-        owners = " and by ".join(f"plugin {self.claims[kind][one].owner!r}" for one in names)
+        owners = " and by ".join(f"plugin {self.registrations[kind][one].owner!r}" for one in names)
         return f"{NOUNS[kind]} {name!r} is provided by {owners}; say which one: {' or '.join(names)}"
 
 
 def load(plugins: Iterable[tuple[str, Loader]] | None = None) -> Registry:
-    """Load ``plugins`` (name and loader; default: those installed) and ask every hook of each.
+    """Load ``plugins`` (name and loader; default: those installed) and call each hook of each plugin.
 
-    A plugin that cannot be loaded, or answers a hook with nonsense, is left out as a whole and noted in ``broken``.
+    A plugin that cannot be loaded, or whose hook returns something invalid, is left out as a whole and recorded in
+    ``broken``.
     """
-    registry, claims = Registry(), list[tuple[Kind, Claim]]()
+    registry, registrations = Registry(), list[tuple[Kind, Registration]]()
     for name, loader in installed() if plugins is None else plugins:
         try:
             # `recipe show > FILE` must hold no line that a plugin prints while it is imported.
@@ -215,23 +217,23 @@ def load(plugins: Iterable[tuple[str, Loader]] | None = None) -> Registry:
             registry.broken[name] = text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}"
             continue
         registry.plugins.append(name)
-        claims += [(kind, Claim(name, item)) for kind, item in contributions]
-    registry.add(claims)
+        registrations += [(kind, Registration(name, item)) for kind, item in contributions]
+    registry.add(registrations)
     return registry
 
 
 def installed() -> Iterator[tuple[str, Loader]]:
     """Yield name and loader of the entry points in the group ``recipe.plugins``, the core's first.
 
-    The environment variable ``RECIPE_PLUGINS`` (names, divided by commas) leaves all others out, except the core.
+    The environment variable ``RECIPE_PLUGINS`` (names, separated by commas) restricts them to these and the core.
     """
     import importlib.metadata
 
     points = sorted(
         importlib.metadata.entry_points(group=hooks.GROUP), key=lambda p: (p.value != "recipe_core.plugin", p.name)
     )
-    listed = os.environ.get("RECIPE_PLUGINS")
-    wanted = None if listed is None else {CORE, *(name.strip() for name in listed.split(",") if name.strip())}
+    names = os.environ.get("RECIPE_PLUGINS")
+    wanted = None if names is None else {CORE, *(name.strip() for name in names.split(",") if name.strip())}
     for number, point in enumerate(points):
         if wanted is None or point.name in wanted:
             twin = point.name in [other.name for other in points[:number]]
@@ -241,7 +243,7 @@ def installed() -> Iterator[tuple[str, Loader]]:
 
 
 def noun(item: Contribution) -> str:
-    """The word for the kind of ``item`` in messages."""
+    """Return the word for the kind of ``item``, for messages."""
     return next((NOUNS[kind] for kind, class_ in _CLASSES.items() if isinstance(item, class_)), type(item).__name__)
 
 
@@ -258,10 +260,7 @@ def _missing(known: list[str]) -> object:
 
 
 def _contributions(name: str, loader: Loader) -> Iterator[tuple[Kind, Contribution]]:
-    """Yield all contributions of one plugin.
-
-    Each plugin is registered with a manager of its own, so that one's mistake is never taken for another's.
-    """
+    # A manager for each plugin, so that a mistake of one is never attributed to another.
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
     plugin = loader()
@@ -290,7 +289,6 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
 
 
 def _checked(item: object, kind: Kind, hook: str) -> Contribution:
-    """Return ``item``, if it is of the class that the hook must return."""
     if not isinstance(item, _CLASSES[kind]):
         raise PluginError(f"{hook} gave back {item!r}; expected a {_CLASSES[kind].__name__}")
     if not isinstance(item.name, str) or not _NAME.fullmatch(item.name):
@@ -309,7 +307,7 @@ def _checked(item: object, kind: Kind, hook: str) -> Contribution:
 
 
 def _refuse_values(item: Contribution, hook: str) -> None:
-    """Refuse values of another kind than the fields of the spec declare, which would fail in some later command."""
+    # Values of other types than the fields of the spec declare would fail in some later command.
     for name, declared in _declared(type(item)).items():  # type: ignore[arg-type]  # a class can be hashed
         value = getattr(item, name)
         if not isinstance(value, declared):
@@ -321,7 +319,7 @@ def _refuse_values(item: Contribution, hook: str) -> None:
 
 @lru_cache
 def _declared(spec: Any) -> dict[str, tuple[type, ...]]:
-    """The classes that a value of each field may have; fields that may be anything are left out."""
+    """The classes that a value of each field may have; without fields that accept anything."""
     kinds: dict[str, tuple[type, ...]] = {}
     for name, hint in get_type_hints(spec).items():
         options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

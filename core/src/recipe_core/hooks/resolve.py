@@ -1,8 +1,7 @@
-"""Look up the code that contributions name, without importing it: no torch here, and none of a plugin's.
+"""Check the targets of contributions without importing them, nor torch.
 
-Each target is held against the arguments that its hook promises, see :func:`recipe_core.hooks.target.called`. What
-cannot be decided without running code (a module that makes its names at run time, a decorated function) passes: a
-message is never a false alarm.
+Each target is checked against the arguments of its hook, see :func:`recipe_core.hooks.target.called`. Code that cannot
+be decided without running it (names made at run time, a decorated function) passes: there are no false alarms.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def target_problems(item: Contribution) -> list[str]:
-    """Return a message for every target of ``item``, a spec or a recipe, that a run could not import or call."""
+    """Return a message for each target of ``item``, a spec or a recipe, that a run could not import or call."""
     from recipe_core.hooks.registry import noun
 
     owner = f"{noun(item)} {item.name!r}"
     return [
-        f"{owner}: {field}: {target!r}: {problem}; mend the plugin, or install what it needs"
+        f"{owner}: {field}: {target!r}: {problem}; fix the plugin, or install what it needs"
         for field, target, arguments in targets(item)
         if (problem := problem_with(target, arguments))
     ]
 
 
 def problem_with(target: str, arguments: tuple[str, ...]) -> str | None:
-    """The reason why ``target`` cannot be called with ``arguments``; None where there is none, or it cannot be told."""
+    """Return the reason why ``target`` cannot be called with ``arguments``; None if it can, or if that is undecided."""
     from recipe_core.hooks import source
 
     module, _, name = target.partition(":") if ":" in target else target.rpartition(".")
@@ -42,7 +41,7 @@ def problem_with(target: str, arguments: tuple[str, ...]) -> str | None:
 
 
 def targets(item: Contribution) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the field, the target and its promised arguments, of all that ``item`` names."""
+    """Yield field, target and arguments for each target of ``item``."""
     for field in dataclasses.fields(item):
         arguments = field.metadata.get("arguments")
         if arguments is None:

@@ -1,6 +1,6 @@
-"""Find a function or a class in a module's source and read its arguments; the module is not imported.
+"""Find a function or a class in a module's source and read its signature, without importing the module.
 
-A module that is imported already is asked itself.
+A module that is already imported is inspected instead.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _POSITIONAL, _KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Paramet
 _REST, _NAMED_REST = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _LITERALS = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, ast.ListComp, ast.DictComp)
 _DYNAMIC = ("__getattr__", "globals(", "exec(", "setattr(", "vars(", "sys.modules", "import *")
-"""A module whose text has one of these may have names that do not stand in it."""
+"""A module whose text contains one of these may define further names at run time."""
 _DEPTH = 12
-"""Re-exports and assignments to follow."""
+"""Re-exports and assignments to follow, at most."""
 
 _BLOCK = re.compile(r"^(async def|def|class) (\w+)", re.MULTILINE)
 _DECORATED = re.compile(r"^[@)#].*\n\Z", re.MULTILINE)
@@ -35,24 +35,24 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import 
 
 
 class MissingError(Exception):
-    """There is no such function, or it takes other arguments."""
+    """The function does not exist, or takes other arguments."""
 
 
 class _UndecidedError(Exception):
-    """Only running the code would tell."""
+    """The answer needs the code to run."""
 
 
 def require(module: str, name: str, arguments: tuple[str, ...]) -> None:
-    """Find ``name`` in ``module`` and hold it against the names of the positional arguments that it is called with.
+    """Find ``name`` in ``module`` and check that it takes the positional ``arguments``.
 
     Raises:
-        MissingError: there is no such module or name, it cannot be called, or not with so many arguments.
+        MissingError: there is no such module or name, or it cannot be called with these arguments.
     """
     try:
         loaded = sys.modules.get(module)
         if loaded is not None:
             _require_loaded(loaded, name, arguments)
-        elif not _stands_plainly(source := _Source.of(module), name, arguments):
+        elif not _matches_plainly(source := _Source.of(module), name, arguments):
             _require(source, name, arguments, module.partition(".")[0], _DEPTH)
     except _UndecidedError:
         pass
@@ -89,7 +89,7 @@ class _Source:
             raise MissingError(f"{self.spec.origin}{line} is not Python ({reason})") from error
 
     def place(self, node: ast.AST) -> str:
-        """File and line of ``node``, for messages."""
+        """Return file and line of ``node``, for messages."""
         return f"{self.spec.origin}, line {getattr(node, 'lineno', 1)}"
 
 
@@ -128,7 +128,7 @@ def _ask_finders(name: str, path: Any) -> ModuleSpec | None:
 
 
 def _require_plain_path(package: str) -> None:
-    """A package that sets its ``__path__`` finds its modules where only it knows."""
+    # A package that sets its ``__path__`` finds its modules in unknown places.
     if package and package not in sys.modules and "__path__" in _Source.of(package).text:
         raise _UndecidedError
 
@@ -145,24 +145,24 @@ def _require_loaded(module: ModuleType, name: str, arguments: tuple[str, ...]) -
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         raise _UndecidedError from None
-    _hold(name, "", signature, arguments)
+    _check_signature(name, "", signature, arguments)
 
 
-def _stands_plainly(source: _Source, name: str, arguments: tuple[str, ...]) -> bool:
-    """True for a fitting function or class at the module's top, in a file that is Python from end to end.
+def _matches_plainly(source: _Source, name: str, arguments: tuple[str, ...]) -> bool:
+    """True for a function or class at module level that takes the arguments, in a file that compiles.
 
-    Only the block is parsed, which takes a tenth of the time.
+    It parses only that block, in a tenth of the time.
     """
     if not _compiles(source):
         return False
     starts = [start for start in _BLOCK.finditer(source.text) if start[2] == name]
     if len(starts) != 1 or _DECORATED.search(source.text, max(0, starts[0].start() - 200), starts[0].start()):
         return False
-    if any(source.text.count(quotes, 0, starts[0].start()) % 2 for quotes in ('"""', "'''")):  # it stands in a text
+    if any(source.text.count(quotes, 0, starts[0].start()) % 2 for quotes in ('"""', "'''")):  # it is within a string
         return False
     try:
         _require_definition(source, name, _block(source.text[starts[0].start() :], starts[0][1]), arguments)
-    except (SyntaxError, ValueError, MissingError):  # which the whole file tells better
+    except (SyntaxError, ValueError, MissingError):  # the whole file gives a better message
         return False
     return True
 
@@ -182,7 +182,7 @@ def _block(text: str, word: str) -> Definition:
 
 
 def _compiles(source: _Source) -> bool:
-    """True if the whole file is Python: the cached bytecode is of this very file, or is made now, as an import does."""
+    """True if the file compiles: its cached bytecode is current, or is written now, as by an import."""
     spec = source.spec
     try:
         stat = Path(spec.origin or "").stat()
@@ -195,12 +195,12 @@ def _compiles(source: _Source) -> bool:
         pass
     try:
         return getattr(spec.loader, "get_code")(spec.name) is not None  # noqa: B009
-    except (SyntaxError, ValueError, AttributeError):  # which the tree tells better
+    except (SyntaxError, ValueError, AttributeError):  # the tree gives a better message
         return False
 
 
 def _require(source: _Source, name: str, arguments: tuple[str, ...], package: str, depth: int) -> None:
-    """Follow ``name`` through the module; a name that another package than ``package`` lacks is undecided."""
+    """Follow ``name`` through the module; a name that is missing in another package than ``package`` is undecided."""
     name, _, attribute = name.partition(".")
     own = source.spec.name.partition(".")[0] == package
     definitions = [definition for known, definition in _definitions(source.tree.body) if known == name]
@@ -229,7 +229,6 @@ def _require(source: _Source, name: str, arguments: tuple[str, ...], package: st
 def _follow(
     source: _Source, statement: ast.ImportFrom, name: str, arguments: tuple[str, ...], package: str, depth: int
 ) -> None:
-    """Look ``name`` up where ``from ... import`` takes it from."""
     original = next(alias.name for alias in statement.names if (alias.asname or alias.name) == name)
     if not depth or original == "*":
         raise _UndecidedError
@@ -248,7 +247,6 @@ def _follow(
 def _require_definition(
     source: _Source, name: str, definition: Definition, arguments: tuple[str, ...], attribute: str = ""
 ) -> None:
-    """Hold one definition of ``name`` against ``arguments``."""
     if isinstance(definition, ast.Import):
         raise MissingError(f"{source.place(definition)}: it is a module, and expected is a function")
     if isinstance(definition, _LITERALS):
@@ -258,16 +256,16 @@ def _require_definition(
     if attribute or getattr(definition, "decorator_list", None):
         raise _UndecidedError
     if isinstance(definition, ast.ClassDef):
-        signature = _of_class(definition)
+        signature = _class_signature(definition)
     elif isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
         signature = _signature(definition.args)
     else:
         raise _UndecidedError
-    _hold(name, f"{source.place(definition)}: ", signature, arguments)
+    _check_signature(name, f"{source.place(definition)}: ", signature, arguments)
 
 
-def _of_class(definition: ast.ClassDef) -> inspect.Signature:
-    """The arguments of a class; undecided where a base or a metaclass may have the word."""
+def _class_signature(definition: ast.ClassDef) -> inspect.Signature:
+    """The signature of a class; undecided if a base or a metaclass may define it."""
     methods = [item for item in definition.body if isinstance(item, ast.FunctionDef)]
     constructors = [method for method in methods if method.name in ("__init__", "__new__")]
     if not constructors and not definition.bases and not definition.keywords:
@@ -281,11 +279,11 @@ def _of_class(definition: ast.ClassDef) -> inspect.Signature:
 def _signature(arguments: ast.arguments) -> inspect.Signature:
     plain = [*arguments.posonlyargs, *arguments.args]
     required = len(plain) - len(arguments.defaults)
-    parameters = [_parameter(one.arg, _POSITIONAL, number >= required) for number, one in enumerate(plain)]
+    parameters = [_parameter(arg.arg, _POSITIONAL, number >= required) for number, arg in enumerate(plain)]
     if arguments.vararg:
         parameters.append(_parameter(arguments.vararg.arg, _REST, False))
     named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    parameters += [_parameter(one.arg, _KEYWORD, default is not None) for one, default in named]
+    parameters += [_parameter(arg.arg, _KEYWORD, default is not None) for arg, default in named]
     if arguments.kwarg:
         parameters.append(_parameter(arguments.kwarg.arg, _NAMED_REST, False))
     return inspect.Signature(parameters)
@@ -295,11 +293,11 @@ def _parameter(name: str, kind: Any, optional: bool) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=None if optional else inspect.Parameter.empty)
 
 
-def _hold(name: str, where: str, signature: inspect.Signature, arguments: tuple[str, ...]) -> None:
+def _check_signature(name: str, where: str, signature: inspect.Signature, arguments: tuple[str, ...]) -> None:
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        bare = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+        bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
         taken = f"{name.rpartition('.')[2]}{inspect.Signature(bare)}"
         raise MissingError(f"{where}{taken} is called with ({', '.join(arguments)})") from error
 
@@ -309,7 +307,7 @@ def _not_there(place: str, name: str, known: Any) -> str:
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:
-    """Names that the statements of a module bind, with what they stand for; those of branches too."""
+    """Names that the statements of a module bind, with their definitions; those of branches too."""
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield statement.name, statement
@@ -327,7 +325,7 @@ def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, Definition]]:
-    """``a = x`` is x; of ``a, b = x`` it is not known which is what."""
+    """``a = x`` defines a as x; the values of ``a, b = x`` are undecided."""
     if isinstance(target, ast.Name):
         yield target.id, value
     else:

@@ -1,7 +1,7 @@
 """Contributions of a plugin, as small frozen dataclasses. Nothing here imports torch.
 
-A contribution has a name, a settings class and the place of its code ("package.module:function"), which only a run
-that needs it imports.
+A contribution has a name, a settings class and the target of its code ("package.module:function"), which is imported
+only by a run that needs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NoSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A named contribution: its settings (a frozen dataclass) and where its code is."""
+    """A named contribution: its settings (a frozen dataclass) and the target of its code."""
 
     name: str
     """Name in recipes and on the command line."""
@@ -52,7 +52,7 @@ S = TypeVar("S", bound=Spec, covariant=True)
 
 @dataclass(frozen=True)
 class Part(Generic[S]):
-    """A contribution picked by name, with checked settings."""
+    """A contribution selected by name, with checked settings."""
 
     spec: S
     config: Any
@@ -67,7 +67,7 @@ class Part(Generic[S]):
 class Stages:
     """Pipeline stages of a model: consecutive blocks in each, and further submodules in the first and the last.
 
-    A stage is the same module, with None in the place of submodules that it does not have. The first is called as the
+    A stage is the same module, with None instead of submodules that it does not have. The first is called as the
     model is; the others as ``module(batch, hidden)`` with what the stage before returned.
     """
 
@@ -79,7 +79,7 @@ class Stages:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Names of submodules by which a model may be divided."""
+    """Names of the submodules by which layouts divide a model."""
 
     model: str = ""
     """The model's name, for messages."""
@@ -141,10 +141,10 @@ class Model(Spec):
 
     free: tuple[str, ...] = ()
     """Settings that do not change the function that the model computes, such as dropout and how it is initialised. All
-    others must be those that a checkpoint records of its model where a run begins with it or goes on from it."""
+    others must equal those that a checkpoint records of its model, if a run starts or continues from it."""
     resolved: str = field(default="", metadata=called("config"))
-    """``package.module:function(config) -> Mapping[str, Any]``, without torch: the settings that are compared so, with
-    those filled in that follow from others. Empty: the settings as they are."""
+    """``package.module:function(config) -> Mapping[str, Any]``, without torch: the settings for that comparison,
+    with derived ones filled in. Empty: the settings as they are."""
     takes: tuple[str, ...] = ()
     """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
     before the run. Empty: not checked."""
@@ -228,18 +228,18 @@ class LayoutSettings:
     """How data-parallel ranks hold the model: as copies, with optimizer states sharded, or with all of it sharded."""
 
     def axes(self, world_size: int) -> dict[str, int]:
-        """The axes of the mesh and their sizes, whose product must be ``world_size``.
+        """Return the axes of the mesh and their sizes, whose product must be ``world_size``.
 
         ``"dp"`` (ranks that share no samples) is required; ``"tp"`` (ranks that share layers) and ``"pp"`` (ranks that
         hold consecutive blocks) are checked against the model.
 
         Raises:
-            ValueError: the layout does not fit so many processes; worded like one of ``__post_init__``.
+            ValueError: the layout does not fit ``world_size`` processes; worded like one of ``__post_init__``.
         """
         return {"dp": world_size}
 
     def division(self, world_size: int) -> Division | None:
-        """The per-rank memory for the estimates of ``recipe check``; None: not known."""
+        """Return the division of memory for the estimates of ``recipe check``; None: unknown."""
         return None
 
 
@@ -267,8 +267,8 @@ class EngineSpec(Spec):
     """``package.module:function(device) -> bool``: True if it is the engine of this machine, which ``engine=auto``
     takes; ``device`` is ``train.device``. Where no engine claims the machine, ``auto`` is ``native``."""
     problems: str = field(default="", metadata=called("config", "train", "layout", "processes"))
-    """``package.module:function(config, train, layout, processes) -> Iterable[str]``: everything that it cannot do of
-    what the settings ask for. ``layout`` and ``processes`` are None where they are not known."""
+    """``package.module:function(config, train, layout, processes) -> Iterable[str]``: a message for each
+    requested feature that it lacks. ``layout`` and ``processes`` are None if unknown."""
     environment: str = field(default="", metadata=called("job", "processes", "several_machines"))
     """``package.module:function(job, processes, several_machines) -> Iterable[Variable]``: environment variables that a
     run should have, see :class:`recipe_core.engine.environment.Variable`."""
@@ -281,7 +281,7 @@ class EngineSpec(Spec):
     """``package.module:function(job, words, out, processes) -> int | None``: compiles what a run needs with a tool of
     its own and returns the tool's exit code; None: a dry run in our own processes compiles it."""
     findings: str = field(default="", metadata=called("environment"))
-    """``package.module:function(environment) -> Iterable[Finding]``: what ``recipe doctor`` says about its packages,
+    """``package.module:function(environment) -> Iterable[Finding]``: findings of ``recipe doctor`` about its packages,
     devices and environment variables, see :class:`recipe_core.hooks.finding.Finding`."""
     traced: bool = False
     """Operations are gathered into graphs that a compiler translates: each new shape costs a compilation."""
@@ -302,9 +302,9 @@ class CheckpointFormat(Spec):
     holds: tuple[str, ...] = ("model", "optimizer", "progress")
     """The parts of a state that it can hold. A run saves only in formats that hold the first three."""
     naming: str = ""
-    """Whose names and shapes the tensors have: a key of :attr:`Model.adapters`; empty: the module's own."""
+    """The naming of the tensors, a key of :attr:`Model.adapters`; empty: the module's own."""
     whole: tuple[str, ...] = ()
-    """Settings, as words, that keep it from dividing tensors over several files; ``recipe merge`` adds them."""
+    """Settings, as arguments, that keep it from dividing tensors over several files; ``recipe merge`` adds them."""
     ranks: bool = False
     """It consists of a file for each tensor-parallel and pipeline rank, divided by the model's tensor plan, see
     :mod:`recipe_core.checkpoint.ranks.join`; it is for conversion, and no run saves in it."""
@@ -324,7 +324,7 @@ class CheckpointFormat(Spec):
 
 @dataclass(frozen=True, init=False)
 class Use:
-    """A contribution picked by name, with settings: ``Use("gpt", layers=12)``."""
+    """A contribution selected by name, with settings: ``Use("gpt", layers=12)``."""
 
     name: str
     settings: Mapping[str, Any]
@@ -366,7 +366,7 @@ class Recipe:
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""
     log_line: str = field(default="", metadata=called("row", "job"))
-    """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl, in the place of
+    """``package.module:function(row, job) -> str``: a line of the console for a row of metrics.jsonl, instead of
     the core's compact one."""
     log_formats: Mapping[str, str] = field(default_factory=dict, metadata=called("row", "job"))
     """Further such functions by name, for ``train.log_format=NAME``."""

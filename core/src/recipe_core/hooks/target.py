@@ -1,4 +1,4 @@
-"""Targets: places of code, ``package.module:function``, that contributions name and only a run imports."""
+"""Targets: the ``package.module:function`` strings in contributions, which only a run imports."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from recipe_core.files import path_error
 
 
 def called(*arguments: str) -> dict[str, Any]:
-    """Metadata of a field that names code: ``arguments`` that the function, or the class, is called with.
+    """Return the metadata of a field that holds a target: the ``arguments`` that the function or class is called with.
 
-    :mod:`recipe_core.hooks.resolve` holds the code against them. The value of such a field is one target, or a mapping
-    whose values are targets; empty: there is none.
+    :mod:`recipe_core.hooks.resolve` checks the code against them. The value of such a field is one target, or a mapping
+    whose values are targets; empty: none.
     """
     return {"arguments": arguments}
 
@@ -32,7 +32,7 @@ def load(target: str, owner: str) -> Callable[..., Any]:
         function: Callable[..., Any] = pkgutil.resolve_name(target)
     except (Exception, SystemExit) as error:  # importing it runs any code
         raise PluginError(
-            f"{owner}: {target!r} cannot be imported ({type(error).__name__}: {error}); mend the plugin, or install "
+            f"{owner}: {target!r} cannot be imported ({type(error).__name__}: {error}); fix the plugin, or install "
             "what it needs"
         ) from error
     return function
@@ -42,20 +42,20 @@ def call(target: str, owner: str, *arguments: Any) -> Any:
     """Import ``package.module:function`` and call it.
 
     Raises:
-        PluginError: it cannot be imported, or it raises an error that is no message to the user.
+        PluginError: it cannot be imported, or it raises an error that is not a message to the user.
     """
     function = load(target, owner)
-    with blamed(f"{owner}: {target!r}"):
+    with as_plugin_error(f"{owner}: {target!r}"):
         return function(*arguments)
 
 
-def listed(target: str, owner: str, *arguments: Any) -> list[Any]:
-    """:func:`call` a function that returns an iterable, such as a generator, and go through all of it.
+def call_list(target: str, owner: str, *arguments: Any) -> list[Any]:
+    """Import ``package.module:function``, call it, and return the iterable that it returns as a list.
 
     Raises:
-        PluginError: see :func:`call`; or it returns no iterable.
+        PluginError: see :func:`call`; also for an error that a generator raises on the way, or no iterable.
     """
-    with blamed(f"{owner}: {target!r}"):
+    with as_plugin_error(f"{owner}: {target!r}"):
         answer = call(target, owner, *arguments)
         if isinstance(answer, str):
             raise PluginError(f"{owner}: {target!r} returned {answer!r}; expected a list of messages")
@@ -63,11 +63,14 @@ def listed(target: str, owner: str, *arguments: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def blamed(code: str, *messages: type[Exception]) -> Iterator[None]:
-    """Turn errors of a plugin's ``code`` into one that names it, except RecipeError and other ``messages`` to the user.
+def as_plugin_error(code: str, *messages: type[Exception]) -> Iterator[None]:
+    """Raise errors of a plugin's ``code`` as PluginError, which names it.
+
+    Errors that are messages to the user pass: RecipeError, and the classes ``messages``.
 
     Raises:
-        PluginError: in the place of any other error.
+        PluginError: any other error.
+        ConfigError: an OSError about a path that cannot be used.
     """
     try:
         yield
@@ -78,6 +81,6 @@ def blamed(code: str, *messages: type[Exception]) -> Iterator[None]:
             raise known from error
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise PluginError(
-            f"{code} raised {type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}); mend the "
+            f"{code} raised {type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}); fix the "
             "plugin (--debug shows the traceback)"
         ) from error

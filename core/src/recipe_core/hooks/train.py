@@ -1,4 +1,4 @@
-"""The settings of training itself, which every recipe has, and a check for settings classes. No torch here."""
+"""The section ``train`` of every recipe, and helpers for settings classes. No torch here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ OnDivergence = Literal["stop", "skip", "rollback"]
 
 
 def too_small(settings: object, least: float, *names: str) -> list[str]:
-    """For ``__post_init__``: a line for each of the settings ``names`` that is below ``least``, or not a number.
+    """Return a line for each of the settings ``names`` that is below ``least`` or NaN, for ``__post_init__``.
 
-    One that is None is not set, and fits.
+    A setting that is None passes.
     """
     values = {name: getattr(settings, name) for name in names}
     wrong = {name: value for name, value in values.items() if value is not None and not value >= least}
@@ -25,12 +25,12 @@ def too_small(settings: object, least: float, *names: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Remark:
-    """What to say of a setting that other settings leave without effect, or with another one than it is for."""
+    """A remark on a setting that other settings leave without effect, or with an unintended one."""
 
     text: Callable[[Any], str]
-    """``text(settings)``: half a sentence, empty where the setting does what it is for."""
+    """``text(settings)`` returns half a sentence; empty: no remark."""
     always: bool = False
-    """Say it of a value too that is the recipe's own, so that the user did not choose it."""
+    """Also remark on the recipe's own value, which the user did not choose."""
 
 
 def remarked(default: Any, text: Callable[[Any], str], *, always: bool = False) -> Any:
@@ -39,23 +39,21 @@ def remarked(default: Any, text: Callable[[Any], str], *, always: bool = False) 
 
 
 def remarks(settings: Any, own: Any = None) -> Iterator[tuple[str, str]]:
-    """The settings that do not do now what they are for, each with the text of its remark; ``own``: the recipe's."""
-    for one in fields(settings):
-        remark: Remark | None = one.metadata.get(Remark)
+    """Yield the settings with a remark, and its text; ``own``: the recipe's settings."""
+    for setting in fields(settings):
+        remark: Remark | None = setting.metadata.get(Remark)
         if remark is None or not (text := remark.text(settings)):
             continue
-        if remark.always or own is None or getattr(own, one.name) != getattr(settings, one.name):
-            yield one.name, text
+        if remark.always or own is None or getattr(own, setting.name) != getattr(settings, setting.name):
+            yield setting.name, text
 
 
 def due(step: int, every: int) -> bool:
-    """True at every ``every``-th step; never where that is 0."""
+    """True at every ``every``-th step; never if ``every`` is 0."""
     return every > 0 and step % every == 0
 
 
 def _beyond(name: str, outcome: str) -> Callable[[Train], str]:
-    """The remark of a number of steps that the run does not reach."""
-
     def remark(train: Train) -> str:
         return outcome if (getattr(train, name) or 0) > train.steps else ""
 
@@ -63,7 +61,7 @@ def _beyond(name: str, outcome: str) -> Callable[[Train], str]:
 
 
 def warmup_steps(train: Train) -> int:
-    """Steps of warm-up, however it was given."""
+    """Return the steps of warm-up, from ``warmup_steps`` or ``warmup_ratio``."""
     return train.warmup_steps or round(train.warmup_ratio * train.steps)
 
 
@@ -89,12 +87,12 @@ def _without_golden(train: Train) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """How long and how hard to train; every recipe has this section."""
+    """Settings of training; every recipe has this section."""
 
     steps: int = 100
     """Optimizer steps of the whole schedule."""
     stop_after: int | None = remarked(None, _beyond("stop_after", "the schedule ends before it"))
-    """End this invocation after so many steps; the schedule stays as long as ``steps`` says."""
+    """Steps after which this invocation ends; the schedule keeps the length ``steps``."""
     global_batch: int = 8
     """Samples per optimizer step, over all ranks and micro batches."""
     micro_batch: int = 4
@@ -102,7 +100,7 @@ class Train:
     lr: float = 1e-3
     """Peak learning rate."""
     min_lr: float = remarked(0.0, _rising, always=True)
-    """Learning rate at the end of a schedule that falls."""
+    """Learning rate at the end of a decaying schedule."""
     schedule: Schedule = "cosine"
     """The schedule of the learning rate: ``constant``, ``linear``, ``cosine``, ``polynomial``, ``wsd``, or one of a
     plugin. ``schedule=NAME`` says the same."""
@@ -123,13 +121,13 @@ class Train:
     weight_decay: float = 0.01
     """Not applied to biases and norms."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """How much of the first and the second moment each step keeps."""
+    """Decay rates of the first and the second moment."""
     eps: float = 1e-8
-    """Added to the root of the second moment, against a division by zero."""
+    """Added to the root of the second moment, to avoid a division by zero."""
     trust_clip: float = 0.0
-    """Largest ratio of a weight's norm to its update's that LAMB scales by; 0: no limit."""
+    """Limit of LAMB's trust ratio, the norm of a weight over that of its update; 0: no limit."""
     clip: float = 1.0
-    """Largest global gradient norm; 0 switches clipping off. It is also LAMB's first step."""
+    """Limit of the global gradient norm; 0 disables clipping. It is also LAMB's first step."""
     precision: Precision = "fp32"
     """``bf16_mixed``: fp32 weights under autocast; ``bf16``: bf16 weights and gradients; ``fp8``: as ``bf16_mixed``,
     but the blocks multiply in 8 bits by torchao (CUDA from Ada on; emulated on a CPU, for tests)."""
@@ -139,7 +137,7 @@ class Train:
     """Compile the model with ``torch.compile``: block by block, which takes the time of one block; as a whole on a CPU,
     on Neuron, and where the model names no blocks. A CPU compiles for minutes and is seldom faster after it."""
     seed: int = 1234
-    """Source of the initial weights, the order of the samples, dropout and stochastic rounding."""
+    """Seed of the initial weights, the order of the samples, dropout and stochastic rounding."""
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, or any device that ``torch.accelerator`` knows (``neuron``, ``hpu``, ...)."""
     log_every: int = 10
@@ -149,53 +147,53 @@ class Train:
     columns; or a format of the recipe (``megatron`` and ``neuron`` write the words of those projects' logs). ``auto``:
     the recipe's own line, if it has one, else ``compact``."""
     trackers: tuple[str, ...] = ("tensorboard",)
-    """Where else metrics are shown, beside metrics.jsonl; settings of a tracker are ``tracker.NAME.setting``."""
+    """Trackers that show the metrics, in addition to metrics.jsonl; their settings are ``tracker.NAME.setting``."""
     eval_every: int = remarked(0, _beyond("eval_every", "the run ends before it; it evaluates at its start and end"))
-    """Steps between evaluations; 0 evaluates never."""
+    """Steps between evaluations; 0 disables evaluation."""
     eval_samples: int = 64
-    """Samples per evaluation: the first so many of the validation split, the same each time."""
+    """Samples per evaluation, taken from the start of the validation split, the same each time."""
     save_every: int = remarked(0, _beyond("save_every", "the run ends before it; it saves at its end alone"))
     """Steps between checkpoints; 0 saves only at the end."""
     save_minutes: float = 0.0
-    """Minutes between checkpoints, beside ``save_every``; 0 does not look at the clock."""
+    """Minutes between checkpoints, in addition to ``save_every``; 0: none by time."""
     check_replicas_every: int = 0
     """Steps between comparisons, bit by bit, of what several ranks hold copies of (weights, optimizer states, buffers);
-    the run ends where copies differ. 0 compares only before a checkpoint."""
+    the run ends if copies differ. 0 compares only before a checkpoint."""
     check_replicas_at_save: bool = True
-    """Compare the copies before each checkpoint is written, so that none is made of copies that have drifted apart."""
+    """Compare the copies before each checkpoint, so that no checkpoint is made of copies that have drifted apart."""
     keep: int = 2
     """Checkpoints to keep, newest first; 0 keeps all."""
     keep_best: bool = True
-    """Keep the one of the lowest validation loss too, among those that were saved where the run evaluated."""
+    """Also keep the checkpoint with the lowest validation loss, of those saved at a step with an evaluation."""
     on_divergence: OnDivergence = "stop"
     """Handling of a step whose loss or gradient norm is not finite, or whose norm is beyond ``spike_sigma``. ``stop``:
     the run ends as soon as it is logged or saved. ``skip``: it is not applied, its samples are named, and the schedule
     waits for the next one. ``rollback``: the run continues from the last good checkpoint, with the samples after the
     bad ones. Both read loss and norm on the host in each step."""
     spike_sigma: float = 0.0
-    """Take a norm for divergence that is so many standard deviations above the mean of the last 100 logged ones; 0:
-    only one that is not finite."""
+    """Standard deviations above the mean of the last 100 logged gradient norms at which a norm counts as divergence; 0:
+    only a norm that is not finite does."""
     resume: str = "auto"
-    """``auto``: from the newest whole checkpoint of the run folder, if there is one; ``none``: from the beginning;
-    ``step-N``: from this checkpoint of the run folder, once; later ones are set aside; a path: where the folder has no
-    checkpoint yet, from this one of another run."""
+    """``auto``: continue from the newest complete checkpoint of the run folder, if any; ``none``: start from the
+    beginning; ``step-N``: continue from this checkpoint of the run folder, once, and set later ones aside; a path:
+    continue from this checkpoint of another run if the folder has none yet."""
     init_from: str | None = None
-    """Where a new run takes its first weights from, and nothing else: a run folder, a checkpoint folder or file of any
-    format, or a Hugging Face folder. Optimizer, schedule and data begin anew. A run that continues does not read it.
-    ``required``: there must be one, and the variant does not know which."""
+    """Source of the initial weights of a new run: a run folder, a checkpoint folder or file of any format, or a Hugging
+    Face folder. Optimizer, schedule and data start anew. A run that continues does not read it. ``required``: the
+    variant needs one, which you name."""
     accept: str | None = None
-    """Accepts one difference between the recorded data or tokenizer and the present ones: the word that the message
-    about it names. It is recorded in job.yaml and results.json."""
+    """Accept one difference between the recorded data or tokenizer and the present ones, by the key in the message
+    about it. It is recorded in job.yaml and results.json."""
     golden: str | None = None
-    """A run folder, a metrics.jsonl or a file with one loss a line: the loss of every step that it has is compared with
-    the run's, and the run ends at the first that is too far off."""
+    """A run folder, a metrics.jsonl or a file with one loss a line. Its losses are compared with the run's, step by
+    step, and the run ends at the first that differs by more than ``golden_tolerance``."""
     golden_tolerance: float = remarked(0.02, _without_golden)
-    """How far off a loss may be, as a part of the one in ``golden``."""
+    """Relative tolerance of the comparison with ``golden``."""
     timeout: float = 600.0
-    """Seconds that a rank may wait for the others, or for the next batch, before the run is ended as dead."""
+    """Seconds that a rank may wait for the others, or for the next batch, before the run is ended as hung."""
     on_hang: str | None = None
-    """A shell command that one rank runs when the run is ended as dead, to alert somebody; it may take 8 seconds, and
-    ``RECIPE_HANG_RANKS``, ``_HOSTS``, ``_KIND``, ``_STEP``, ``_MESSAGE`` and ``_LOGS`` tell it what is known."""
+    """A shell command that one rank runs when the run is ended as hung, as an alert. It may take 8 seconds, and gets
+    the diagnosis in ``RECIPE_HANG_RANKS``, ``_HOSTS``, ``_KIND``, ``_STEP``, ``_MESSAGE`` and ``_LOGS``."""
     log_stragglers: bool = False
     """Add the slowest rank and its seconds a step to the rows of metrics.jsonl."""
 
@@ -210,7 +208,7 @@ class Train:
         problems += [
             f"{name}: expected less than 2^63, got {value}"
             for name, value in numbers.items()
-            if isinstance(value, int) and abs(value) >= 1 << 63  # which no counter or generator holds
+            if isinstance(value, int) and abs(value) >= 1 << 63  # the limit of counters and generators
         ]
         if self.spike_sigma and self.on_divergence == "stop":
             problems.append("spike_sigma: it needs on_divergence=skip or on_divergence=rollback")
@@ -234,31 +232,30 @@ class Train:
 
     @property
     def resume_path(self) -> str | None:
-        """The checkpoint of another run that ``resume`` names, if it does."""
+        """The checkpoint of another run that ``resume`` names, or None."""
         return None if self.resume in ("auto", "none") or self.resume_step is not None else self.resume
 
     @property
     def resume_step(self) -> int | None:
-        """The step of the run's own checkpoint that ``resume`` names, if it does."""
+        """The step of the run's own checkpoint that ``resume`` names, or None."""
         number = self.resume.removeprefix("step-")
         return int(number) if number != self.resume and number.isdecimal() else None
 
     def for_run(self, world_size: int, train_samples: int | None) -> Train:
-        """Return the settings of a run on ``world_size`` processes with ``train_samples`` samples (None: not known).
+        """Return the settings of a run on ``world_size`` processes with ``train_samples`` samples (None: unknown).
 
-        A recipe may bring a subclass with settings of its own, from which others follow: steps from epochs, say.
+        A recipe's subclass may derive settings here, such as the steps from its epochs.
         """
         return self
 
     def checkpoints_at_once(self) -> int:
-        """Most checkpoints that exist at once; the last step is saved even where ``save_every`` does not fall on it."""
+        """Return the maximum number of checkpoints at a time; the last step is always saved."""
         steps = min(self.steps, self.stop_after or self.steps)
         saved = -(-steps // self.save_every) if self.save_every else 1
         best = int(self.keep_best and self.eval_every > 0)
         return min(saved, self.keep + best + 1) if self.keep else saved
 
     def _optimizer_problems(self) -> list[str]:
-        """Settings of the optimizer that exclude each other."""
         problems = []
         if self.optimizer_states == "master" and self.precision != "bf16":
             problems.append(

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 API = 1
-"""The version of the interface: hooks, specs and the names of :mod:`recipe_core`. Within one version things are only
-added. A plugin's module says in ``API = 1`` which one it was made for; without it, it is 1."""
+"""The version of the interface: hooks, specs and the names of :mod:`recipe_core`. Within one version, it only grows. A
+plugin's module declares the version that it was made for as ``API = 1``, the default."""
 
 
 def load_point(point: EntryPoint) -> object:
     """Import the plugin that an entry point names.
 
     Raises:
-        PluginError: it is made for a newer API; also where that is why it cannot be imported.
+        PluginError: it is made for a newer API, also if it cannot be imported for that reason.
     """
     try:
         plugin: object = point.load()
@@ -31,10 +31,10 @@ def load_point(point: EntryPoint) -> object:
 
 
 def require_api(version: object) -> None:
-    """Refuse a plugin that was made for version ``version`` of the interface, unless this core has it.
+    """Refuse a plugin made for a version of the interface that this core does not have.
 
     Raises:
-        PluginError: it is newer, or no version.
+        PluginError: ``version`` is newer, or not a version.
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise PluginError(
@@ -48,12 +48,12 @@ def require_api(version: object) -> None:
 
 
 def _declared(module: str) -> object:
-    """The value of ``API`` in the source of ``module``, which need not be importable; 1 where there is none."""
+    """The value of ``API`` in the source of ``module``, which need not be importable; 1 by default."""
     try:
         spec = importlib.util.find_spec(module)
         source = importlib.util.decode_source(spec.loader.get_data(spec.origin)) if spec else ""  # type: ignore[union-attr]
         tree = ast.parse(source)
-    except Exception:  # the first error says more
+    except Exception:  # the import error says more
         return 1
     for line in tree.body:
         if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == ["API"]:

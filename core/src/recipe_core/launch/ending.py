@@ -1,7 +1,7 @@
-"""Why the last start of a run ended, and whether it is to be started again: one answer for all who ask. No torch here.
+"""The reason why the last start of a run ended, and if it should be started again. Imports no torch.
 
-What found the cause has said so by then: our supervisor in ``launch/ending.json``, and under torchrun and srun, where
-nobody sees all ranks, each rank with its last heartbeat in ``logs/rank-N.beat.json``.
+Our supervisor writes the reason into ``launch/ending.json``. Under torchrun and srun, where no process sees all ranks,
+each rank writes it with its last heartbeat into ``logs/rank-N.beat.json``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ KINDS: dict[int, Kind] = {
     ExitCode.DISK_FULL: "disk",
     ExitCode.STOPPED: "stopped",
 }
-"""What an exit code of ours says."""
+"""The kind that each of our exit codes stands for."""
 AGAIN: tuple[Kind, ...] = ("stopped", "lost", "killed", "hung")
-"""After these the same line goes on from the last checkpoint; whether it gets further, the next start will show."""
+"""After these, the same command continues from the last checkpoint."""
 _OUTSIDE: tuple[Kind, ...] = ("hung", "lost", "stopped")
-"""What a rank suffers from others, the strongest first: any other ending of a rank comes before, as the cause."""
+"""Kinds that other ranks cause, the strongest first: any other kind comes before them, as the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,24 +47,24 @@ class Ending:
     """A :data:`Kind`."""
     exit_code: int
     message: str
-    """Why, in one paragraph: what the user was told."""
+    """The reason in one paragraph, as the user has read it."""
     rank: int | None = None
-    """The rank that is the cause; None: none, or not known."""
+    """The rank that is the cause; None: none, or unknown."""
     host: str = ""
     step: int | None = None
     """The step that this rank was in."""
     activity: str = ""
-    """What it was doing: ``loader``, ``backward``, ..."""
+    """The activity of this rank: ``loader``, ``backward``, ..."""
     time: float = 0.0
     """Seconds since the epoch."""
 
     @property
     def again(self) -> bool:
-        """True if the same line may go on."""
+        """True if the same command may continue the run."""
         return self.kind in AGAIN
 
     def line(self) -> str:
-        """All of it in one line."""
+        """Return a summary in one line."""
         where = "" if self.rank is None else f"rank {self.rank}{f' on {self.host}' if self.host else ''}: "
         first = first_line(self.message)
         at = f" (in {self.activity!r}{f' of step {self.step}' if self.step else ''})" if self.activity else ""
@@ -72,19 +72,19 @@ class Ending:
 
 
 def kind_of(exit_code: int) -> Kind:
-    """The kind of an end that only its exit code tells."""
+    """Return the kind for an exit code, if nothing else is known."""
     return KINDS.get(exit_code, "killed" if exit_code > 128 or exit_code < 0 else "bug")
 
 
 def record_ending(out: Path, ending: Ending) -> None:
-    """Write the end of a run that a supervisor started; a full disk does no harm."""
+    """Write the end of a run that a supervisor started; a full disk is ignored."""
     with suppress(DiskError, OSError):
         (out / FILE).parent.mkdir(exist_ok=True)
         write_text(out / FILE, json.dumps(asdict(ending), indent=2) + "\n")
 
 
 def record_failure_ending(out: Path, failure: Failure, rank: int | None = None) -> None:
-    """Write the end of a run whose first failure was that of ``rank``; of a hang, the ranks know the cause."""
+    """Write the end of a run whose first failure was that of ``rank``; the cause of a hang is in the heartbeats."""
     kind = "lost" if failure.lost_peer else kind_of(failure.exit_code)
     cause = None if kind in _OUTSIDE else rank
     where = host() if cause is not None else ""
@@ -98,24 +98,24 @@ def record_failure_ending(out: Path, failure: Failure, rank: int | None = None) 
 
 
 def read_ending(out: Path, since: float) -> Ending | None:
-    """The end of the start that began at ``since`` (seconds since the epoch); None where nobody said why.
+    """Return the end of the start that began at ``since`` (seconds since the epoch); None if nothing recorded it.
 
-    It is that of the rank which failed first by itself, else what the others were told of the one they waited for.
+    It is the end of the rank that failed first by itself, else the diagnosis of the rank that the others waited for.
     """
-    told = read_record(out / FILE, Ending)
-    ends = [told] if told is not None and told.time >= since else []
+    recorded = read_record(out / FILE, Ending)
+    ends = [recorded] if recorded is not None and recorded.time >= since else []
     records = dict(_records(out, since))
     for rank, record in sorted(records.items()):
         with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a damaged record
-            ends += _of_rank(rank, record, records)
-    causes = [one for one in ends if one.kind not in _OUTSIDE]
+            ends += _rank_endings(rank, record, records)
+    causes = [ending for ending in ends if ending.kind not in _OUTSIDE]
     if causes:
-        return min(causes, key=lambda one: one.time)
-    return min(ends, key=lambda one: (_OUTSIDE.index(one.kind), one.rank is None), default=None)
+        return min(causes, key=lambda ending: ending.time)
+    return min(ends, key=lambda ending: (_OUTSIDE.index(ending.kind), ending.rank is None), default=None)
 
 
 def _records(out: Path, since: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The last heartbeat of each rank that has beaten since then."""
+    """The last heartbeat of each rank that has written one since then."""
     for path in out.glob("logs/rank-*.beat.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):
             record = parse_json(path.read_bytes())
@@ -123,22 +123,21 @@ def _records(out: Path, since: float) -> Iterator[tuple[int, Mapping[str, Any]]]
                 yield int(record["rank"]), record
 
 
-def _of_rank(rank: int, record: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -> Iterator[Ending]:
-    """The end of one rank, if it had one, as it tells it."""
+def _rank_endings(rank: int, record: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -> Iterator[Ending]:
     ended = record.get("ended")
     if not ended:
         return
-    code, verdict = int(ended["code"]), ended.get("verdict")
-    if code == ExitCode.FINISHED:  # or stopped in good order: results.json tells
+    code, diagnosis = int(ended["code"]), ended.get("verdict")
+    if code == ExitCode.FINISHED:  # or stopped in good order: see results.json
         return
-    if verdict is None:
+    if diagnosis is None:
         cause: int | None = None if code == ExitCode.STOPPED else rank
         yield _ending(kind_of(code), code, str(ended.get("message") or ended["text"]), cause, record, record)
         return
-    kind: Kind = "lost" if verdict["lost"] else "hung"
-    first = int(verdict["ranks"][0])
-    last = records.get(first) or {"host": next(iter(verdict["hosts"]), "")}  # one that never came
-    yield _ending(kind, code, str(verdict["text"]), first, last, record)
+    kind: Kind = "lost" if diagnosis["lost"] else "hung"
+    first = int(diagnosis["ranks"][0])
+    last = records.get(first) or {"host": next(iter(diagnosis["hosts"]), "")}  # a rank that never came
+    yield _ending(kind, code, str(diagnosis["text"]), first, last, record)
 
 
 def _ending(

@@ -1,4 +1,4 @@
-"""Why a rank failed: what its error means, and what it leaves behind for the supervisor that started it."""
+"""The failure of a rank: the meaning of its error, and the record for the supervisor that started it."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from recipe_core.files import disk_error, is_full, path_error, write_text
 from recipe_core.files.documents import read_record
 
 FILE = "RECIPE_FAILURE"
-"""Environment variable: where this rank writes its :class:`Failure`. Only a supervised rank has it."""
+"""Environment variable: path at which this rank writes its :class:`Failure`; only a supervised rank has it."""
 SPARE = "RECIPE_FAILURE_SPARE"
-"""Environment variable: a file in memory, where it does so when the disk of the logs is full."""
+"""Environment variable: path of a file in memory, for a full disk of logs."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason for which a rank ended."""
+    """The reason why a rank ended."""
 
     time: float
     """Seconds since the epoch."""
     message: str
     traceback: str | None
-    """None for what a user can mend: there the message says it all."""
+    """None for an error that the user can fix: its message is complete."""
     exit_code: int
     lost_peer: bool = False
-    """Another rank was gone or did not come, so that one is the cause."""
+    """Another rank ended or did not come, and is the cause."""
 
     @property
     def text(self) -> str:
-        """The text for the user: the traceback where there is one."""
+        """The text for the user: the traceback if there is one, else the message."""
         return self.traceback or self.message
 
 
-# What the backends say, and what it means. Gloo and NCCL raise RuntimeError (or its subclasses) without a type or a
-# field that would tell these apart, so the text has to. The first that fits counts.
+# Messages of the backends and their meaning. Gloo and NCCL raise RuntimeError (or its subclasses) without a type or a
+# field that tells these apart, so the text has to. The first match counts.
 _LATE = (
     "did not take part within train.timeout seconds; its own log says what it was doing. "
     "If it was only slow, raise train.timeout"
@@ -75,10 +75,9 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
 
 
 def explain(error: BaseException) -> RecipeError | None:
-    """Translate the error of a failed collective, where its text is known, of a full disk, or of a path that cannot be
-    used; None for every other.
+    """Translate the error of a failed collective (by its text), of a full disk, or of an unusable path; else None.
 
-    Raise the result ``from error``, which keeps the original words.
+    Raise the result ``from error``, which keeps the original message.
     """
     if isinstance(error, OSError):
         if is_full(error):
@@ -93,7 +92,7 @@ def explain(error: BaseException) -> RecipeError | None:
 
 
 def no_room(error: RuntimeError, store: str | None) -> DiskError | None:
-    """Translate the error of ranks that meet in the file ``store`` on a full disk; None for every other."""
+    """Translate the error of ranks that meet in the file ``store`` on a full disk; None for any other error."""
     full = os.strerror(errno.ENOSPC)
     if store is None or full not in str(error):
         return None
@@ -102,19 +101,24 @@ def no_room(error: RuntimeError, store: str | None) -> DiskError | None:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """``error`` and all that led to it."""
+    """Yield ``error``, its causes and contexts, and theirs."""
     pending: list[BaseException | None] = [error]
     seen: set[int] = set()
     while pending:
-        one = pending.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            pending += [one.__cause__, one.__context__]
+        link = pending.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            pending += [link.__cause__, link.__context__]
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """True if ``error`` or one of its causes means that another rank ended or did not come."""
+    return any(isinstance(link, LostRankError) or isinstance(explain(link), LostRankError) for link in chain(error))
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code of a process that ends by ``error``: its own, 130 for Ctrl-C, else that of a bug."""
+    """Return the exit code of a process that ends by ``error``: its own, 130 for Ctrl-C, else that of a bug."""
     if isinstance(error, RecipeError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -125,22 +129,22 @@ def exit_code(error: BaseException) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says; its type where it says nothing."""
+    """Return the message of an error, or its type if the message is empty."""
     return str(error) or type(error).__name__
 
 
 def first_line(message: str) -> str:
-    """A message in one line: its first, with the second where the first only announces a list."""
-    first, *others = message.splitlines() or [""]
-    return f"{first} {others[0].strip().removeprefix('- ')}" if first.endswith(":") and others else first
+    """Return the first line of a message, with the second if the first only announces a list."""
+    first, *rest = message.splitlines() or [""]
+    return f"{first} {rest[0].strip().removeprefix('- ')}" if first.endswith(":") and rest else first
 
 
 def record_failure(error: BaseException) -> bool:
-    """Tell the supervisor why this rank is about to end.
+    """Record for the supervisor why this rank is about to end.
 
     Returns:
-        True when a supervisor will show the error, once for all ranks: print nothing then. False when this process
-        has no supervisor (or the disks of the logs and of temporary files are full): print the error as usual.
+        True if a supervisor will show the error, once for all ranks: print nothing then. False if this process has no
+        supervisor (or the disks of the logs and of temporary files are full): print the error as usual.
     """
     file, spare = (os.environ.get(name) for name in (FILE, SPARE))
     if not file:
@@ -151,9 +155,7 @@ def record_failure(error: BaseException) -> bool:
         message=message_of(error),
         traceback=None if expected else "".join(traceback.format_exception(error)).rstrip(),
         exit_code=exit_code(error),
-        lost_peer=any(
-            isinstance(one, LostRankError) or isinstance(explain(one), LostRankError) for one in chain(error)
-        ),
+        lost_peer=is_lost_peer(error),
     )
     text = json.dumps(asdict(failure), indent=2) + "\n"
     with suppress(DiskError):
@@ -161,15 +163,14 @@ def record_failure(error: BaseException) -> bool:
         return True
     with suppress(OSError):
         if spare:
-            Path(spare).write_text(text, encoding="utf-8")  # not under another name first: there may be room for none
+            Path(spare).write_text(text, encoding="utf-8")  # without a temporary file: there may be no room for it
             return True
     return False
 
 
 @contextmanager
 def spares(count: int, folder: Path) -> Iterator[list[Path]]:
-    """Files in memory for :data:`SPARE`, one for each rank, as long as this context lasts; on systems that have no such
-    files, names in ``folder``."""
+    """Provide a file in memory for each rank (:data:`SPARE`); outside Linux, paths in ``folder``."""
     if sys.platform != "linux":
         yield [folder / f"rank-{rank}.error.json" for rank in range(count)]
         return
@@ -179,5 +180,5 @@ def spares(count: int, folder: Path) -> Iterator[list[Path]]:
 
 
 def read_failure(path: Path) -> Failure | None:
-    """Read what :func:`record_failure` wrote to ``path``; None when it wrote nothing."""
+    """Return what :func:`record_failure` wrote to ``path``; None if it wrote nothing."""
     return read_record(path, Failure)

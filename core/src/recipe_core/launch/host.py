@@ -1,4 +1,4 @@
-"""The name by which this machine is known to whoever has to act on it."""
+"""The name of this machine, as the tools of its cluster know it."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import platform
 
 
 def host() -> str:
-    """The name of this machine: that of the node for Slurm's tools, else that of the operating system."""
+    """Return the name of this machine: its Slurm node name, else that of the operating system."""
     return os.environ.get("SLURMD_NODENAME") or platform.node() or "unknown host"

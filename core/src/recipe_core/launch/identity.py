@@ -1,6 +1,6 @@
 """The identity of a run, equal on all ranks: settings, versions, code, data, and variables that change the result.
 
-Each rank looks at its own machine; :mod:`recipe_core.engine.agreement` compares. No torch here.
+Each rank reads its own machine; :mod:`recipe_core.engine.agreement` compares them. No torch here.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from recipe_core.settings.job import Job
 Identity = dict[str, dict[str, str]]
 """Facts of a rank by section and name."""
 _HEAD = 1 << 16
-"""Bytes of a file of data that are compared; what follows them in files of equal size is not."""
+"""Bytes at the beginning of a data file that are compared; the rest of files of equal size is not."""
 _HEADS = 64
-"""Files of one setting whose beginnings are compared; of further ones only the sizes are."""
+"""Files of one setting whose beginnings are compared; of any further ones only the sizes are."""
 
 
 def identity(job: Job, world_size: int, libraries: Sequence[str], variables: re.Pattern[str]) -> Identity:
-    """The facts of this process and its machine, for a run of ``job`` on ``world_size`` processes.
+    """Return the facts of this process and its machine, for a run of ``job`` on ``world_size`` processes.
 
-    ``libraries`` are distributions whose versions count, ``variables`` the names of those that change the result.
+    ``libraries`` are distributions whose versions are compared; ``variables`` matches the names of environment
+    variables that change the result.
     """
     packages = _packages(job)
     return {
@@ -50,17 +51,17 @@ def identity(job: Job, world_size: int, libraries: Sequence[str], variables: re.
 
 
 def digest(facts: Mapping[str, str]) -> str:
-    """A hash of the facts of a section."""
+    """Return a hash of the facts of a section."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def differences(facts: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[str]:
-    """A line for each name whose values, one mapping per rank, are not all the same: which ranks have which."""
+    """Return a line for each name whose values differ between the ranks (one mapping each): which ranks have which."""
     lines = []
-    for name in dict.fromkeys(name for one in facts for name in one):
+    for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
         values: dict[str, list[int]] = {}
-        for rank, one in enumerate(facts):
-            values.setdefault(one.get(name, "not there"), []).append(rank)
+        for rank, rank_facts in enumerate(facts):
+            values.setdefault(rank_facts.get(name, "not there"), []).append(rank)
         if len(values) > 1:
             shown = [f"{value} on {_ranks(ranks, hosts)}" for value, ranks in values.items()]
             lines.append(f"{name}: {', '.join(shown)}")
@@ -68,7 +69,6 @@ def differences(facts: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> lis
 
 
 def _ranks(ranks: list[int], hosts: Sequence[str]) -> str:
-    """Ranks in words, with their machines."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:
@@ -102,7 +102,6 @@ def _version(name: str) -> str:
 
 
 def _code(package: str) -> Iterator[tuple[str, str]]:
-    """Each source file of a package with a hash of its content."""
     module = sys.modules.get(package)
     file = getattr(module, "__file__", None)
     if file is None:
@@ -120,32 +119,31 @@ def _code(package: str) -> Iterator[tuple[str, str]]:
 
 
 def _data(job: Job) -> Iterator[tuple[str, str]]:
-    """Each file that a setting names: its size, and a hash of its beginning."""
     for name, value in flat(job.as_dict()):
         values = value if isinstance(value, (list, tuple)) else (value,)
         paths = [Path(text) for text in values if isinstance(text, str) and ("/" in text or Path(text).exists())]
         for number, file in enumerate(files_named(paths)):
-            yield f"{name}: {file}", _described(file, head=number < _HEADS)
+            yield f"{name}: {file}", _fingerprint(file, head=number < _HEADS)
 
 
 def files_named(paths: Iterable[Path]) -> list[Path]:
-    """The files and folders that ``paths`` name: themselves, a folder's entries, or those whose names a path begins.
+    """Return the files and folders that ``paths`` name: themselves, a folder's entries, or all that a path prefixes.
 
-    ``data/wiki`` names ``data/wiki.bin``. Each folder is listed once, however many of the paths lie in it.
+    ``data/wiki`` names ``data/wiki.bin``. Each folder is listed once, however many of the paths are in it.
     """
     listings: dict[Path, list[str]] = {}
-    found = []
+    named = []
     for path in paths:
         try:
             if path.is_dir():
-                found += [path / name for name in _listing(path, listings) if not name.startswith(".")]
+                named += [path / name for name in _listing(path, listings) if not name.startswith(".")]
             elif path.exists():
-                found.append(path)
+                named.append(path)
             elif path.parent.is_dir():
-                found += [path.parent / name for name in _beginning(f"{path.name}.", _listing(path.parent, listings))]
-        except (OSError, ValueError):  # what cannot be looked at names nothing here; its reader says why
+                named += [path.parent / name for name in _with_prefix(f"{path.name}.", _listing(path.parent, listings))]
+        except (OSError, ValueError):  # an unreadable path names nothing here; its reader reports it
             continue
-    return found
+    return named
 
 
 def _listing(folder: Path, listings: dict[Path, list[str]]) -> list[str]:
@@ -154,12 +152,11 @@ def _listing(folder: Path, listings: dict[Path, list[str]]) -> list[str]:
     return listings[folder]
 
 
-def _beginning(text: str, names: list[str]) -> Iterator[str]:
-    """Those of the sorted ``names`` that begin with ``text``."""
+def _with_prefix(text: str, names: list[str]) -> Iterator[str]:
     return takewhile(lambda name: name.startswith(text), islice(names, bisect_left(names, text), None))
 
 
-def _described(file: Path, *, head: bool) -> str:
+def _fingerprint(file: Path, *, head: bool) -> str:
     try:
         if not file.is_file():
             return "a folder"

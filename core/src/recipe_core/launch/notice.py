@@ -1,4 +1,4 @@
-"""Notices of what happens in the first seconds, for somebody who watches; scripts and further ranks see none."""
+"""Progress notices of the first seconds, for a terminal; scripts and ranks other than 0 print none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notice(text: str) -> None:
-    """Say on standard error that ``text`` begins, where a terminal shows it, and on the first rank alone."""
+    """Print ``text ...`` to standard error if a terminal shows it, on rank 0 only."""
     if os.environ.get("RANK", "0") == "0" and (sys.stderr.isatty() or os.environ.get("RECIPE_TERMINAL")):
         with suppress(OSError, ValueError):
             print(f"{text} ...", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The process that trains in a run folder: noted there, and recognised again. Imports no torch."""
+"""The record of the process that trains in a run folder, by which later commands find it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ class Process:
 
     host: str
     boot: str
-    """Start of the machine, which a process number does not outlive; empty where the system does not tell."""
+    """Boot id of the machine, since process numbers are reused after a reboot; empty if the system gives none."""
     pid: int
     started: str
-    """When the process started, as the system says it: another one with the same number started at another time."""
+    """Start time of the process, as the system prints it: it tells apart processes with the same number."""
     parent: int
-    """Process number of what started the ranks here: our supervisor, or torchrun's."""
+    """Process number of the ranks' parent: our supervisor, or torchrun's agent."""
     parent_started: str
     launcher: str
-    """``recipe``, ``torchrun``, ``srun``, or empty: a single process, or a launcher that does not say."""
+    """``recipe``, ``torchrun``, ``srun``, or empty: a single process, or an unknown launcher."""
     job_id: str
-    """Slurm's number of the job; empty: none."""
+    """Slurm job id; empty: none."""
     world_size: int
     began: float
     """Seconds since the epoch, as ``ended``."""
     ended: float | None = None
-    """When an error ended it; None: it trains, has written results.json, or was killed."""
+    """Time of the error that ended it; None: it trains, has written results.json, or was killed."""
     exit_code: int | None = None
-    """By that error."""
+    """Exit code of that error."""
     reason: str = ""
 
     def is_here(self) -> bool:
-        """True if it is of this machine, which may have been started again since."""
+        """True if it is a process of this machine, which may have rebooted since."""
         return self.host == socket.gethostname()
 
     def is_alive(self) -> bool:
@@ -56,7 +56,7 @@ class Process:
         return self._runs(self.pid, self.started)
 
     def parent_is_alive(self) -> bool:
-        """True if what started the ranks runs on this machine now."""
+        """True if the ranks' parent runs on this machine now."""
         return self._runs(self.parent, self.parent_started)
 
     def _runs(self, pid: int, since: str) -> bool:
@@ -65,9 +65,9 @@ class Process:
 
 @contextmanager
 def noted(out: Path) -> Iterator[None]:
-    """Note this process in the run folder, and the error that ends the block, if one does.
+    """Record this process in the run folder, and the error that ends the block, if any.
 
-    Without one, results.json tells how it ended. The caller holds the lock of the folder. A full disk does no harm.
+    Without an error, results.json holds the outcome. The caller holds the lock of the folder. A full disk is ignored.
     """
     me = this_process()
     _write(out, me)
@@ -97,19 +97,19 @@ def this_process() -> Process:
 
 
 def _launcher(rank: Worker | None) -> str:
-    """The launcher of the ranks. An engine gives every rank torchrun's variables, so that these alone do not tell."""
+    # An engine gives every rank torchrun's variables, so that these alone do not identify torchrun.
     if rank is not None and rank.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in os.environ:
         return "srun" if "SLURM_STEP_ID" in os.environ else ""
     return rank.launcher if rank else ""
 
 
 def read_process(out: Path) -> Process | None:
-    """Return the note in a run folder; None where there is none, or a damaged one."""
+    """Return the record in a run folder; None if there is none, or a damaged one."""
     return read_record(out / FILE, Process)
 
 
 def started(pid: int) -> str:
-    """When a process of this machine started; empty where there is none of this number."""
+    """Return the start time of a process of this machine; empty if there is none with this number."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -118,7 +118,7 @@ def started(pid: int) -> str:
 
 
 def _ps(pid: int) -> str:
-    """The same where there is no /proc."""
+    # For systems without /proc.
     try:
         done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     except OSError:

@@ -1,11 +1,12 @@
-"""Signals that ask a run to stop: obeyed at once where there is nothing to save, else at the next good moment.
+"""Signals that ask a run to stop: it exits at once if there is nothing to save, else it saves first.
 
-Imports next to nothing, so that the command can install a flag before its own imports.
+This module imports next to nothing, so that the command can install a flag before its own imports.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import select
 import signal
@@ -18,38 +19,48 @@ from typing import Any
 
 from recipe_core.errors import ExitCode
 
-# Ctrl-C; what a batch system sends before it kills; the terminal was closed; what batch systems are told to send some
-# minutes earlier (Slurm's --signal). Looked up by name: not every platform has all of them.
+# Ctrl-C; a batch system's warning before it kills; a closed terminal; signals that batch systems send on request some
+# minutes before the time limit (Slurm's --signal). Looked up by name: not every platform has all of them.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 """Signals that ask a run to stop."""
 REPEATED: dict[int, float] = {signal.SIGINT: 0.5, signal.SIGTERM: 1.0}
-"""Seconds after which a second one is meant as one: a launcher and a batch system may both send the first, and
-``timeout`` sends it to a command and to its process group."""
+"""Seconds after which a repeated signal counts as a second one: a launcher and a batch system may both send the first,
+and ``timeout`` sends it to a command and to its process group."""
 _supervised = False
-_RECORDING = 3.0
-"""Seconds that writing down why a process ends at once may take."""
+_ON_EXIT_SECONDS = 3.0
+"""Time limit of :attr:`StopFlag.on_exit`."""
+
+
+class StopMode(enum.Enum):
+    """Effect of a signal to stop."""
+
+    SAVE = enum.auto()
+    """It is noted in :attr:`StopFlag.signal`; the training loop saves and stops."""
+    EXIT = enum.auto()
+    """It ends the process at once with exit code 75: there is nothing to save."""
+    IGNORE = enum.auto()
+    """It has no effect: the process is about to end, and its exit code is decided."""
 
 
 class StopFlag:
-    """Within the block, a signal to stop is noted, or with ``at_once`` ends the process with exit code 75.
+    """A context manager that handles the signals to stop as its :attr:`mode` says.
 
-    ``signal`` is the name of the first one that came, or None; the training loop looks at it between steps and micro
-    batches, together with the other ranks. A second Ctrl-C, or SIGTERM, after :data:`REPEATED` ends the process at
-    once, with nothing saved; a rank of our supervisor leaves the second Ctrl-C to that. A signal that the process was
-    told to ignore (nohup) stays ignored, and outside the main thread, where Python takes no handlers, the flag stays
-    None. Leaving the block brings the earlier handlers back.
+    The training loop reads :attr:`signal` between steps and micro batches, together with the other ranks. In the mode
+    SAVE, a second Ctrl-C or SIGTERM after :data:`REPEATED` ends the process at once, with nothing saved; a rank of our
+    supervisor leaves the second Ctrl-C to the supervisor. A signal that the process ignores (nohup) stays ignored.
+    Outside the main thread, where Python takes no handlers, ``signal`` stays None. Leaving the block restores the
+    earlier handlers.
 
-    Signals are read by a thread: the main one may be in a call of minutes, such as waiting for other ranks or a
-    compilation, in which Python runs no handler.
+    A thread reads the signals: the main thread may be in a call of minutes, such as a collective or a compilation, in
+    which Python runs no handler.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
-        self.record: Callable[[str], None] = lambda name: None
-        """Writes down that the signal of this name is about to end the process at once."""
+    def __init__(self, mode: StopMode = StopMode.SAVE) -> None:
+        self.on_exit: Callable[[str], None] = lambda name: None
+        """Called with the name of the signal before it ends the process at once; may take three seconds."""
+        self._mode = mode
         self._first: str | None = None
-        self._at_once = at_once
-        self._settled = False
         self._came: dict[int, float] = {}
         self._lock = threading.Lock()
         self._before: dict[int, Any] = {}
@@ -68,7 +79,7 @@ class StopFlag:
         self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, _left_to_the_thread)
+                self._before[number] = signal.signal(number, _noop_handler)
         unblock()
         return self
 
@@ -88,26 +99,21 @@ class StopFlag:
 
     @property
     def signal(self) -> str | None:
-        """Name of the first signal that came."""
+        """Name of the first signal, or None."""
         self._read()
         return self._first
 
-    def defer(self) -> None:
-        """From now on, note a signal instead of ending at once: there is something to save."""
-        with self._lock:
-            self._at_once = False
+    @property
+    def mode(self) -> StopMode:
+        """Effect of the next signal. Setting EXIT ends the process now if a signal came earlier."""
+        return self._mode
 
-    def obey(self) -> None:
-        """From now on, end at once: everything is saved. A signal that came meanwhile does so now."""
+    @mode.setter
+    def mode(self, mode: StopMode) -> None:
         with self._lock:
-            self._at_once = True
-            if self._first is not None:
+            self._mode = mode
+            if mode is StopMode.EXIT and self._first is not None:
                 self._end_at_once(self._first)
-
-    def settle(self) -> None:
-        """From now on, ignore signals: the process is about to end, and its exit code is settled."""
-        with self._lock:
-            self._settled = True
 
     def _listen(self) -> None:
         assert self._pipe is not None
@@ -115,7 +121,7 @@ class StopFlag:
             pass
 
     def _read(self) -> bool:
-        """Note the signals that came; False when no more will come."""
+        """Note the signals in the pipe; False when no more will come."""
         if self._pipe is None:
             return False
         with self._lock, contextlib.suppress(BlockingIOError):
@@ -130,41 +136,41 @@ class StopFlag:
         first = self._came.setdefault(number, now)
         again = now - first >= REPEATED.get(number, float("inf"))
         self._first = self._first or name
-        if self._settled:
+        if self._mode is StopMode.IGNORE:
             return
-        if self._at_once:
+        if self._mode is StopMode.EXIT:
             self._end_at_once(name)
         if again and not (_supervised and number == signal.SIGINT):
             _end(f"ended at once by the second {name}; nothing more was saved", 128 + number)
 
     def _end_at_once(self, name: str) -> None:
-        recording = threading.Thread(target=self.record, args=(name,), daemon=True)
-        recording.start()
-        recording.join(_RECORDING)
+        callback = threading.Thread(target=self.on_exit, args=(name,), daemon=True)
+        callback.start()
+        callback.join(_ON_EXIT_SECONDS)
         _end(f"stopped by {name} with nothing to save; the same line starts it again", ExitCode.STOPPED)
 
 
-def _left_to_the_thread(number: int, frame: object) -> None:
-    """The handler of Python's, which runs in the main thread; see :meth:`StopFlag._listen`."""
+def _noop_handler(number: int, frame: object) -> None:
+    """Python's handler, which runs in the main thread, does nothing: :meth:`StopFlag._listen` reads the signals."""
 
 
 def leave_second_to_supervisor() -> None:
-    """From now on, no Ctrl-C ends this process at once: our supervisor counts them, and passes the first one on.
+    """Let no second Ctrl-C end this process: our supervisor counts them, and passes the first one on.
 
-    Who sends it to every process of a run (systemd, a terminal) sends it to the ranks, too: they get that one twice.
+    A sender that signals every process of a run (systemd, a terminal) signals the ranks too: they get the first twice.
     """
     global _supervised
     _supervised = True
 
 
 def unblock() -> None:
-    """Let the signals through that a supervisor held back while this process was not ready for them."""
+    """Unblock the signals that a supervisor blocked until this process was ready for them."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _end(message: str, code: int) -> None:
-    """End this process and what it started, without running what would wait for other threads or ranks."""
+    # No interpreter shutdown: its hooks would wait for other threads or ranks.
     shown = "\x1b[?25h\n" if os.isatty(2) else ""  # a bar may have hidden the cursor
     with contextlib.suppress(OSError):
         os.write(2, f"{shown}recipe: {message}\n".encode())
@@ -175,32 +181,32 @@ def _end(message: str, code: int) -> None:
 
 
 def _children() -> list[int]:
-    """Processes that this one started, where the kernel tells: compilers, readers of data."""
+    # Compilers and data workers, where the kernel lists them.
     if sys.platform != "linux":
         return []
     from pathlib import Path
 
-    found: list[int] = []
+    pids: list[int] = []
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
-    return found
+            pids += map(int, path.read_text().split())
+    return pids
 
 
 def _before_a_fork() -> None:
-    """Hold signals back: one that came to a fork before it is set up would be the parent's."""
-    if signal.getsignal(signal.SIGTERM) is _left_to_the_thread:
+    # A signal that reached a fork before it is set up would be written into the parent's pipe.
+    if signal.getsignal(signal.SIGTERM) is _noop_handler:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 def _after_in_parent() -> None:
-    if signal.getsignal(signal.SIGTERM) is _left_to_the_thread:
+    if signal.getsignal(signal.SIGTERM) is _noop_handler:
         unblock()
 
 
 def _after_in_child() -> None:
-    """How to stop is the parent's affair, which ends its forks by SIGTERM."""
-    if signal.getsignal(signal.SIGTERM) is _left_to_the_thread:
+    # The parent decides how to stop, and ends its forks by SIGTERM.
+    if signal.getsignal(signal.SIGTERM) is _noop_handler:
         with contextlib.suppress(ValueError):  # forked from another thread
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Run a command as several ranks on this machine, and end as the first of them that failed. Imports no torch."""
+"""The supervisor: run a command as several ranks on this machine, and exit with the first failure. No torch here."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.ending import record_failure_ending
 from recipe_core.launch.failures import Failure, spares
 from recipe_core.launch.stop import REPEATED, SIGNALS
-from recipe_core.launch.tee import Output
-from recipe_core.launch.watch.silence import INTERVAL, Silence
+from recipe_core.launch.tee import TeeStream
+from recipe_core.launch.watch.stall import INTERVAL, StallDetector
 
 STORE = "RECIPE_STORE"
-"""Environment variable: the file through which the ranks of one machine meet."""
+"""Environment variable: the rendezvous file of the ranks of one machine."""
 SUPERVISOR = "RECIPE_SUPERVISOR"
 """Environment variable: process id of the supervisor, for :func:`recipe_core.launch.worker.die_with_parent`."""
 TERMINAL = "RECIPE_TERMINAL"
-"""Environment variable, set for rank 0 where its stdout ends on a terminal, with the terminal's ``COLUMNS``."""
+"""Environment variable, set for rank 0 if its stdout leads to a terminal, with the terminal's ``COLUMNS``."""
 GRACE = "RECIPE_GRACE"
 """Environment variable: seconds that the other ranks have to end after one failed, and again after SIGTERM."""
 
@@ -38,24 +38,23 @@ GRACE = "RECIPE_GRACE"
 def supervise(argv: list[str], processes: int, logs: Path) -> int:
     """Run ``argv`` as ``processes`` ranks of one run and wait for them. Call it from the main thread.
 
-    Each rank gets torchrun's variables and has a session of its own, so that a terminal's Ctrl-C
-    reaches this process alone. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank, for which they
-    are blocked until it is ready (:func:`recipe_core.launch.stop.unblock`); a second Ctrl-C kills them. When a rank
-    fails the others get ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the reason of the one that failed
-    first is printed once.
+    Each rank gets torchrun's variables and a session of its own, so that a terminal's Ctrl-C reaches only this process.
+    SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to each rank, where they are blocked until it is ready
+    (:func:`recipe_core.launch.stop.unblock`); a second Ctrl-C kills the ranks. When a rank fails, the others get
+    ``RECIPE_GRACE`` seconds (5), then SIGTERM, then SIGKILL, and the reason of the first failure is printed once.
 
     Args:
         argv: the whole command of a rank; it should call :func:`recipe_core.launch.worker.die_with_parent` early and
             :func:`recipe_core.launch.worker.record_failure` when it fails.
-        processes: how many, at least 1.
-        logs: folder for ``rank-N.log`` (both outputs of rank N, appended) and ``rank-N.error.json``. Rank 0's
-            output is also shown on ours, as it comes.
+        processes: number of ranks, at least 1.
+        logs: folder for ``rank-N.log`` (both streams of rank N, appended) and ``rank-N.error.json``. Rank 0's
+            output is also shown on this process's, as it comes.
 
     Returns:
-        0 when all ranks ended well, else the exit code of the rank that failed first (128 + N for signal N).
+        0 if all ranks succeeded, else the exit code of the rank that failed first (128 + N for signal N).
 
     Raises:
-        LaunchError: the command cannot be started, or ``processes`` or ``RECIPE_GRACE`` is no such number.
+        LaunchError: the command cannot be started, or ``processes`` or ``RECIPE_GRACE`` is invalid.
         DiskError: the logs cannot be written.
     """
     if os.name != "posix":
@@ -63,7 +62,7 @@ def supervise(argv: list[str], processes: int, logs: Path) -> int:
     if processes < 1:
         raise LaunchError(f"--processes: expected at least 1, got {processes}")
     supervisor = _Supervisor(processes, logs, _grace())
-    # A signal between the first two would leave the folder.
+    # In this order: a signal between the first two would leave the folder behind.
     with _signals() as signals, _temporary_folder() as folder, spares(processes, Path(folder)) as in_memory:
         with ExitStack() as stack:
             stack.callback(supervisor.close)
@@ -75,7 +74,7 @@ def supervise(argv: list[str], processes: int, logs: Path) -> int:
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     try:
         return tempfile.TemporaryDirectory(prefix="recipe-")
-    except OSError as error:  # which names a file, or all places that were tried
+    except OSError as error:  # its filename is a file, or all places that were tried
         text = "needed for the ranks to meet, cannot be made"
         raise disk_error(error, Path(error.filename or "a temporary folder"), text, "set TMPDIR") from error
 
@@ -93,7 +92,7 @@ def _grace() -> float:
 
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """A socket on which every signal arrives as one byte, its number: signals wait in line with all other events."""
+    """A socket on which each signal arrives as one byte, its number, so that a selector can wait for it."""
     reader, writer = socket.socketpair()
     with reader, writer:
         reader.setblocking(False)
@@ -102,7 +101,7 @@ def _signals() -> Iterator[socket.socket]:
         wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             for number in (*SIGNALS, signal.SIGCHLD):
-                # What we were told to ignore (nohup) stays so; the end of a child must be heard.
+                # Ignored signals (nohup) stay ignored; the end of a child must be noticed.
                 if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, lambda *_: None)
             yield reader
@@ -113,8 +112,8 @@ def _signals() -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
-    """Block the signals to stop in processes started in this context; they are pending until a process takes them."""
+def _signals_blocked() -> Iterator[None]:
+    # In processes started in this context, signals to stop stay pending until the process unblocks them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -130,24 +129,24 @@ class _Rank:
     process: Popen[bytes]
     log: Path
     errors: tuple[Path, ...]
-    """Where it may have written why it failed."""
+    """Files in which it may have written its failure."""
     ended: float | None = None
-    """When we saw its end, in seconds since the epoch."""
+    """Time at which its end was noticed, in seconds since the epoch."""
     stopped: bool = False
-    """We told it to end because another rank had failed."""
+    """It was stopped because another rank had failed."""
 
     def send(self, number: int) -> None:
-        """Send a signal to the worker, not to the processes it started: how to stop those is its own affair."""
+        """Send a signal to the worker only: it stops the processes that it started."""
         if self.ended is None:
             self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the worker and what it started, as far as it lives in the worker's process group."""
-        with suppress(ProcessLookupError, PermissionError):  # macOS says EPERM of a group of zombies
+        """Kill the worker and its process group."""
+        with suppress(ProcessLookupError, PermissionError):  # macOS raises EPERM for a group of zombies
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def stop(self, number: int) -> None:
-        """End a rank that outlives a failed one: SIGTERM to it, SIGKILL to all that it started, too."""
+        """Send a signal to a rank that outlives a failed one; SIGKILL goes to its process group."""
         if self.ended is None:
             self.stopped = True
             if number == signal.SIGKILL:
@@ -158,11 +157,11 @@ class _Rank:
     def has_ended(self) -> bool:
         if self.ended is None and self.process.poll() is not None:
             self.ended = time.time()
-            self.kill()  # what it left behind; at once, while no other process can have got its number
+            self.kill()  # its orphans; at once, before the process number is reused
         return self.ended is not None
 
     def failure(self, forwarded: Container[int]) -> Failure | None:
-        """Why it failed; None when it did not, or only because we stopped it after another one's failure."""
+        """The failure of this rank; None if it has none, or was only stopped after another rank's failure."""
         code = self.process.returncode
         if code == 0:
             return None
@@ -178,7 +177,7 @@ class _Rank:
             return Failure(ended, f"rank {self.number} found no room on a disk, not even to say on which", None, code)
         if code > 0:
             return Failure(ended, f"rank {self.number} ended without saying why", None, code)
-        if -code in forwarded:  # before it could take it, or a program that does not
+        if -code in forwarded:  # before it was ready, or it does not handle the signal
             return Failure(ended, f"stopped by {_name(-code)}", None, 128 - code)
         # Gloo and NCCL abort a rank that lost its peer where they cannot raise an error.
         lost_peer = -code == signal.SIGABRT
@@ -209,20 +208,20 @@ class _Supervisor:
         self._logs = logs
         self._grace = grace
         self._ranks: list[_Rank] = []
-        self._outputs: list[Output] = []
+        self._streams: list[TeeStream] = []
         self._received: dict[int, float] = {}
-        """The signals that came to us and were passed on, with the time of the first."""
+        """The signals that were received and passed on, with the time of the first."""
         self._killed = False
-        """The second Ctrl-C came."""
+        """By the second Ctrl-C."""
         self._failed_at: float | None = None
-        self._silence = Silence(logs, processes)
+        self._stall_detector = StallDetector(logs, processes)
         self._hung: Failure | None = None
-        """All ranks are silent."""
-        self._measures = [(grace, signal.SIGQUIT), (grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
-        """Signals still to send to the ranks that outlive a failed one, with the seconds after the failure."""
+        """Set once all ranks are silent."""
+        self._escalation = [(grace, signal.SIGQUIT), (grace, signal.SIGTERM), (2 * grace, signal.SIGKILL)]
+        """Signals to send to the ranks that outlive a failed one, with the seconds after the failure."""
 
     def start(self, argv: list[str], folder: Path, in_memory: list[Path]) -> None:
-        """Start the ranks, which meet in ``folder``."""
+        """Start the ranks; ``folder`` is for their rendezvous."""
         files = [
             [self._logs.absolute() / f"rank-{number}{suffix}" for suffix in (".log", ".error.json")]
             for number in range(self._processes)
@@ -238,7 +237,7 @@ class _Supervisor:
         for number, ((log, error), spare) in enumerate(zip(files, in_memory, strict=True)):
             errors = (error, spare)
             environment = _environment(number, self._processes, folder / "store", errors)
-            with _held_back():
+            with _signals_blocked():
                 self._ranks.append(self._start_one(argv, number, log, errors, environment))
 
     def _start_one(
@@ -258,27 +257,27 @@ class _Supervisor:
             except OSError as problem:
                 raise LaunchError(f"{argv[0]}: cannot be started ({problem.strerror or problem})") from problem
         if process.stdout and process.stderr:
-            self._outputs = [Output(process.stdout, sys.stdout, log), Output(process.stderr, sys.stderr, log)]
+            self._streams = [TeeStream(process.stdout, sys.stdout, log), TeeStream(process.stderr, sys.stderr, log)]
         return _Rank(number, process, log, errors)
 
     def wait(self, signals: socket.socket) -> None:
-        """Pass signals and output on until every rank has ended."""
+        """Pass on signals and output until all ranks have ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(signals, selectors.EVENT_READ)
-            for output in self._outputs:
-                selector.register(output.pipe, selectors.EVENT_READ, output)
+            for stream in self._streams:
+                selector.register(stream.pipe, selectors.EVENT_READ, stream)
             while self._running():
-                for key, _ in selector.select(self._press() or INTERVAL):
+                for key, _ in selector.select(self._escalate() or INTERVAL):
                     if key.data is None:
                         self._forward(signals.recv(4096))
                     elif not key.data.pump():
                         selector.unregister(key.data.pipe)
-        for output in self._outputs:
-            while output.pump():
+        for stream in self._streams:
+            while stream.pump():
                 pass
 
     def _running(self) -> bool:
-        ended = [rank.has_ended() for rank in self._ranks]  # a list: the end of every one of them must be noticed
+        ended = [rank.has_ended() for rank in self._ranks]  # a list: all() would stop at the first that runs
         return not all(ended)
 
     def _forward(self, numbers: bytes) -> None:
@@ -294,45 +293,45 @@ class _Supervisor:
                 self._killed = True
                 self.kill()
 
-    def _press(self) -> float | None:
-        """Take the measures that are due against ranks that outlive a failed one; seconds until the next is due."""
+    def _escalate(self) -> float | None:
+        """Send the signals that are due to ranks that outlive a failed one; return the seconds until the next."""
         if not any(rank.process.returncode for rank in self._ranks) and not self._all_silent():
             return None
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
-        while self._measures:
-            after, number = self._measures[0]
+        while self._escalation:
+            after, number = self._escalation[0]
             if now < self._failed_at + after:
                 return self._failed_at + after - now
-            self._measures.pop(0)
+            self._escalation.pop(0)
             for rank in self._ranks:
-                if number != signal.SIGQUIT or self._silence.can_tell(rank.number, rank.process.pid):
+                if number != signal.SIGQUIT or self._stall_detector.prints_stacks(rank.number, rank.process.pid):
                     rank.stop(number)
         return None
 
     def _all_silent(self) -> bool:
         running = {rank.number: rank.process.pid for rank in self._ranks if rank.ended is None}
-        if self._hung is None and (text := self._silence.look(running)):
+        if self._hung is None and (text := self._stall_detector.check(running)):
             self._hung = Failure(time.time(), text, None, ExitCode.HUNG)
         return self._hung is not None
 
     def kill(self) -> None:
-        """Kill whatever still runs."""
+        """Kill the ranks that still run."""
         for rank in self._ranks:
             if rank.ended is None:
                 rank.kill()
 
     def close(self) -> None:
-        """Leave no process and no open file behind."""
+        """Kill and reap all processes, and close all streams."""
         self.kill()
         for rank in self._ranks:
             rank.process.wait()
-        for output in self._outputs:
-            output.close()
+        for stream in self._streams:
+            stream.close()
 
     def report(self) -> int:
-        """Print why the run failed, once, and return its exit code."""
+        """Print the reason of a failure, once, and return the exit code of the run."""
         if sys.stdout.isatty() and any(rank.process.returncode for rank in self._ranks):
             print("\x1b[?25h")  # rank 0 may have left its bar's line open and the cursor hidden
         if self._killed:
@@ -350,14 +349,14 @@ class _Supervisor:
         for failure, rank in causes:
             with suppress(OSError), rank.log.open("a", encoding="utf-8") as log:
                 log.write(f"{failure.text}\n")
-        # Who was stopped, or lost a peer, may have ended before the peer's own word arrived, and is not the cause.
+        # A rank that was stopped, or lost a peer, is not the cause, even if it ended before the peer wrote its failure.
         first, rank = min(
             causes, key=lambda cause: (cause[0].lost_peer, cause[0].exit_code == ExitCode.STOPPED, cause[0].time)
         )
-        if first.exit_code == 128 + signal.SIGABRT and all(one.process.returncode for one in self._ranks):
-            first = replace(first, lost_peer=False)  # no other went before it: it is the one that the others have lost
+        if first.exit_code == 128 + signal.SIGABRT and all(peer.process.returncode for peer in self._ranks):
+            first = replace(first, lost_peer=False)  # all failed, and none before it: the others have lost this one
         record_failure_ending(self._logs.parent, first, rank.number)
-        if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank said so by itself
+        if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank has printed that
             return first.exit_code
         print(f"recipe: {first.text}" if first.traceback is None else first.text, file=sys.stderr)
         print(
@@ -369,7 +368,6 @@ class _Supervisor:
 
 
 def _environment(rank: int, processes: int, store: Path, errors: tuple[Path, Path]) -> dict[str, str]:
-    """The environment of one rank."""
     env = dict(os.environ)
     env.pop(TERMINAL, None)
     env |= {
@@ -377,19 +375,19 @@ def _environment(rank: int, processes: int, store: Path, errors: tuple[Path, Pat
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
-        # A file instead of a port: no other run can take it between our choice and its use.
+        # A file instead of a port, which another run could take between choice and use.
         STORE: str(store),
         SUPERVISOR: str(os.getpid()),
         failures.FILE: str(errors[0]),
         failures.SPARE: str(errors[1]),
         "PYTHONUNBUFFERED": "1",
     }
-    # Every rank would take all cores for its operators.
+    # By default, each rank would use all cores.
     env.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))
-    # The stack of a crash in native code, into the log.
+    # Log the Python stack of a crash in native code.
     env.setdefault("PYTHONFAULTHANDLER", "1")
     if sys.platform == "linux":
-        # The ranks are all here; the name of the machine may lead to an address that it does not answer on.
+        # All ranks are local, and the host name may resolve to an address that the machine does not answer on.
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if rank == 0 and sys.stdout.isatty():
         env |= {TERMINAL: "1", "COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}

@@ -1,4 +1,4 @@
-"""Show what another process prints, and keep in a log what would have stayed on a terminal."""
+"""Show the output of another process, and log what would have remained on a terminal."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from recipe_core.launch.stop import SIGNALS
 _CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
-class Output:
+class TeeStream:
     """One output stream of a process: shown at once, byte by byte, and appended to a log line by line.
 
-    A progress bar draws over its own line many times a second; the log gets that line once, as it was at its end,
-    without control sequences.
+    A progress bar redraws its line many times a second; the log gets the last state of that line, without control
+    sequences.
     """
 
     def __init__(self, pipe: IO[bytes], shown: TextIO, log: Path) -> None:
         self.pipe = pipe
         os.set_blocking(pipe.fileno(), False)
         with suppress(OSError, ValueError):
-            shown.flush()  # what we print ourselves goes through its buffer, what we pass on does not
+            shown.flush()  # our own output is buffered, what we pass on is not
         self._shown: int | None = _descriptor(shown)
         self._log = log.open("ab", buffering=0)
         self._line = b""
 
     def pump(self) -> bool:
-        """Pass on what is there; False when there is nothing now, or nothing any more.
+        """Pass on the available data; False if there is none now, or at the end.
 
-        A reader who went away (``| head``) or a full disk must not end the run: what cannot be shown is only logged.
+        A closed reader (``| head``) or a full disk must not end the run: what cannot be shown is only logged.
         """
         try:
             data = os.read(self.pipe.fileno(), 65536)
@@ -53,14 +53,14 @@ class Output:
             except OSError:
                 self._shown = None
         *lines, rest = (self._line + data).split(b"\n")
-        self._append(b"".join(_settled(line) + b"\n" for line in lines))
-        # Only what follows the last return can stay: a bar of many hours must not pile up here.
+        self._append(b"".join(_final_text(line) + b"\n" for line in lines))
+        # Keep only what follows the last carriage return: a progress bar of many hours must not accumulate.
         self._line = rest[rest.rstrip(b"\r").rfind(b"\r") + 1 :]
         return True
 
     def close(self) -> None:
         if self._line:
-            self._append(_settled(self._line) + b"\n")
+            self._append(_final_text(self._line) + b"\n")
         self._log.close()
         self.pipe.close()
 
@@ -69,7 +69,7 @@ class Output:
             self._log.write(data)
 
 
-def _settled(line: bytes) -> bytes:
+def _final_text(line: bytes) -> bytes:
     return _CONTROL.sub(b"", line.rstrip(b"\r").rpartition(b"\r")[2])
 
 
@@ -84,14 +84,14 @@ def _write(descriptor: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # whoever shares our terminal may have made it non-blocking
+        except BlockingIOError:  # another process may have made our terminal non-blocking
             select.select([], [descriptor], [])
 
 
 def keep(log: Path) -> None:
-    """Append what this process prints from now on to ``log``, too; it is shown as before.
+    """Append the further output of this process to ``log`` as well.
 
-    A process of its own does it, so that the log has the last words of one that is killed.
+    A separate process writes the log, so that it holds the last output even if this process is killed.
 
     Raises:
         DiskError: the log cannot be written.
@@ -104,7 +104,7 @@ def keep(log: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in the other process for good: it ends by EOF
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited by the new process, which ends at EOF
     try:
         subprocess.Popen(
             [sys.executable, "-m", "recipe_core.launch.tee", str(log), str(err)],
@@ -119,18 +119,17 @@ def keep(log: Path) -> None:
 
 
 def _main(log: Path, errors: int) -> None:
-    """In the other process: pass on what comes on stdin and on the descriptor ``errors``, until both are closed."""
     pipes = (os.fdopen(0, "rb", 0), sys.stdout), (os.fdopen(errors, "rb", 0), sys.stderr)
-    outputs = [Output(pipe, shown, log) for pipe, shown in pipes]
+    streams = [TeeStream(pipe, shown, log) for pipe, shown in pipes]
     with selectors.DefaultSelector() as selector:
-        for output in outputs:
-            selector.register(output.pipe, selectors.EVENT_READ, output)
+        for stream in streams:
+            selector.register(stream.pipe, selectors.EVENT_READ, stream)
         while selector.get_map():
             for key, _ in selector.select():
                 if not key.data.pump():
                     selector.unregister(key.data.pipe)
-    for output in outputs:
-        output.close()
+    for stream in streams:
+        stream.close()
 
 
 if __name__ == "__main__":

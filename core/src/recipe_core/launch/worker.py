@@ -1,6 +1,6 @@
-"""How a process learns that it is one rank of a run: from our supervisor, from torchrun, or from Slurm's srun.
+"""The rank of this process, by the environment variables of our supervisor, torchrun or Slurm's srun.
 
-The same command is a whole run where none of them started it, and a rank where one did. Imports no torch.
+The same command is one rank if one of these started it, else a whole run. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class Worker:
     local_rank: int
     """Rank among the processes of this machine."""
     local_world_size: int
-    """Processes of this machine, as far as it is known: at least ``local_rank + 1``."""
+    """Number of processes of this machine, as far as known: at least ``local_rank + 1``."""
     launcher: Literal["recipe", "torchrun", "srun"]
     rendezvous: Mapping[str, str]
-    """Where the ranks meet, as environment variables: ``RECIPE_STORE``, or ``MASTER_ADDR`` and ``MASTER_PORT``."""
+    """Rendezvous as environment variables: ``RECIPE_STORE``, or ``MASTER_ADDR`` and ``MASTER_PORT``."""
 
     def variables(self) -> dict[str, str]:
-        """This rank in torchrun's variables, for libraries that read nothing else."""
+        """Return torchrun's environment variables for this rank, for libraries that read them."""
         names = ("rank", "world_size", "local_rank", "local_world_size")
         return {**{name.upper(): str(getattr(self, name)) for name in names}, **self.rendezvous}
 
 
 def worker(environment: Mapping[str, str] | None = None) -> Worker | None:
-    """Which rank this process is; None for a process that nobody started as one.
+    """Return the rank of this process; None if no launcher started it as one.
 
     Raises:
-        LaunchError: the environment says half of it, or a value is no number.
+        LaunchError: some variables are missing, or a value is not a number.
     """
     env = os.environ if environment is None else environment
     ranked = {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & env.keys()
@@ -57,10 +57,10 @@ def worker(environment: Mapping[str, str] | None = None) -> Worker | None:
 
 
 def refuse_processes(worker: Worker | None, processes: int | None) -> None:
-    """Refuse to start processes in a process that a launcher started as one of several.
+    """Refuse ``--processes`` in a process that a launcher started as a rank.
 
     Raises:
-        LaunchError: torchrun or srun started it, and ``processes`` are asked for.
+        LaunchError: torchrun or srun started it, and ``processes`` is set.
     """
     if worker is not None and worker.launcher != "recipe" and processes is not None:
         raise LaunchError(
@@ -70,7 +70,7 @@ def refuse_processes(worker: Worker | None, processes: int | None) -> None:
 
 
 def keep_log(worker: Worker | None, folder: Path) -> None:
-    """Keep what a rank of torchrun or srun prints in ``folder``, as our supervisor does for its own ranks.
+    """Log the output of a rank of torchrun or srun in ``folder``, as our supervisor does for its own ranks.
 
     Raises:
         DiskError: the log cannot be written.
@@ -90,8 +90,8 @@ def _of_torchrun(env: Mapping[str, str]) -> Worker:
     if missing:
         present = [name for name in needed if name in env]
         raise LaunchError(
-            f"the environment says {_listed(present)} but not {_listed(missing)}; a rank needs all of them. "
-            f"Start the ranks with `recipe run NAME --processes N`, torchrun or srun, or unset {_listed(present)}"
+            f"the environment says {_joined(present)} but not {_joined(missing)}; a rank needs all of them. "
+            f"Start the ranks with `recipe run NAME --processes N`, torchrun or srun, or unset {_joined(present)}"
         )
     local_rank = _number(env, "LOCAL_RANK")
     return _checked(
@@ -111,11 +111,11 @@ def _of_srun(env: Mapping[str, str]) -> Worker:
     missing = [name for name in needed if name not in env]
     if missing:
         raise LaunchError(
-            f"the environment says SLURM_STEP_ID but not {_listed(missing)}; a rank under srun needs all of them. "
+            f"the environment says SLURM_STEP_ID but not {_joined(missing)}; a rank under srun needs all of them. "
             "Start the run with `srun recipe run NAME`, one task per rank"
         )
-    # Steps of one machine need ports of their own. Job numbers of neighbours in time are close, those of steps too:
-    # 31 keeps a job's steps off the next job's. The range ends below the ports that the kernel hands out (32768).
+    # Steps on one machine need different ports, and jobs and steps are numbered consecutively: the factor 31 keeps the
+    # steps of a job apart from those of the next. The range ends below the kernel's ephemeral ports (32768).
     port = 10_000 + (_number(env, "SLURM_JOB_ID") * 31 + _number(env, "SLURM_STEP_ID")) % 20_000
     local_rank = _number(env, "SLURM_LOCALID")
     return _checked(
@@ -142,7 +142,7 @@ def _checked(worker: Worker) -> Worker:
     return worker
 
 
-def _listed(names: list[str]) -> str:
+def _joined(names: list[str]) -> str:
     return ", ".join(names)
 
 
@@ -165,21 +165,19 @@ def first_host(nodelist: str) -> str:
 
 
 def _tasks_of_node(env: Mapping[str, str]) -> int:
-    """Tasks on this node; 0 if unknown."""
     counts = tasks_of_nodes(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
     node = _number(env, "SLURM_NODEID", 0)
     return counts[node] if node < len(counts) else 0
 
 
 def die_with_parent() -> None:
-    """End this rank when the supervisor that started it ends, however that ends; nothing where there is none.
+    """End this rank when its supervisor ends for any reason; do nothing if it has none.
 
-    Call it first, before slow imports, and from the main thread. A supervisor that is killed cannot stop its ranks,
-    and orphans would keep the devices. A rank of torchrun is asked to stop, as by SIGUSR1: its node may be given to
-    others any time, but it can still save.
+    Call it first, before slow imports, and from the main thread. A killed supervisor cannot stop its ranks, and orphans
+    would keep the devices. A rank of torchrun gets SIGUSR1 instead: it can still save before its node is reassigned.
     """
     unblock()
-    # Taken out, so that a program that this rank starts does not believe to be a rank.
+    # Removed, so that a program started by this rank does not take itself for a rank.
     supervisor = int(os.environ.pop(SUPERVISOR, "0"))
     if not supervisor:
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -194,19 +192,18 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
     else:
         _watch(supervisor, _end_at_once)
-    if os.getppid() != supervisor:  # it was gone before the kernel knew of our wish
+    if os.getppid() != supervisor:  # it ended before prctl
         os._exit(1)
 
 
-def _watch(parent: int, without: Callable[[int], None]) -> None:
-    """Look every second whether the parent lives, where the kernel does not tell; then call ``without(parent)``."""
+def _watch(parent: int, on_end: Callable[[int], None]) -> None:
     import threading
     import time
 
     def look() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        without(parent)
+        on_end(parent)
 
     threading.Thread(target=look, name="parent-watch", daemon=True).start()
 
@@ -220,4 +217,4 @@ def _stop_without_torchrun(agent: int) -> None:
 
     with suppress(OSError):
         os.write(2, f"recipe: torchrun, process {agent}, is gone; its ranks save and stop\n".encode())
-    os.kill(os.getpid(), signal.SIGUSR1)  # which, unlike SIGTERM, is never taken for a second one
+    os.kill(os.getpid(), signal.SIGUSR1)  # unlike SIGTERM, never counted as a second one

@@ -1,9 +1,10 @@
-"""The layouts that the core brings: ``replicated.py``, and ``divided.py`` for those that divide the model.
+"""Layouts: how a model is replicated or sharded across the ranks of a run.
 
-``parallel.py``: a model after its layout was applied; read it first. ``settings.py``: the layouts' settings.
-``sharded.py``: FSDP2; ``pipeline.py``, ``stages.py``: a pipeline and its stages; ``tensor_parallel/``: shards of
-layers. ``reducer.py``, ``gradients.py``: gradients averaged, their norm and clipping. ``materialise.py``: values of a
-model that was built without them. ``patterns.py``, ``ties.py``: submodules by pattern, and tied parameters.
+``parallel.py``: a model under its layout; read it first. ``settings.py``: the layouts' settings. ``replicated.py``:
+one process, and DistributedDataParallel. ``divided.py``: the layouts that shard a model, by ``sharded.py`` (FSDP2),
+``pipeline.py`` with ``stages.py``, and ``tensor_parallel/``. ``reducer.py``, ``gradients.py``: averaging, norm and
+clipping of gradients. ``materialise.py``: values of a model that was built on the meta device. ``patterns.py``,
+``ties.py``: submodules by pattern, tied parameters. ``built.py``: checks of what plugins build.
 
-Nothing is imported here: a run of one process is not to wait for what a pipeline needs.
+Nothing is imported here: a run of one process does not wait for the imports of a pipeline.
 """

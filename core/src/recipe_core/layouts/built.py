@@ -1,4 +1,4 @@
-"""A model as its plugin builds it, held against what its spec promises."""
+"""Build a plugin's model, dataset and layout, and check them against their specs."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch.overrides import TorchFunctionMode
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks.specs import Dataset, Model, ModelFacts, Part
-from recipe_core.hooks.target import blamed
+from recipe_core.hooks.target import as_plugin_error
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, Samples
 from recipe_core.layouts.patterns import matching
 
 _FAILURES = (MemoryError, OSError, RuntimeError)
-"""Errors that say something of the machine or the other ranks, and not of the plugin alone."""
+"""Errors that may come from the machine or from other ranks, not only from the plugin."""
 
 
 def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.Module, Loss]:
     """Build the module and its loss.
 
     Raises:
-        PluginError: ``build`` raises or returns anything else, ``blocks`` matches nothing, or ``facts`` are not those
-            of the module.
+        PluginError: ``build`` raises or returns anything else, ``blocks`` matches no submodule, or ``facts`` contradict
+            the module.
     """
     spec = part.spec
     code = f"model {spec.name!r}: {spec.build!r}"
-    with blamed(code, *_FAILURES), _Undrawn():
+    with as_plugin_error(code, *_FAILURES), _SkipMetaInit():
         answer = part.build(part.config)
     if not _is_module_and_loss(answer):
         raise PluginError(
-            f"{code} returned {_described(answer)}; expected (module, loss): a torch.nn.Module and a function "
+            f"{code} returned {_type_name(answer)}; expected (module, loss): a torch.nn.Module and a function "
             "loss(output, batch)"
         )
     module, loss = answer
@@ -41,10 +41,10 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
     return module, loss
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves out initial values of tensors on the meta device, which have none.
+class _SkipMetaInit(TorchFunctionMode):
+    """Skips the initialisation of tensors on the meta device.
 
-    PyTorch imports its compiler for some of them (nn.Embedding's), which takes most of a second.
+    For some of them (nn.Embedding's) PyTorch imports its compiler, which takes most of a second.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,30 +57,30 @@ class _Undrawn(TorchFunctionMode):
 
 
 def build_samples(part: Part[Dataset], run: Run) -> Samples:
-    """Build the source of batches.
+    """Build the samples of a dataset.
 
     Raises:
-        PluginError: ``build`` raises, or returns nothing that batches can be read from.
+        PluginError: ``build`` raises, or returns an object without a method ``read``.
     """
     code = f"dataset {part.spec.name!r}: {part.spec.build!r}"
-    with blamed(code, *_FAILURES):
+    with as_plugin_error(code, *_FAILURES):
         samples: Samples = part.build(part.config, run)
     if not callable(getattr(samples, "read", None)):
         raise PluginError(
-            f"{code} returned {_described(samples)}; expected samples with a method read(split, start, count)"
+            f"{code} returned {_type_name(samples)}; expected samples with a method read(split, start, count)"
         )
     return samples
 
 
 def build_layout(build: Callable[..., Any], code: str, module: nn.Module, config: object, run: Run) -> Parallel:
-    """Divide ``module`` or copy it by a layout's ``build``, which is known as ``code``.
+    """Apply a layout's ``build`` to ``module``; errors call it ``code``.
 
     Raises:
-        PluginError: it returns anything else than a :class:`Parallel`.
+        PluginError: it does not return a :class:`Parallel`.
     """
     model = build(module, config, run)
     if not isinstance(model, Parallel):
-        raise PluginError(f"{code} returned {_described(model)}; expected a recipe_core.layouts.parallel.Parallel")
+        raise PluginError(f"{code} returned {_type_name(model)}; expected a recipe_core.layouts.parallel.Parallel")
     return model
 
 
@@ -93,7 +93,7 @@ def _is_module_and_loss(answer: object) -> bool:
     )
 
 
-def _described(answer: object) -> str:
+def _type_name(answer: object) -> str:
     if isinstance(answer, (tuple, list)):
         return f"({', '.join(type(item).__name__ for item in answer)})"
     return type(answer).__name__
@@ -104,12 +104,12 @@ def _require_blocks(module: nn.Module, spec: Model) -> None:
         lists = [f"{name}.*" for name, child in module.named_modules() if isinstance(child, nn.ModuleList)]
         raise PluginError(
             f"model {spec.name!r}: blocks={spec.blocks!r} matches none of its submodules"
-            f"{did_you_mean(spec.blocks, lists)} (its lists of modules: {', '.join(lists) or 'none'}); mend the plugin"
+            f"{did_you_mean(spec.blocks, lists)} (its lists of modules: {', '.join(lists) or 'none'}); fix the plugin"
         )
 
 
 def _require_facts(module: nn.Module, spec: Model, facts: ModelFacts) -> None:
-    """Hold the counts that estimates of memory are made of against the module; those that are 0 are not known."""
+    # Estimates of memory are made of these counts; 0 means not known.
     blocks = list(matching(module, spec.blocks).values())
     sizes = sorted({_size(block) for block in blocks})
     wrong = []
@@ -123,29 +123,28 @@ def _require_facts(module: nn.Module, spec: Model, facts: ModelFacts) -> None:
     if wrong:
         raise PluginError(
             f"model {spec.name!r}: its facts ({spec.facts}) say {'; '.join(wrong)}. Estimates would be "
-            "wrong; mend the plugin"
+            "wrong; fix the plugin"
         )
 
 
 def _size(module: nn.Module) -> int:
-    """Trainable parameters, tied ones once."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def checked_loss(loss: Loss, code: str) -> Loss:
-    """``loss`` of the plugin's ``code``, held at every call against what a loop may do with its values."""
+    """Wrap ``loss`` of the plugin's ``code`` so that every call checks the values that it returns."""
 
     def checked(output: Any, batch: Batch) -> Mapping[str, Tensor]:
         values = loss(output, batch)
         if not isinstance(values, Mapping) or "loss" not in values:
             names = ", ".join(map(str, values)) if isinstance(values, Mapping) else ""
-            got = f"a dict of {names or 'nothing'}" if isinstance(values, Mapping) else _described(values)
+            got = f"a dict of {names or 'nothing'}" if isinstance(values, Mapping) else _type_name(values)
             raise PluginError(
                 f"{code}: its loss returned {got}; expected a dict of scalar tensors, of which 'loss' is minimised"
             )
         for name, value in values.items():
             if not isinstance(value, Tensor) or value.dim():
-                shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _described(value)
+                shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _type_name(value)
                 raise PluginError(f"{code}: its loss returned {name!r} as {shape}; expected a scalar tensor")
         return values
 

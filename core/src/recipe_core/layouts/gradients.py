@@ -1,4 +1,5 @@
-"""Norm and scale of gradients, some of which may be sharded. torch's own functions cannot mix those with others."""
+"""Norm and clipping of gradients, some of which may be DTensors; torch's functions cannot mix them with plain
+tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 
 def total_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """The 2-norm of all gradients together; a collective of the ranks that share a sharded one."""
+    """The 2-norm of all gradients; a collective of the ranks that share a DTensor."""
     gradients = list(gradients)
     if not any(isinstance(g, DTensor) for g in gradients):
         return nn.utils.get_total_norm(gradients)
@@ -20,9 +21,9 @@ def total_norm(gradients: Iterable[Tensor]) -> Tensor:
 
 
 def sum_of_squares(gradients: Iterable[Tensor]) -> Tensor:
-    """The sum of the squares of all gradients, fp32; a collective of the ranks that share a sharded one.
+    """The sum of the squares of all gradients, fp32; a collective of the ranks that share a DTensor.
 
-    Each rank adds up what it holds; a value that several hold counts once.
+    Each rank adds up its shards; a value that several ranks hold counts once.
     """
     plain: list[Tensor] = []
     sharded: dict[DeviceMesh, list[DTensor]] = {}
@@ -43,24 +44,23 @@ def sum_of_squares(gradients: Iterable[Tensor]) -> Tensor:
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float, total: Tensor) -> None:
-    """Scale the gradients of ``parameters``, whose norm is ``total``, so that it is at most ``limit``."""
+    """Scale the gradients of ``parameters``, whose norm is ``total``, to a norm of at most ``limit``."""
     with_gradient = [p for p in parameters if p.grad is not None]
     plain = [p for p in with_gradient if not isinstance(p.grad, DTensor)]
     if plain:
         nn.utils.clip_grads_with_norm_(plain, limit, total)
     sharded = [p.grad.to_local() for p in with_gradient if isinstance(p.grad, DTensor)]
     if sharded:
-        # The factor of torch.nn.utils.clip_grads_with_norm_, which leaves alone what is below the limit.
+        # The factor of torch.nn.utils.clip_grads_with_norm_, which leaves smaller gradients as they are.
         torch._foreach_mul_(sharded, (limit / (total + 1e-6)).clamp(max=1.0).to(sharded[0].device))
 
 
 def _squares(tensors: list[Tensor]) -> Tensor:
-    """The sum of squares of each tensor, fp32 ``[len(tensors)]``."""
+    # fp32 ``[len(tensors)]``
     return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).square()
 
 
 def _copies(gradient: DTensor) -> int:
-    """How many ranks of its mesh hold each value."""
     copies = 1
     for axis, placement in enumerate(gradient.placements):
         if isinstance(placement, Replicate):

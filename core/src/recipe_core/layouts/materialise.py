@@ -1,4 +1,4 @@
-"""Values and place of a model that was built without them, one tensor at a time."""
+"""Initial values of a model that was built on the meta device, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Deferred(Protocol):
     def initial_value(self, name: str, shape: torch.Size) -> Tensor:
         """The whole value of the parameter or buffer ``name``, on the CPU.
 
-        It depends on ``torch.initial_seed()``, the name and the shape, and on nothing else: not on the device, nor on
-        what part of the model this process holds.
+        It depends on ``torch.initial_seed()``, the name and the shape alone: not on the device, nor on the shards that
+        this process holds.
         """
         ...
 
@@ -31,26 +31,24 @@ def materialise(
 ) -> None:
     """Give the parameters and buffers of ``part`` (None: all of ``module``) their values, on ``device``.
 
-    Those on the meta device get the initial values that :class:`Deferred` says, of which this process keeps its shard;
-    others are moved. So at most one whole tensor exists at a time beside what the process holds. Names are those of
-    ``module``, or what ``names`` gives for them: those in the whole model, where ``module`` lacks the first of several.
-    Ties stay.
+    Tensors on the meta device get the initial values of :class:`Deferred`, of which this process keeps its shard;
+    others are moved. At most one whole tensor exists at a time besides the shards. ``names`` maps names in ``module``
+    to those in the whole model, for tied parameters whose first name is on another stage. Tied parameters stay tied.
     """
     wanted = None if part is None else {*part.parameters(), *part.buffers()}
     new: dict[Tensor, Tensor] = {}
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):  # tied ones once
         if wanted is None or tensor in wanted:
-            placed = _placed(module, (names or {}).get(name, name), tensor, device)
+            placed = _with_value(module, (names or {}).get(name, name), tensor, device)
             new[tensor] = nn.Parameter(placed, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else placed
     replace(module, new)
 
 
-def _placed(module: nn.Module, name: str, tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` with its value, on ``device``."""
+def _with_value(module: nn.Module, name: str, tensor: Tensor, device: torch.device) -> Tensor:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
     if local.is_meta:
         whole = cast("Deferred", module).initial_value(name, tensor.shape)
-        placed = torch.empty_like(local, device=device).copy_(_share(whole, tensor))
+        placed = torch.empty_like(local, device=device).copy_(_local_shard(whole, tensor))
     else:
         placed = local.to(device)
     if isinstance(tensor, DTensor):
@@ -60,8 +58,7 @@ def _placed(module: nn.Module, name: str, tensor: Tensor, device: torch.device) 
     return placed
 
 
-def _share(whole: Tensor, tensor: Tensor) -> Tensor:
-    """The shard of ``whole`` that this process holds in ``tensor``."""
+def _local_shard(whole: Tensor, tensor: Tensor) -> Tensor:
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh
         for axis, placement in enumerate(tensor.placements):

@@ -1,4 +1,4 @@
-"""The context of a run, the protocol of datasets, and a model after its layout was applied."""
+"""A model under its layout, the context of a run, and the protocol of datasets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.engine.loader import Batch as Batch  # datasets and models import it from here
+from recipe_core.hooks import earlier
 from recipe_core.hooks.specs import Reduction, Structure
 from recipe_core.hooks.train import Train
 from recipe_core.layouts import gradients
@@ -23,37 +24,36 @@ if TYPE_CHECKING:
     from recipe_core.engine.protocol import Engine
 
 Loss = Callable[[Any, Batch], Mapping[str, Tensor]]
-"""The loss of a model: the module's output and the micro batch to scalar tensors by name, ``loss`` among them."""
+"""The loss function of a model: ``(output, micro batch) -> scalar tensors by name``, ``loss`` among them."""
 Micro = Callable[[nn.Module, Batch, int], Mapping[str, Tensor]]
-"""Forward and loss of one micro batch: module, batch, and which micro batch of the step it is."""
+"""Forward and loss of one micro batch: ``(module, batch, number of the micro batch in the step) -> values``."""
 Reductions = Mapping[str, Reduction]
-"""How metrics are reduced, by name; those that are not named are averaged."""
+"""How metrics are reduced, by name; the default is the mean."""
 COUNTED: Reductions = {"real_tokens": "count", "sequences": "count"}
-"""Counts unless a model says otherwise: tokens that are no padding, and sequences, of which a packed sample holds
-several."""
+"""Counts unless a model says otherwise: tokens without padding, and sequences (a packed sample has several)."""
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
-"""Parts of a parameter's name that torch.compile and checkpoint_wrapper put in; torch's functions leave them out."""
+"""Parts that torch.compile and checkpoint_wrapper insert into names of parameters; torch's functions omit them."""
 
 
 def plain_name(name: str) -> str:
-    """The name of a parameter in the bare model, which checkpoints use."""
+    """The name of a parameter in the bare model, as in checkpoints."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def own_loss(config: object, own: Loss) -> Loss:
-    """The loss that the model itself brings."""
+    """The model's own loss."""
     return own
 
 
 def without_counts(values: Mapping[str, Tensor], reductions: Reductions) -> dict[str, Tensor]:
-    """The values of a loss that are no counts."""
+    """The values of a loss without counts."""
     return {name: value for name, value in values.items() if reductions.get(name) != "count"}
 
 
 def accumulate(
     total: dict[str, Tensor], values: Mapping[str, Tensor], micro_batches: int, reductions: Reductions
 ) -> None:
-    """Reduce what the loss of one of ``micro_batches`` gave into ``total``; counts stay whole numbers."""
+    """Add the ``values`` of one of ``micro_batches`` to ``total``, as ``reductions`` say; counts stay integers."""
     for name, tensor in values.items():
         reduction, value = reductions.get(name, "mean"), tensor.detach()
         value = value.long() if reduction == "count" else value.float()
@@ -69,32 +69,38 @@ def accumulate(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The context of the run that a contribution is built for."""
+    """The context of a run, for which contributions are built."""
 
     device: torch.device
     mesh: DeviceMesh | None
-    """The axes that the layout named; None where no process group exists."""
+    """The axes that the layout named; None without a process group."""
     rank: int
     world_size: int
     local_rank: int
     dp_rank: int
-    """Which part of each global batch is this rank's; equal for ranks that share their samples."""
+    """The part of each global batch that this rank reads; equal on ranks that share their samples."""
     dp_size: int
     train: Train
     cache: Path
     """Folder on this machine for indices and prepared data."""
     vocabulary: int | None = None
-    """Token ids that the model takes are below this; None where it does not say."""
+    """Token ids of the model are below this; None: not known."""
     structure: Structure = field(default_factory=Structure)
-    """How the model may be divided."""
-    together: int = 1
-    """Data-parallel ranks whose samples this process reads: all of them, where it drives all devices of the run."""
+    """How the model can be sharded."""
+    local_dp_ranks: int = 0
+    """Data-parallel ranks whose samples this process reads: all of them if it drives all devices of the run, else 1.
+    0: as ``together`` says."""
+    together: int = field(default=1, repr=False)  # its name until API 2
     engine: Engine | None = None
-    """The device and the other ranks; None where a part is built outside of a run."""
+    """The device and the other ranks; None outside of a run."""
+
+    def __post_init__(self) -> None:
+        for name in ("local_dp_ranks", "together"):
+            object.__setattr__(self, name, self.local_dp_ranks or self.together)
 
     @property
     def train_samples(self) -> int:
-        """Samples that the whole schedule consumes."""
+        """Samples that the whole training schedule consumes."""
         return self.train.steps * self.train.global_batch
 
 
@@ -104,88 +110,95 @@ class Samples(Protocol):
     def read(self, split: str, start: int, count: int) -> Batch:
         """Samples ``start`` to ``start + count - 1`` of ``split`` (``"train"`` or ``"valid"``).
 
-        CPU tensors of shape ``[count, ...]``; narrow integers become int64 on the device. Mostly called with growing
-        ``start``, from one thread at a time, which is not always the main thread.
+        CPU tensors of shape ``[count, ...]``; narrow integers become int64 on the device. ``start`` mostly grows. Calls
+        come from one thread at a time, which is not always the main thread.
         """
         ...
 
 
-class StepGivenUp(Exception):  # the step failed nobody
-    """Raised by a :data:`Micro` on all ranks, for the same micro batch: no later one of this step is to be computed."""
+class StepDiscarded(Exception):  # not an error: the step is discarded
+    """Raised by a :data:`Micro` on all ranks for the same micro batch, to skip the rest of the step."""
+
+
+StepGivenUp = StepDiscarded  # its name until API 2
 
 
 class Parallel:
-    """A model after its layout was applied: what to optimise and save, and how one step runs.
+    """A model under its layout: its parameters, state, and how a training step runs.
 
     Args:
         module: the model; its names are those of the checkpoint.
-        replica: a DistributedDataParallel around ``module``, where ranks hold copies of it.
+        replica: a DistributedDataParallel around ``module``, if ranks hold copies of it.
     """
 
     lag = 0
-    """Micro batches that other ranks may be behind when this one begins the next."""
+    """How many micro batches other ranks may be behind when this one begins the next."""
 
     def __init__(self, module: nn.Module, replica: DistributedDataParallel | None = None) -> None:
         self.module = module
         self.replica = replica
         self.shard_groups: dict[str, tuple[ProcessGroup, ...]] = {}
-        """Of parameters (by name) that are shards as plain tensors, the groups of ranks that hold the other shards. A
+        """Parameters (by name) that are shards as plain tensors, with the process groups that hold the other shards. A
         DTensor knows its own."""
         self.reductions: Reductions = COUNTED
-        """How what the loss returns is reduced."""
+        """How the values of the loss are reduced."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        earlier.add_both_names(cls, earlier.PARALLEL)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Trainable parameters, tied ones once."""
+        """Trainable parameters; tied ones once."""
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def size(self) -> int:
-        """Trainable parameters of the whole model; a collective, where processes hold different ones."""
+        """Number of trainable parameters of the whole model; a collective, if processes hold different ones."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """The same with the names that they have in checkpoints."""
+        """Trainable parameters with their names in checkpoints."""
         every = self.module.named_parameters()
         return [(plain_name(name), p) for name, p in every if p.requires_grad]
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Told of the optimizer of :meth:`parameters` before its first step."""
+    def attach_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called once with the optimizer of :meth:`parameters`, before its first step."""
 
-    def settle(self) -> None:
-        """Told when weights and optimizer states have the values that training begins with."""
+    def on_state_loaded(self) -> None:
+        """Called once weights and optimizer states have the values that training begins with."""
 
-    def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
-        """``state`` (nested, of this process) with meta tensors in the place of those that only other processes hold.
+    def with_placeholders(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Add to ``state`` (nested, of this process) meta tensors for those that only other processes hold.
 
-        A collective, where processes hold different parameters.
+        A collective, if processes hold different parameters.
         """
         return state
 
-    def own(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The reverse of :meth:`with_others`, of a state that was filled: what this process's own tensors take."""
+    def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The part of a loaded ``state`` that belongs to this process; undoes :meth:`with_placeholders`."""
         return state
 
     def stages(self, name: str) -> tuple[tuple[int, ...], int]:
-        """The stages of a pipeline that hold the parameter or buffer ``name`` (or what the optimizer keeps of it), and
-        how many there are."""
+        """The pipeline stages that hold the parameter or buffer ``name`` (or its optimizer state), and the number of
+        stages."""
         return (0,), 1
 
     @contextmanager
     def gathered(self) -> Iterator[dict[str, Tensor]]:
-        """The weights that every data-parallel rank computes with, by name, where it keeps but a part of them between
-        steps; empty where what is computed with is what is kept. A collective."""
+        """The weights that data-parallel ranks compute with, by name, if each keeps a shard of them between steps; else
+        empty. A collective."""
         yield {}
 
     def loss(self, loss: Loss) -> Loss:
-        """The loss function that this process applies to its output: ``loss``, unless others compute it."""
+        """The loss function that this process applies to its output: ``loss``, unless another rank computes it."""
         return loss
 
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
-        """Add the gradients of the mean loss over ``batches``, reduced over ranks once, after the last one.
+        """Accumulate the gradients of the mean loss over ``batches``; ranks reduce them once, after the last batch.
 
-        Returns what ``micro`` gave, reduced over this rank's micro batches as ``reductions`` says.
+        Returns the values of ``micro``, reduced over this rank's micro batches as ``reductions`` says.
 
         Raises:
-            StepGivenUp: ``micro`` did; the gradients are good for nothing.
+            StepDiscarded: ``micro`` raised it; the gradients are incomplete.
         """
         total: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
@@ -197,20 +210,23 @@ class Parallel:
         return total
 
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
-        """Keep DistributedDataParallel from reducing before the last micro batch."""
         return nullcontext() if last or self.replica is None else self.replica.no_sync()
 
-    def give_up(self) -> None:
-        """Let go of what a step that was given up leaves in the model; a collective."""
+    def discard_step(self) -> None:
+        """Drop the gradients of a discarded step; a collective."""
         for parameter in self.parameters():
             parameter.grad = None
 
+    # Their names until API 2.
+    follow, settle, with_others = attach_optimizer, on_state_loaded, with_placeholders
+    own, give_up = local_state, discard_step
+
     def _complete(self) -> None:
-        """Finish the gradients after the last micro batch."""
+        """Called after the last backward pass of a step."""
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
-        """The values of ``micro`` for ``batch`` without dropout and gradients."""
+        """The values of ``micro`` for ``batch``, without dropout and gradients."""
         was_training = self.module.training
         self.module.eval()
         try:
@@ -220,15 +236,15 @@ class Parallel:
 
     @contextmanager
     def inference(self) -> Iterator[nn.Module]:
-        """A module that all ranks call together with the same batch, for other ends than training."""
+        """A module for inference, which all ranks call together with the same batch."""
         yield self.module
 
     def norm(self) -> Tensor:
-        """The global gradient norm. Sharded and plain gradients may stand side by side."""
+        """The global gradient norm; gradients may be DTensors, plain tensors, or both."""
         return gradients.total_norm([p.grad for p in self.parameters() if p.grad is not None])
 
     def clip(self, limit: float) -> Tensor:
-        """Scale all gradients so that their global norm is at most ``limit`` (0: no limit); return the norm."""
+        """Scale all gradients to a global norm of at most ``limit`` (0: no limit); return the norm before."""
         total = self.norm()
         if limit:
             gradients.clip(self.parameters(), limit, total)

@@ -1,4 +1,4 @@
-"""Submodules by patterns of their names."""
+"""Submodules whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 def matching(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
     """Submodules whose name matches ``pattern`` (``"blocks.*"``; a star stands for one level), in their order.
 
-    Empty where none does, or where ``pattern`` is empty.
+    Empty if none does, or if ``pattern`` is empty.
     """
     wanted = pattern.split(".")
     return {

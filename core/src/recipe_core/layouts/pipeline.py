@@ -1,4 +1,4 @@
-"""A pipeline: each rank holds some blocks, and micro batches pass from rank to rank (1F1B)."""
+"""Pipeline parallelism with the schedule 1F1B: each rank holds a stage, and micro batches pass from stage to stage."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from recipe_core.launch.watch.watchdog import patience
+from recipe_core.launch.watch.watchdog import backend_timeout
 from recipe_core.layouts import gradients
-from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, StepGivenUp, accumulate, plain_name
-from recipe_core.layouts.reducer import Reducer, add_up
+from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, StepDiscarded, accumulate, plain_name
+from recipe_core.layouts.reducer import Reducer, sum_gradients
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded
-from recipe_core.layouts.stages import Tie
-from recipe_core.layouts.tensor_parallel.rng import drawn, stream
+from recipe_core.layouts.stages import TiedParameter
+from recipe_core.layouts.tensor_parallel.rng import peek_seed, stream
 from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
 Meta = tuple[torch.Size, torch.dtype]
 
 
 class Pipeline(Sharded):
-    """One stage, and how micro batches pass through all of them.
+    """One stage of a pipeline.
 
-    Each micro batch's forward is that of the model: it seeds the generators by itself, so that dropout depends on the
-    samples and the stage alone. Every rank gets the values of the last stage.
+    Each micro batch's forward seeds the generators, so that dropout depends on the samples and the stage alone. Every
+    rank gets the values of the last stage.
 
     Args:
-        module: this stage: the model with None in the place of what others hold.
+        module: this stage: the model, with None for submodules of other stages.
         tied: parameters that several stages hold.
         tp, reducer, config: see :class:`Sharded`.
         run: has the axis ``pp``.
     """
 
     def __init__(
-        self, module: nn.Module, tied: Sequence[Tie], run: Run, tp: TpGroup | None, reducer: Reducer | None,
+        self, module: nn.Module, tied: Sequence[TiedParameter], run: Run, tp: TpGroup | None, reducer: Reducer | None,
         config: Divided | None,
     ) -> None:  # fmt: skip
         super().__init__(module, tp, reducer, config)
@@ -48,26 +48,26 @@ class Pipeline(Sharded):
         self.group, self.index, self.count = mesh.get_group(), mesh.get_local_rank(), mesh.size()
         self.device = run.device
         self.first, self.last = self.index == 0, self.index == self.count - 1
-        self.lag = self.count  # the first stage begins no further micro batch before it has one's gradient
-        self._tied, self._holders = [tie for tie in tied if tie.here], _holders(run, tied)
-        self._names = {tie.here: tie.name for tie in self._tied}
-        self._passing = _Passing(self)
+        self.lag = self.count  # the first stage waits for a gradient before it begins a further micro batch
+        self._tied, self._tie_groups = [tie for tie in tied if tie.local_name], _tie_groups(run, tied)
+        self._names = {tie.local_name: tie.name for tie in self._tied}
+        self._stage_module = _StageModule(self)
         self._schedules: dict[tuple[Any, ...], Schedule1F1B] = {}
         self._metas: dict[tuple[Any, ...], Meta] = {}
         self._keys: dict[bool, list[str]] = {}
 
     def size(self) -> int:
         """See :class:`Parallel`."""
-        total = torch.tensor(sum(parameter.numel() for parameter in self._counted()))
+        total = torch.tensor(sum(parameter.numel() for parameter in self._own_parameters()))
         dist.all_reduce(total, group=self.group)
         return int(total)
 
     def loss(self, loss: Loss) -> Loss:
-        """A stage that is not the last gives its output in the place of the loss."""
+        """See :class:`Parallel`; a stage other than the last returns its output as the loss."""
         return loss if self.last else lambda output, batch: {"loss": output}
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """See :class:`Parallel`; a tied one has its first name in the whole model on every stage."""
+        """See :class:`Parallel`; a tied parameter has its first name in the whole model on every stage."""
         return [(self._names.get(name, name), parameter) for name, parameter in super().named_parameters()]
 
     def stages(self, name: str) -> tuple[tuple[int, ...], int]:
@@ -77,50 +77,49 @@ class Pipeline(Sharded):
                 return tie.stages, self.count
         return (self.index,), self.count
 
-    def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
-        """See :class:`Parallel`; here these are the tensors of other stages."""
-        state = _renamed(state, self._names)
-        own = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(state) if isinstance(leaf, Tensor)}
+    def with_placeholders(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See :class:`Parallel`; the placeholders are the tensors of other stages."""
+        state = _rename(state, self._names)
+        own = {path: (leaf.shape, leaf.dtype) for path, leaf in _leaves(state) if isinstance(leaf, Tensor)}
         stages: list[Any] = [None] * self.count
         dist.all_gather_object(stages, own, group=self.group)
-        others = {name: meta for stage in stages for name, meta in stage.items() if name not in own}
-        for path, (shape, dtype) in others.items():
+        elsewhere = {path: meta for stage in stages for path, meta in stage.items() if path not in own}
+        for path, (shape, dtype) in elsewhere.items():
             inner = state
             for key in path[:-1]:
                 inner = inner.setdefault(key, {})
             inner[path[-1]] = torch.empty(shape, dtype=dtype, device="meta")
         return state
 
-    def own(self, state: dict[str, Any]) -> dict[str, Any]:
+    def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """See :class:`Parallel`."""
-        return _renamed(state, {name: here for here, name in self._names.items()})
+        return _rename(state, {name: here for here, name in self._names.items()})
 
     def backward(self, batches: Sequence[Batch], micro: Micro) -> dict[str, Tensor]:
         """See :class:`Parallel`."""
         self._reduce(last=False)
         schedule, numbers = self._schedule(batches, micro), torch.arange(len(batches))
-        self._passing.begin(batches, micro)
+        self._stage_module.begin(batches, micro)
         schedule.step(number=numbers, target=numbers, return_outputs=False)
-        if self._passing.given_up:
-            raise StepGivenUp
+        if self._stage_module.discarded:
+            raise StepDiscarded
         self._complete()
-        return self._shared(self._passing.total)
+        return self._from_last_stage(self._stage_module.total)
 
     def _complete(self) -> None:
         super()._complete()
         tied = self._tied_parameters()
-        for stages, group in self._holders.items():
-            add_up([p for tie, p in tied if tie.stages == stages and p.requires_grad], group)
+        for stages, group in self._tie_groups.items():
+            sum_gradients([p for tie, p in tied if tie.stages == stages and p.requires_grad], group)
 
     def _schedule(self, batches: Sequence[Batch], micro: Micro) -> Schedule1F1B:
-        """The schedule of so many micro batches of these shapes."""
         key = (len(batches), *_shapes(batches[0]))
         if key not in self._schedules:
             shape, dtype = self._meta(batches[0], micro)
             hidden = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
             value = torch.empty((), device="meta", requires_grad=True)
             stage = PipelineStage(
-                self._passing, self.index, self.count, self.device, group=self.group,
+                self._stage_module, self.index, self.count, self.device, group=self.group,
                 input_args=() if self.first else hidden, output_args=value if self.last else hidden,
             )  # fmt: skip
             self._schedules[key] = Schedule1F1B(
@@ -129,8 +128,8 @@ class Pipeline(Sharded):
         return self._schedules[key]
 
     def _meta(self, batch: Batch, micro: Micro) -> Meta:
-        """Shape and type of what passes from stage to stage for such a batch; the first stage tries it."""
-        key = self._kind(batch)
+        # Of the tensor that passes between stages; the first stage runs a forward to know it.
+        key = self._batch_key(batch)
         if key not in self._metas:
             message: list[Meta | None] = [None]
             if self.first:
@@ -148,48 +147,46 @@ class Pipeline(Sharded):
         was_training = self.module.training
         self.module.eval()
         try:
-            values = self._pass_on(batch, micro)
-            return self._shared({name: value.float() for name, value in values.items()})
+            values = self._forward_stage(batch, micro)
+            return self._from_last_stage({name: value.float() for name, value in values.items()})
         finally:
             self.module.train(was_training)
             self._reshard()
 
-    def _pass_on(self, batch: Batch, micro: Micro) -> Mapping[str, Tensor]:
-        """Take what the stage before made of ``batch``, pass on what this one makes of it; values of the last stage."""
+    def _forward_stage(self, batch: Batch, micro: Micro) -> Mapping[str, Tensor]:
         shape, dtype = self._meta(batch, micro)
         hidden = None
         if not self.first:
             hidden = torch.empty(shape, dtype=dtype, device=self.device)
             dist.recv(hidden, group=self.group, group_src=self.index - 1)
-        values = micro(cast("nn.Module", self._called(hidden)), batch, 0)
+        values = micro(cast("nn.Module", self._stage_forward(hidden)), batch, 0)
         if self.last:
             return values
         dist.send(values["loss"].contiguous(), group=self.group, group_dst=self.index + 1)
         return {}
 
-    def nothing(self, hidden: Tensor | None, batch: Batch) -> Tensor:
-        """An output of the shape of this stage's for ``batch``, which no parameter had a part in."""
+    def placeholder_output(self, hidden: Tensor | None, batch: Batch) -> Tensor:
+        """A tensor of the shape of this stage's output for ``batch``, computed without its parameters."""
         if hidden is not None:
             return hidden.sum() if self.last else hidden * 1
-        shape, dtype = self._metas[self._kind(batch)]
+        shape, dtype = self._metas[self._batch_key(batch)]
         return torch.zeros(shape, dtype=dtype, device=self.device, requires_grad=True)
 
-    def _kind(self, batch: Batch) -> tuple[Any, ...]:
+    def _batch_key(self, batch: Batch) -> tuple[Any, ...]:
         return (self.module.training, self.tp.sequence if self.tp else False, *_shapes(batch))
 
-    def _called(self, hidden: Tensor | None) -> Callable[[Batch], Any]:
-        """This stage as a function of the batch alone; each stage after the first has random numbers of its own."""
+    def _stage_forward(self, hidden: Tensor | None) -> Callable[[Batch], Any]:
+        # A function of the batch alone. Stages after the first draw random numbers of their own.
 
         def call(batch: Batch) -> Any:
             if hidden is None:
                 return self.module(batch)
-            with stream(self.device, drawn(), "stage", self.index) if self.module.training else nullcontext():
+            with stream(self.device, peek_seed(), "stage", self.index) if self.module.training else nullcontext():
                 return self.module(batch, hidden)
 
         return call
 
-    def _shared(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The last stage's ``values`` on all stages."""
+    def _from_last_stage(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         training = self.module.training
         if training not in self._keys:
             message = [list(values)]
@@ -209,17 +206,17 @@ class Pipeline(Sharded):
 
     @contextmanager
     def inference(self) -> Iterator[nn.Module]:
-        """See :class:`Parallel`; what the last stage returns is a tensor, which all ranks get."""
+        """See :class:`Parallel`; all ranks get the last stage's output, which is a tensor."""
         with super().inference():
-            yield _Whole(self)
+            yield _WholeModel(self)
 
     def output(self, batch: Batch) -> Tensor:
-        """The output of the model for ``batch``, on all ranks."""
+        """The model's output for ``batch``, on all ranks."""
 
         def micro(module: Callable[[Batch], Tensor], batch: Batch, number: int) -> Mapping[str, Tensor]:
             return {"loss": module(batch)}
 
-        loss = self._pass_on(batch, cast("Micro", micro)).get("loss")
+        loss = self._forward_stage(batch, cast("Micro", micro)).get("loss")
         meta = [None if loss is None else (loss.shape, loss.dtype)]
         dist.broadcast_object_list(meta, group=self.group, group_src=self.count - 1, device=torch.device("cpu"))
         shape, dtype = cast("Meta", meta[0])
@@ -229,54 +226,55 @@ class Pipeline(Sharded):
         return output
 
     def norm(self) -> Tensor:
-        """See :class:`Parallel`; what two stages hold counts once."""
-        total = gradients.sum_of_squares(p.grad for p in self._counted() if p.grad is not None).to(self.device)
+        """See :class:`Parallel`; a parameter of two stages counts once."""
+        total = gradients.sum_of_squares(p.grad for p in self._own_parameters() if p.grad is not None).to(self.device)
         dist.all_reduce(total, group=self.group)
         return total.sqrt()
 
-    def _tied_parameters(self) -> list[tuple[Tie, nn.Parameter]]:
+    def _tied_parameters(self) -> list[tuple[TiedParameter, nn.Parameter]]:
         parameters = {plain_name(name): parameter for name, parameter in self.module.named_parameters()}
-        return [(tie, parameters[tie.here]) for tie in self._tied]
+        return [(tie, parameters[tie.local_name]) for tie in self._tied]
 
-    def _counted(self) -> list[nn.Parameter]:
-        """Trainable parameters, without those that an earlier stage holds too."""
+    def _own_parameters(self) -> list[nn.Parameter]:
+        # Without those that an earlier stage holds, too: each parameter of the pipeline counts once.
         counted = {parameter for tie, parameter in self._tied_parameters() if tie.stages[0] != self.index}
         return [parameter for parameter in self.parameters() if parameter not in counted]
 
 
-class _Passing(nn.Module):
-    """The stage as PyTorch's schedule calls it: with what the stage before sent, and which micro batch it is."""
+class _StageModule(nn.Module):
+    """The stage as PyTorch's schedule calls it: with the output of the stage before, and the number of the micro
+    batch."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
         self._pipeline = pipeline
         self.total: dict[str, Tensor] = {}
-        self.given_up = False
+        self.discarded = False
 
     def begin(self, batches: Sequence[Batch], micro: Micro) -> None:
-        """Say what the micro batches of the coming step are."""
-        self._batches, self._micro, self.total, self.given_up = batches, micro, {}, False
+        """Set the micro batches of the coming step."""
+        self._batches, self._micro, self.total, self.discarded = batches, micro, {}, False
 
     def forward(self, hidden: Tensor | None = None, *, number: Tensor) -> Tensor:
-        """The output for the next stage; of the last one, this micro batch's share of the loss."""
+        """The input of the next stage; on the last stage, this micro batch's share of the loss."""
         pipeline, count, this = self._pipeline, len(self._batches), int(number)
         try:
-            values = self._micro(cast("nn.Module", pipeline._called(hidden)), self._batches[this], this)
-        except StepGivenUp:  # what other stages wait for is passed on to the end
-            self.given_up = True
-            return pipeline.nothing(hidden, self._batches[this])
+            values = self._micro(cast("nn.Module", pipeline._stage_forward(hidden)), self._batches[this], this)
+        except StepDiscarded:  # other stages still wait for an output
+            self.discarded = True
+            return pipeline.placeholder_output(hidden, self._batches[this])
         output = values["loss"]
         if pipeline.last:
             output = output / count
             accumulate(self.total, values, count, pipeline.reductions)
         if this == count - 1 and output.requires_grad:
-            # Backward takes the micro batches in the same order: when this one's begins, gradients may go out.
+            # Backward takes the micro batches in the same order: when this one's begins, gradients may be reduced.
             output.register_hook(lambda gradient: pipeline._reduce(last=True) and None)
         return output
 
 
-class _Whole(nn.Module):
-    """The whole model, as each rank may call it together with the others."""
+class _WholeModel(nn.Module):
+    """The whole model, which all ranks call together."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
@@ -285,7 +283,7 @@ class _Whole(nn.Module):
         self.training = self.stage.training
 
     def forward(self, batch: Batch) -> Tensor:
-        """The output of the model."""
+        """The model's output."""
         return self._pipeline.output(batch)
 
     def __getattr__(self, name: str) -> Any:
@@ -296,7 +294,6 @@ class _Whole(nn.Module):
 
 
 def _leaves(state: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Leaves of a nested dict with their keys from the top."""
     for key, value in state.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*above, key))
@@ -308,22 +305,21 @@ def _shapes(batch: Batch) -> tuple[Any, ...]:
     return tuple((name, tensor.shape) for name, tensor in sorted(batch.items()))
 
 
-def _renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A nested state with parameters of other names."""
+def _rename(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {
-        names.get(key, key): _renamed(value, names) if isinstance(value, Mapping) else value
+        names.get(key, key): _rename(value, names) if isinstance(value, Mapping) else value
         for key, value in state.items()
     }
 
 
-def _holders(run: Run, tied: Sequence[Tie]) -> dict[tuple[int, ...], dist.ProcessGroup]:
-    """Of this rank's pipeline, the ranks of the stages that hold the same parameters, by these stages.
+def _tie_groups(run: Run, tied: Sequence[TiedParameter]) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    """Process groups of the stages that hold the same parameters, by these stages.
 
-    All ranks make the groups of all pipelines: by themselves, those of overlapping groups would wait for each other.
+    All ranks create the groups of all pipelines, in one order: else ranks of overlapping groups would deadlock.
     """
     assert run.mesh is not None
     assert run.mesh.mesh_dim_names is not None
-    axis, timeout = run.mesh.mesh_dim_names.index("pp"), timedelta(seconds=patience(run.train.timeout))
+    axis, timeout = run.mesh.mesh_dim_names.index("pp"), timedelta(seconds=backend_timeout(run.train.timeout))
     pipelines = run.mesh.mesh.movedim(axis, -1).flatten(0, -2).tolist()
     groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
     for stages in sorted({tie.stages for tie in tied}):
@@ -332,6 +328,6 @@ def _holders(run: Run, tied: Sequence[Tie]) -> dict[tuple[int, ...], dist.Proces
             continue
         for ranks in pipelines:
             group = dist.new_group([ranks[stage] for stage in stages], timeout)
-            if isinstance(group, dist.ProcessGroup):  # else this rank is none of them
+            if isinstance(group, dist.ProcessGroup):  # else this rank is not in it
                 groups[stages] = group
     return groups

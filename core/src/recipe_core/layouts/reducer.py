@@ -1,4 +1,4 @@
-"""Gradients averaged over the ranks that hold copies of a model, while backward still computes others."""
+"""Averaging of gradients over ranks that hold copies of a model, overlapped with the backward pass."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from torch.distributed.tensor import DTensor
 from recipe_core.launch.watch.heartbeat import beat
 
 BUCKET = 25 << 20
-"""Bytes that are exchanged at once, as DistributedDataParallel does it: enough for the network to be busy."""
+"""Bytes of a bucket, as DistributedDataParallel's default: enough to keep the network busy."""
 
 
 class Reducer:
     """DistributedDataParallel's reduction, for parameters that may be DTensors of another mesh axis.
 
-    Parameters are put into buckets from the last to the first, about the order in which backward finishes them. All
-    ranks exchange the buckets in this order.
+    Buckets hold parameters from the last to the first, about the order in which backward finishes them. All ranks
+    reduce the buckets in this order.
 
     Args:
         parameters: in the model's order, the same on all ranks of ``group``.
-        group: the ranks that hold copies.
+        group: the ranks that hold copies of the model.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], group: ProcessGroup) -> None:
         self._group = group
         self._buckets = list(_buckets(list(parameters)[::-1]))
         self._left: list[int] = []
-        """Of each bucket, how many gradients are not ready; empty while gradients are only accumulated."""
+        """Gradients of each bucket that are not ready yet; empty while gradients are only accumulated."""
         self._started: list[tuple[Tensor, dist.Work]] = []
         for number, bucket in enumerate(self._buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, number))
 
     def arm(self) -> None:
-        """The backward pass that comes is the last of the step: exchange each bucket when its gradients are ready."""
+        """Reduce each bucket as soon as its gradients are ready: the coming backward pass is the last of the step."""
         self._left = [len(bucket) for bucket in self._buckets]
 
     def finish(self) -> None:
-        """Exchange what is left, and wait until every gradient is the mean over the ranks."""
+        """Reduce the remaining buckets, and wait until every gradient is the mean over the ranks."""
         self._left = []
         self._start(len(self._buckets))
         for bucket, (flat, work) in zip(self._buckets, self._started, strict=True):
@@ -52,7 +52,7 @@ class Reducer:
             offset = 0
             for parameter in bucket:
                 size = local_shard(parameter).numel()
-                _take(parameter, flat[offset : offset + size])
+                _store_mean(parameter, flat[offset : offset + size])
                 offset += size
         self._started = []
 
@@ -63,7 +63,6 @@ class Reducer:
             self._start(done)
 
     def _start(self, end: int) -> None:
-        """Begin to exchange the buckets before ``end`` that are not under way."""
         for bucket in self._buckets[len(self._started) : end]:
             parts = [local_shard(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in bucket]
             flat = torch.cat(parts).div_(dist.get_world_size(self._group))
@@ -72,10 +71,10 @@ class Reducer:
             self._started.append((flat, work))
 
 
-def add_up(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
-    """Make every gradient the sum over the ranks of ``group``, which hold the same parameters, in one exchange a type.
+def sum_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
+    """Sum every gradient over the ranks of ``group``, which hold the same parameters, with one all-reduce per dtype.
 
-    One that a rank did not compute counts as zero there; where no rank has one, there is none afterwards.
+    A gradient that a rank did not compute counts as zero; one that no rank computed stays None.
     """
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):  # in the same order on all ranks
         some = [parameter for parameter in parameters if parameter.dtype == dtype]
@@ -94,7 +93,6 @@ def add_up(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
 
 
 def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Runs of parameters of one type, each of about BUCKET bytes."""
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -108,16 +106,16 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         yield bucket
 
 
-def _take(parameter: nn.Parameter, mean: Tensor) -> None:
+def _store_mean(parameter: nn.Parameter, mean: Tensor) -> None:
     if parameter.grad is None:
         if not mean.any():
-            return  # no rank has one: the optimizer leaves such a parameter alone
+            return  # no rank has one: the optimizer skips such a parameter
         parameter.grad = torch.zeros_like(parameter)
     gradient = local_shard(parameter.grad)
     gradient.copy_(mean.view_as(gradient))
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """The local shard of ``tensor``: all of a plain tensor. It shares the memory."""
+    """The local shard of ``tensor`` (a plain tensor's is all of it); it shares the memory."""
     detached = tensor.detach()
     return detached.to_local() if isinstance(detached, DTensor) else detached

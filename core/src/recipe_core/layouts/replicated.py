@@ -1,4 +1,4 @@
-"""The layouts that the core brings: one process, and data parallel."""
+"""The layouts that replicate the model: one process, and DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def single(module: nn.Module, config: object, run: Run) -> Parallel:
 
 
 def ddp(module: nn.Module, config: object, run: Run) -> Parallel:
-    """Every rank holds the whole model and its part of the batch; gradients are averaged over ranks."""
+    """Every rank holds the whole model and reads its part of the batch; gradients are averaged over ranks."""
     if run.mesh is None or run.dp_size == 1:
         return Parallel(module)
     replica = DistributedDataParallel(
@@ -23,17 +23,17 @@ def ddp(module: nn.Module, config: object, run: Run) -> Parallel:
         process_group=run.mesh["dp"].get_group(),
         gradient_as_bucket_view=True,  # gradients live in the buckets: no second copy of them
     )
-    settle_buckets(replica)
+    fix_bucket_order(replica)
     return Parallel(module, replica)
 
 
-def settle_buckets(replica: DistributedDataParallel) -> None:
-    """Give the first step of a process the buckets of all later ones; a collective.
+def fix_bucket_order(replica: DistributedDataParallel) -> None:
+    """Give the first step of a process the buckets of all later steps; a collective.
 
-    DistributedDataParallel exchanges the gradients of its first backward pass in one bucket, and later ones in the
-    order in which that pass finished them. With three ranks or more, a value's place in its bucket decides in which
-    order the ranks' gradients are added up: a run that continued would depart from the uninterrupted one by a last bit.
-    So the first pass is one without a model, which finishes the parameters from the last to the first.
+    DistributedDataParallel reduces the gradients of its first backward pass in one bucket, and later ones in the order
+    in which that pass finished them. With three ranks or more, a value's place in its bucket decides in which order the
+    ranks' gradients are added up: a resumed run would differ from an uninterrupted one in the last bit. Therefore the
+    first pass here runs without a model, and finishes the parameters from the last to the first.
     """
     parameters = [parameter for parameter in replica.module.parameters() if parameter.requires_grad]
     replica.reducer.prepare_for_backward([])

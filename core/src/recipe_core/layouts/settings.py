@@ -1,4 +1,4 @@
-"""The settings of the core's layouts: which ranks hold what. Nothing here imports torch."""
+"""Settings of the core's layouts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Data = Literal["ddp", "zero1", "fsdp"]
 
 
 @dataclass(frozen=True)
-class Single(LayoutSettings):
+class SingleProcess(LayoutSettings):
     """One process."""
 
     def axes(self, world_size: int) -> dict[str, int]:
@@ -32,13 +32,13 @@ class Ddp(LayoutSettings):
 
 
 class Divided(LayoutSettings):
-    """Base of the layouts that divide the model; those below declare which of its attributes are settings."""
+    """Base of the layouts that shard the model; each subclass declares which of these attributes are settings."""
 
     cpu_offload: bool = False
     reduce_each_micro_batch: bool = True
 
     def axes(self, world_size: int) -> dict[str, int]:
-        """Neighbouring ranks share layers (tp), then samples are shared out (dp), then layers are (pp).
+        """The mesh, outermost axis first: ``pp`` (stages), ``dp`` (samples), ``tp`` (layers of neighbouring ranks).
 
         Raises:
             ValueError: the degrees do not divide the number of processes.
@@ -75,41 +75,40 @@ def _require_degrees(layout: Divided) -> None:
 
 @dataclass(frozen=True)
 class Zero1(Divided):
-    """Every rank computes with all weights and keeps its part of the optimizer's states."""
+    """Every rank computes with all weights and keeps a shard of the optimizer states."""
 
     data = "zero1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fsdp(Divided):
-    """Every rank keeps its part of the weights, gradients and optimizer states; weights meet block by block."""
+    """Every rank keeps a shard of weights, gradients and optimizer states; weights are gathered block by block."""
 
     data = "fsdp"
     cpu_offload: bool = False
-    """Keep weights, gradients and optimizer states in the host's memory; each block's weights come to the device to
-    compute, and the optimizer steps on the host."""
+    """Keep weights, gradients and optimizer states in the host's memory; each block's weights are copied to the device
+    for its computation, and the optimizer steps on the host."""
     reduce_each_micro_batch: bool = True
-    """Sum gradients over the ranks after each micro batch and keep a part of them; ``false``: once a step, which
-    communicates less and keeps whole gradients till then."""
+    """Reduce-scatter gradients after each micro batch and keep a shard of them; ``false``: once per step, which
+    communicates less and keeps whole gradients until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tp(Divided):
-    """Tensor-parallel groups of neighbouring ranks share each layer, as the model's tensor plan says; the groups share
-    the batch."""
+    """Each layer is sharded over a tensor-parallel group of neighbouring ranks, as the model's tensor plan says; the
+    groups are data parallel."""
 
     tp: int = 2
-    """Ranks of a tensor-parallel group."""
+    """Ranks in a tensor-parallel group."""
     sequence_parallel: bool = False
-    """Split what lies between the shared matrices (norms, dropout, residuals) along the sequence: less memory for the
-    same communication. The samples' length must divide by ``tp``."""
+    """Split the activations between the sharded matrices (norms, dropout, residuals) along the sequence: less memory
+    for the same communication. The length of the samples must divide by ``tp``."""
     data: Data = "ddp"
-    """Between the groups: copies (``ddp``), the optimizer's states sharded (``zero1``) or everything sharded
-    (``fsdp``)."""
+    """Across the groups: copies (``ddp``), optimizer states sharded (``zero1``) or everything sharded (``fsdp``)."""
     cpu_offload: bool = False
-    """With ``data=fsdp``: as in the layout fsdp."""
+    """See the layout fsdp; with ``data=fsdp`` only."""
     reduce_each_micro_batch: bool = True
-    """With ``data=fsdp``: as in the layout fsdp."""
+    """See the layout fsdp; with ``data=fsdp`` only."""
 
     def __post_init__(self) -> None:
         _require_degrees(self)
@@ -117,17 +116,17 @@ class Tp(Divided):
 
 @dataclass(frozen=True, kw_only=True)
 class Pp(Divided):
-    """Ranks hold consecutive blocks of the model and pass micro batches on (1F1B); each stage may be a
-    tensor-parallel group."""
+    """Each stage holds consecutive blocks of the model, and micro batches pass through the stages (1F1B); a stage may
+    be a tensor-parallel group."""
 
     pp: int = 2
-    """Stages. A step needs at least as many micro batches on each data-parallel rank."""
+    """Pipeline stages. A step needs at least as many micro batches on each data-parallel rank."""
     tp: int = 1
-    """Ranks that share the layers of a stage."""
+    """Ranks in the tensor-parallel group of a stage."""
     sequence_parallel: bool = False
-    """As in the layout tp."""
+    """See the layout tp."""
     data: Data = "ddp"
-    """As in the layout tp."""
+    """See the layout tp."""
 
     def __post_init__(self) -> None:
         _require_degrees(self)

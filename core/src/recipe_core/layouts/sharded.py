@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer states shared out over the data-parallel ranks, by PyTorch's FSDP2."""
+"""Weights, gradients and optimizer states sharded across the data-parallel ranks by PyTorch's FSDP2."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
 
 def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping[str, str]) -> None:
-    """Give ``module`` its values, block by block, and keep this rank's part of each block.
+    """Give ``module`` its values, block by block, and keep this rank's shard of each block.
 
-    A block that shares a parameter with another part of the model is not gathered by itself but with all that is beside
-    the blocks: FSDP would make two parameters of one in two units, and train them apart. ``names``: see
+    A block that shares a parameter with another part of the model is not gathered by itself, but with everything
+    outside the blocks: in two units, FSDP would make two parameters of one and train them apart. ``names``: see
     :func:`recipe_core.layouts.materialise.materialise`.
 
-    ``zero1`` is FSDP that gathers the weights once a step and reduces the gradients once: between the first forward and
-    the last backward every rank holds all of them, and what the optimizer works on is its part of both.
+    ``zero1`` is FSDP that gathers the weights once per step and reduces the gradients once: between the first forward
+    and the last backward every rank holds all of them; the optimizer works on this rank's shard of both.
 
-    With ``bf16_mixed``, blocks are gathered in bf16 (on a CPU in fp32), in which their matrices are multiplied: half as
-    much to send, and autocast makes no copies. Their norms' weights are then rounded too. Gradients are summed in fp32.
+    With ``bf16_mixed``, blocks are gathered in bf16 (on a CPU in fp32), the type of their products: half the bytes, and
+    autocast makes no copies. The weights of their norms are rounded, too. Gradients are summed in fp32.
     """
     assert run.mesh is not None  # there are several data-parallel ranks
     return_gathered_memory(run.device)
@@ -40,7 +40,7 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
     narrow = run.train.precision == "bf16_mixed" and mixes_widths(run.device.type)
     gathered = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     blocks = matching(module, run.structure.blocks).values()
-    for unit in [*(block for block in blocks if not _shares(module, block)), module]:
+    for unit in [*(block for block in blocks if not _shares_parameters(module, block)), module]:
         materialise(module, run.device, part=unit, names=names)
         fully_shard(
             unit, mesh=run.mesh["dp"], reshard_after_forward=config.data == "fsdp" and unit is not module,
@@ -48,8 +48,7 @@ def shard_over_data(module: nn.Module, config: Divided, run: Run, names: Mapping
         )  # fmt: skip
 
 
-def _shares(module: nn.Module, block: nn.Module) -> bool:
-    """True if something in ``module`` outside ``block`` uses a parameter of ``block``."""
+def _shares_parameters(module: nn.Module, block: nn.Module) -> bool:
     inside, own = set(block.modules()), set(block.parameters())
     return any(
         parameter in own
@@ -60,13 +59,13 @@ def _shares(module: nn.Module, block: nn.Module) -> bool:
 
 
 class Sharded(Parallel):
-    """A model of which this process holds a part.
+    """A model of which this process holds a shard.
 
     Args:
-        module: the part, with names of the whole model.
-        tp: the ranks that share its layers, where they are divided.
-        reducer: averages gradients over ranks that hold copies of the part.
-        config: says what the data-parallel ranks do where they share it out (``module`` is an FSDPModule then).
+        module: the shard, with names of the whole model.
+        tp: its tensor-parallel group, if layers are sharded.
+        reducer: averages gradients over data-parallel ranks that hold copies.
+        config: the settings of FSDP, if ``module`` is an FSDPModule.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class Sharded(Parallel):
         self.tp, self.reducer, self.config = tp, reducer, config
 
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
-        """Say what the backward pass that comes does about the other ranks."""
         if self.reducer is not None and last:
             self.reducer.arm()
         if self.config is not None and isinstance(self.module, FSDPModule):
@@ -85,21 +83,21 @@ class Sharded(Parallel):
             self.module.set_reshard_after_backward(last or self.config.data == "fsdp")
         return nullcontext()
 
-    def give_up(self) -> None:
+    def discard_step(self) -> None:
         """See :class:`Parallel`."""
-        super().give_up()
+        super().discard_step()
         self._reshard()
 
     def _complete(self) -> None:
-        """Add up what is left to add up, once the last backward pass is done."""
         if self.reducer is not None:
             self.reducer.finish()
         if self.tp is not None:
-            _sum(partial_gradients(self.tp), self.tp.group)
+            _all_reduce(partial_gradients(self.tp), self.tp.group)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
-        """See :class:`Parallel`; afterwards each rank holds its part again, as the optimizer and checkpoints expect."""
+        """See :class:`Parallel`; afterwards each rank holds its shard again, as the optimizer and checkpoints
+        expect."""
         try:
             return super().evaluate(batch, micro)
         finally:
@@ -121,7 +119,7 @@ class Sharded(Parallel):
 
     @contextmanager
     def gathered(self) -> Iterator[dict[str, Tensor]]:
-        """See :class:`Parallel`; under ``zero1`` all weights are gathered, as in each step."""
+        """See :class:`Parallel`; ``zero1`` gathers all weights, as in each step."""
         if self.config is None or self.config.data != "zero1":
             yield {}
             return
@@ -139,8 +137,7 @@ class Sharded(Parallel):
                 module.reshard()
 
 
-def _sum(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
-    """Add the gradients up over ``group``, in one exchange for each type."""
+def _all_reduce(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):  # in the same order on all ranks
         some = [gradient for gradient in gradients if gradient.dtype == dtype]
         flat = torch.cat([gradient.flatten() for gradient in some])

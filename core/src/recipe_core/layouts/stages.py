@@ -1,4 +1,4 @@
-"""A model cut into the stages of a pipeline."""
+"""Cut a model into pipeline stages."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from recipe_core.layouts.patterns import matching
 
 
 @dataclass(frozen=True)
-class Tie:
-    """A parameter that several stages hold, as one of them sees it."""
+class TiedParameter:
+    """A parameter that several stages hold, from the point of view of one stage."""
 
     name: str
-    """The name in checkpoints: the first one that it has in the whole model."""
-    here: str
-    """The first one that it has on this stage, perhaps another; empty where this stage does not hold it."""
+    """The name in checkpoints: its first name in the whole model."""
+    local_name: str
+    """Its first name on this stage; empty if this stage does not hold it."""
     stages: tuple[int, ...]
 
 
-def cut(module: nn.Module, structure: Structure, index: int, count: int) -> list[Tie]:
-    """Leave of ``module`` what stage ``index`` of ``count`` computes with; None stands in the place of the rest.
+def cut_stage(module: nn.Module, structure: Structure, index: int, count: int) -> list[TiedParameter]:
+    """Keep of ``module`` the submodules of stage ``index`` of ``count``; the others become None.
 
-    Blocks are shared out evenly. Returns the parameters that several stages hold: those of a submodule that two stages
-    have, and those that are tied by identity (``output.weight = tokens.weight``).
+    Stages get equal numbers of blocks. Returns the parameters that several stages hold: those of a submodule that two
+    stages have, and those that are tied by identity (``output.weight = tokens.weight``).
 
     Raises:
         ConfigError: there are fewer blocks than stages.
-        PluginError: the model does not say how it may be cut, or not of all its parameters.
+        PluginError: the model names no stages or blocks, or a parameter belongs to no stage.
     """
-    homes = _homes(module, structure, count)
-    holders = {name: _holders(name, homes) for name, _ in module.named_parameters(remove_duplicate=False)}
-    homeless = [name for name, stages in holders.items() if not stages]
-    if homeless:
-        raise PluginError(f"model {structure.model!r}: no stage of a pipeline holds {', '.join(homeless[:5])}")
+    homes = _stages_by_submodule(module, structure, count)
+    holders = {name: _stages_with(name, homes) for name, _ in module.named_parameters(remove_duplicate=False)}
+    unassigned = [name for name, stages in holders.items() if not stages]
+    if unassigned:
+        raise PluginError(f"model {structure.model!r}: no stage of a pipeline holds {', '.join(unassigned[:5])}")
     tied = list(_ties(module, holders, index))
     for name, stages in homes.items():
         if index not in stages:
@@ -47,8 +47,7 @@ def cut(module: nn.Module, structure: Structure, index: int, count: int) -> list
     return tied
 
 
-def _homes(module: nn.Module, structure: Structure, count: int) -> dict[str, set[int]]:
-    """Submodules that are shared out over ``count`` stages, each with the stages that have it."""
+def _stages_by_submodule(module: nn.Module, structure: Structure, count: int) -> dict[str, set[int]]:
     ends, blocks = structure.stages, list(matching(module, structure.blocks))
     if ends is None or not blocks:
         raise PluginError(f"layout: model {structure.model!r} cannot be a pipeline: it names no stages or blocks")
@@ -67,13 +66,11 @@ def _homes(module: nn.Module, structure: Structure, count: int) -> dict[str, set
     return homes
 
 
-def _holders(name: str, homes: Mapping[str, set[int]]) -> set[int]:
-    """The stages that have the submodule of the parameter ``name``."""
+def _stages_with(name: str, homes: Mapping[str, set[int]]) -> set[int]:
     return {stage for home, stages in homes.items() if name.startswith(f"{home}.") for stage in stages}
 
 
-def _ties(module: nn.Module, holders: Mapping[str, set[int]], index: int) -> Iterator[Tie]:
-    """Parameters that several stages hold, under whatever names, as stage ``index`` sees them."""
+def _ties(module: nn.Module, holders: Mapping[str, set[int]], index: int) -> Iterator[TiedParameter]:
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
@@ -81,4 +78,4 @@ def _ties(module: nn.Module, holders: Mapping[str, set[int]], index: int) -> Ite
         here = next((plain_name(name) for name in same if index in holders[name]), "")
         stages = sorted({stage for name in same for stage in holders[name]})
         if len(stages) > 1:
-            yield Tie(plain_name(same[0]), here, tuple(stages))
+            yield TiedParameter(plain_name(same[0]), here, tuple(stages))

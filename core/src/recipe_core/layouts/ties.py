@@ -10,7 +10,7 @@ from recipe_core.layouts.parallel import plain_name
 
 
 def ties(module: nn.Module) -> dict[str, str]:
-    """Further names of tied parameters, with the first one."""
+    """Further names of tied parameters -> the first name."""
     first: dict[nn.Parameter, str] = {}
     tied = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -21,10 +21,10 @@ def ties(module: nn.Module) -> dict[str, str]:
 
 
 def replace(module: nn.Module, new: Mapping[Tensor, Tensor]) -> None:
-    """Put the values of ``new`` in the place of its keys (parameters or buffers), wherever ``module`` uses them.
+    """Replace parameters and buffers (the keys of ``new``) by its values, wherever ``module`` uses them.
 
-    What was tied stays tied, which PyTorch's own functions do not promise: parallelize_module, to_empty and a move to
-    some devices give each use of a parameter a copy of its own.
+    Tied parameters stay tied, unlike with PyTorch's own functions: parallelize_module, to_empty and a move to some
+    devices give each use of a parameter a copy of its own.
     """
     for owner in module.modules():
         for registered in (owner._parameters, owner._buffers):

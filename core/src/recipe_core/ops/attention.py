@@ -18,11 +18,11 @@ _ROWS = 128
 
 
 def causal_attention(qkv: Tensor, dropout: float) -> Tensor:
-    """Attention of every token to itself and those before it, with ``dropout`` on the probabilities.
+    """Causal self-attention, with dropout on the attention probabilities.
 
     Args:
         qkv: query, key and value of each head, ``[batch, sequence, heads, 3, head_dim]``.
-        dropout: its probability; 0 outside training.
+        dropout: dropout probability; 0 outside training.
 
     Returns:
         ``[batch, sequence, heads, head_dim]``.
@@ -37,20 +37,17 @@ def causal_attention(qkv: Tensor, dropout: float) -> Tensor:
 
 
 def _better_in_blocks(qkv: Tensor, dropout: float) -> bool:
-    """True where the function below is faster than PyTorch's.
-
-    On CPUs PyTorch has no kernel with dropout (it falls back to whole score matrices in fp32, with a slow generator),
-    and its kernel for 16-bit numbers takes twice the time of plain products.
-    """
+    # On CPUs PyTorch has no kernel with dropout (it falls back to whole score matrices in fp32, with a slow generator),
+    # and its bf16 kernel takes twice the time of plain matrix products.
     on_cpu = qkv.is_cpu and not torch.compiler.is_compiling()
     return on_cpu and (dropout > 0 or qkv.dtype == torch.bfloat16)
 
 
 class _BlockAttention(torch.autograd.Function):
-    """Attention in blocks of queries; backward computes each block's probabilities and dropout mask again.
+    """Attention in blocks of queries; backward recomputes each block's probabilities and dropout mask.
 
-    Nothing of size ``sequence x sequence`` is kept, and the keys after a block are not touched. The products are of the
-    inputs' width, as in Megatron-LM's unfused attention; softmax computes in fp32 inside.
+    No ``sequence x sequence`` matrix is kept, and keys after a block are not read. Matrix products have the dtype of
+    the inputs, as in Megatron-LM's unfused attention; softmax computes in fp32 internally.
     """
 
     @staticmethod
@@ -92,24 +89,24 @@ class _BlockAttention(torch.autograd.Function):
 
 
 def _heads_first(qkv: Tensor) -> Tensor:
-    """``[3, batch * heads, sequence, head_dim]``, each part contiguous, as batched products want it."""
+    # [3, batch * heads, sequence, head_dim], contiguous for torch.bmm
     return qkv.permute(3, 0, 2, 1, 4).flatten(1, 2).contiguous()
 
 
 def _blocks(q: Tensor, k: Tensor, dropout: float, seed: int) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
-    """Each block of queries ``start`` to ``stop - 1`` with what it attends with.
+    """Attention probabilities of each block of queries.
 
     Yields:
-        start, stop, probabilities ``[batch * heads, stop - start, stop]``, and the dropout mask of that shape, the same
-        for the same ``seed``, or None without dropout.
+        start, stop, probabilities ``[batch * heads, stop - start, stop]``, and the dropout mask of that shape, which
+        ``seed`` determines, or None without dropout.
     """
     sequence, head_dim = q.shape[1:]
-    later = torch.full((_ROWS, _ROWS), -math.inf, dtype=q.dtype).triu_(1)
+    future = torch.full((_ROWS, _ROWS), -math.inf, dtype=q.dtype).triu_(1)
     unused = q.new_empty(1, 1, 1)
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, sequence, _ROWS):
         stop = min(start + _ROWS, sequence)
         scores = torch.baddbmm(unused, q[:, start:stop], k[:, :stop].mT, beta=0, alpha=head_dim**-0.5)
-        scores[:, :, start:].add_(later[: stop - start, : stop - start])
+        scores[:, :, start:].add_(future[: stop - start, : stop - start])
         mask = keep_mask(scores.shape, dropout, q.dtype, generator) if dropout else None
         yield start, stop, torch.softmax(scores, -1), mask

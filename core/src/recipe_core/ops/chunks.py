@@ -10,18 +10,18 @@ from torch import Tensor
 _CPU_CHUNK, _CHUNK = 8 << 20, 256 << 20
 """Bytes of fp32 logits at once: what a CPU's cache holds; elsewhere enough to keep the device busy."""
 _CPU_LEAST, _LEAST = 1 << 20, 32 << 20
-"""And bytes that are not cut further: below, the calls take longer than what they compute."""
+"""Bytes that are not cut further: below, the overhead of the calls exceeds their computation."""
 _ROWS = 256
-"""Not fewer rows on account of the bytes: for each chunk, the whole weight and its gradient pass through the memory."""
+"""Least rows of a chunk, whatever its bytes: each chunk reads the whole weight and its gradient from memory."""
 
 
-def is_little(hidden: Tensor, weight: Tensor) -> bool:
-    """True if the logits of ``hidden`` ``[..., hidden]`` are so few that cutting them would only cost time."""
+def is_small(hidden: Tensor, weight: Tensor) -> bool:
+    """True if the logits of ``hidden``, ``[..., hidden]``, are too few for chunks to save anything."""
     return math.prod(hidden.shape[:-1]) * 4 * weight.shape[0] <= (_CPU_LEAST if hidden.is_cpu else _LEAST)
 
 
 def chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    """Slices of rows of ``hidden`` ``[tokens, hidden]`` for these logits: at most an eighth, unless it is little."""
+    """Slices of the rows of ``hidden``, ``[tokens, hidden]``: each at most an eighth of them, unless they are few."""
     limit, least = (_CPU_CHUNK, _CPU_LEAST) if hidden.is_cpu else (_CHUNK, _LEAST)
     tokens, row = hidden.shape[0], 4 * weight.shape[0]
     size = max(1, least // row, min(tokens // 8, max(_ROWS, limit // row)))

@@ -1,4 +1,4 @@
-"""Self-attention within groups of tokens: the sequences that share a row, or a sequence without its padding."""
+"""Self-attention within segments: the sequences that share a row, or a sequence without its padding."""
 
 from __future__ import annotations
 
@@ -14,43 +14,46 @@ from torch.autograd.function import once_differentiable
 from recipe_core.ops.dropout import keep_mask, keep_scale
 
 _TILE = 1 << 18
-"""Probabilities that the CPU holds at once: few enough to stay in its cache."""
+"""Attention probabilities that a CPU computes at once: few enough to stay in its cache."""
 Place = slice | Tensor
-"""The tokens of a group in their row: a slice, or their indices where other tokens stand between them."""
+"""Positions of a segment's tokens in their row: a slice, or their indices where other tokens stand between them."""
 
 
-class Groups(NamedTuple):
-    """Which tokens see each other: those of a row that have the same number."""
+class PackedSegments(NamedTuple):
+    """Segments of each row: tokens attend to those with the same number."""
 
     ids: Tensor
     """Integers ``[batch, sequence]``, 0 for padding."""
     places: tuple[tuple[Place, ...], ...] | None
-    """On CPUs, the places of each row's groups but padding."""
+    """On CPUs, the positions of each row's segments, without padding; None elsewhere."""
     mask: Tensor | None
-    """Elsewhere, True where two tokens see each other, ``[batch, 1, sequence, sequence]``."""
+    """Off the CPU, True where two tokens are of one segment, ``[batch, 1, sequence, sequence]``."""
 
 
-def groups_of(ids: Tensor) -> Groups:
-    """The groups that ``ids`` number in each row from 1, made once for all layers.
+Groups = PackedSegments  # its name until API 2
 
-    A padding mask of ones and zeros will do. Nothing waits for a device here; on the CPU the values are looked at, so
-    that what is padding, and what tokens of different groups have to do with each other, is not computed.
+
+def groups_of(ids: Tensor) -> PackedSegments:
+    """The segments that ``ids`` number in each row from 1, computed once for all layers.
+
+    A padding mask of ones and zeros is one segment per row. This does not synchronise with a device. On a CPU it reads
+    the values, so that attention skips padding and pairs of tokens of different segments.
     """
     if ids.is_cpu and not torch.compiler.is_compiling():
-        return Groups(ids, tuple(_places(row) for row in ids.tolist()), None)
-    return Groups(ids, None, _mask(ids))
+        return PackedSegments(ids, tuple(_places(row) for row in ids.tolist()), None)
+    return PackedSegments(ids, None, _mask(ids))
 
 
-def group_attention(q: Tensor, k: Tensor, v: Tensor, groups: Groups, dropout: float) -> Tensor:
-    """Attention of every token to all tokens of its group, with ``dropout`` on the probabilities.
+def group_attention(q: Tensor, k: Tensor, v: Tensor, groups: PackedSegments, dropout: float) -> Tensor:
+    """Attention of every token to all tokens of its segment, with dropout on the attention probabilities.
 
     Args:
         q, k, v: ``[batch, sequence, heads, head_dim]``.
         groups: from :func:`groups_of`.
-        dropout: its probability; 0 outside training.
+        dropout: dropout probability; 0 outside training.
 
     Returns:
-        ``[batch, sequence, heads, head_dim]``; where padding is, nothing of meaning.
+        ``[batch, sequence, heads, head_dim]``; undefined at padding.
     """
     if groups.places is not None and not torch.compiler.is_compiling():
         seed = int(torch.randint(2**63 - 1, ())) if dropout else 0
@@ -59,36 +62,36 @@ def group_attention(q: Tensor, k: Tensor, v: Tensor, groups: Groups, dropout: fl
                 q, k, v, groups.places, dropout, seed
             )
         return output
-    # With a mask, a GPU's kernels with dropout are open to it as long as that mask needs no gradient.
+    # With a mask that needs no gradient, a GPU's fused kernels with dropout apply.
     mask = _mask(groups.ids) if groups.mask is None else groups.mask
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
 
 
 def _places(row: list[int]) -> tuple[Place, ...]:
-    found: dict[int, list[range]] = {}
+    runs_of: dict[int, list[range]] = {}
     start = 0
     for number, run in groupby(row):
         stop = start + len(list(run))
-        found.setdefault(number, []).append(range(start, stop))
+        runs_of.setdefault(number, []).append(range(start, stop))
         start = stop
-    found.pop(0, None)
+    runs_of.pop(0, None)
     return tuple(
         slice(runs[0].start, runs[0].stop) if len(runs) == 1 else torch.tensor([i for run in runs for i in run])
-        for runs in found.values()
+        for runs in runs_of.values()
     )
 
 
 def _mask(ids: Tensor) -> Tensor:
-    """Padding sees padding here, since a row of the mask without any token would give no numbers."""
+    # Padding attends to padding: a row of the mask without any token would give NaN.
     return ids[:, None, :, None] == ids[:, None, None, :]
 
 
 class _GroupAttention(torch.autograd.Function):
-    """Attention of a few heads of one group at a time; backward computes probabilities and dropout masks again.
+    """Attention of a few heads of one segment at a time; backward recomputes probabilities and dropout masks.
 
-    So nothing of size ``sequence x sequence`` is kept. Query, key and value stay where the linear layers wrote them;
-    the products are of their width, and softmax computes in fp32 inside.
+    No ``sequence x sequence`` matrix is kept. Query, key and value are not copied; matrix products have their dtype,
+    and softmax computes in fp32 internally.
     """
 
     @staticmethod
@@ -117,11 +120,11 @@ class _GroupAttention(torch.autograd.Function):
                 dropped = probabilities * mask
                 grad_p.mul_(mask)
             grad_s = torch._softmax_backward_data(grad_p, probabilities, -1, probabilities.dtype)
-            found = (
+            tile_grads = (
                 _product(grad_s, tile_k, scale), _product(grad_s.mT, tile_q, scale),
                 _product(dropped.mT, tile_grad, kept),
             )  # fmt: skip
-            for whole, part in zip(grads, found, strict=True):
+            for whole, part in zip(grads, tile_grads, strict=True):
                 whole[tile] = part.transpose(0, 1)
         return *grads, None, None, None
 
@@ -129,11 +132,11 @@ class _GroupAttention(torch.autograd.Function):
 def _tiles(
     q: Tensor, k: Tensor, places: tuple[tuple[Place, ...], ...], dropout: float, seed: int
 ) -> Iterator[tuple[tuple[int, Place, slice], Tensor, Tensor | None]]:
-    """Each tile (row, tokens, heads), with what its tokens attend with.
+    """Attention probabilities of each tile (row, tokens, heads).
 
     Yields:
-        The tile, probabilities ``[heads, tokens, tokens]``, and the dropout mask of that shape, the same for the same
-        ``seed``, or None without dropout.
+        The tile, probabilities ``[heads, tokens, tokens]``, and the dropout mask of that shape, which ``seed``
+        determines, or None without dropout.
     """
     generator = torch.Generator().manual_seed(seed)
     for row, groups in enumerate(places):
@@ -149,5 +152,4 @@ def _tiles(
 
 
 def _product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """``scale * a @ b``, batched."""
     return torch.baddbmm(a.new_empty(1, 1, 1), a, b, beta=0, alpha=scale)

@@ -1,4 +1,4 @@
-"""Initial values of parameters that depend on the seed and the parameter's name alone."""
+"""Initial values of parameters, which depend only on the seed and the parameter's name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def normal_of(name: str, shape: torch.Size, std: float) -> Tensor:
-    """Normal values of the parameter ``name``: fp32, on the CPU, around 0 with the deviation ``std``.
+    """Normal initial values of the parameter ``name``: fp32, on the CPU, mean 0, standard deviation ``std``.
 
-    They come from a generator of their own, made from ``torch.initial_seed()`` and the name, and draw nothing from
-    torch's. So they are the same on every device and whatever part of the model a rank holds.
+    They come from a separate generator, seeded by ``torch.initial_seed()`` and the name; torch's own generator does not
+    advance. So they are the same on every device and for every division of the model over ranks.
     """
     digest = hashlib.sha256(f"{torch.initial_seed()} {name}".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -1,4 +1,4 @@
-"""Dropout, a residual sum and a layer norm in one, as they follow each other in BERT's blocks."""
+"""Dropout, residual sum and layer norm in one operation, as in BERT's blocks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from recipe_core.ops.dropout import dropout, keep_mask, keep_scale
 
 
 def add_norm(x: Tensor, residual: Tensor, norm: nn.LayerNorm, p: float, training: bool) -> Tensor:
-    """``norm(dropout(x) + residual)``, with ``p`` the probability of dropout; tensors ``[..., hidden]``.
+    """``norm(dropout(x) + residual)`` of tensors ``[..., hidden]``; ``p`` is the dropout probability.
 
-    On a CPU it takes half the passes over memory. Under autocast ``x`` may be narrower than ``residual``, as the sum
-    may be elsewhere.
+    On a CPU it makes half the passes over memory. Under autocast ``x`` may be narrower than ``residual``.
     """
     local = not any(isinstance(part, DTensor) for part in (x, residual, norm.weight))
     if not x.is_cpu or torch.compiler.is_compiling() or not local:

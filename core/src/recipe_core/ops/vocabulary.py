@@ -1,4 +1,4 @@
-"""Cross entropy and logits where each rank of a team holds some rows of the output matrix."""
+"""Cross entropy and logits with a vocabulary-parallel output matrix: each rank holds some of its rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
-from recipe_core.layouts.tensor_parallel.collectives import SumGradients, gathered, summed
+from recipe_core.layouts.tensor_parallel.collectives import AllReduceGradient, all_gathered, all_reduced
 from recipe_core.layouts.tensor_parallel.heads import head_of
-from recipe_core.layouts.tensor_parallel.rows import Rows, joined, rows_of
+from recipe_core.layouts.tensor_parallel.rows import RowShard, gather_logits, row_shard
 from recipe_core.ops.chunks import chunks
 
 
@@ -21,7 +21,7 @@ def linear_logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
     Args:
         hidden: ``[..., hidden]``, the same on all ranks that share ``weight``.
-        weight: ``[vocabulary, hidden]``; a DTensor where it is cut by rows, unless another package has cut it.
+        weight: ``[vocabulary, hidden]``; a DTensor where it is sharded by rows, unless another package has sharded it.
 
     Returns:
         ``[..., vocabulary]``.
@@ -30,17 +30,17 @@ def linear_logits(hidden: Tensor, weight: Tensor) -> Tensor:
         return head.logits(hidden, weight)
     if not isinstance(weight, DTensor):
         return F.linear(hidden, weight)
-    rows = rows_of(weight)
-    hidden = SumGradients.apply(hidden, rows.group)  # type: ignore[no-untyped-call]
-    return joined(F.linear(hidden, weight.to_local()), rows)
+    rows = row_shard(weight)
+    hidden = AllReduceGradient.apply(hidden, rows.group)  # type: ignore[no-untyped-call]
+    return gather_logits(F.linear(hidden, weight.to_local()), rows)
 
 
 class ParallelCrossEntropy(torch.autograd.Function):
-    """As in :mod:`recipe_core.ops.cross_entropy`, with the ``rows`` of ``weight`` and ``bias`` that this rank has.
+    """As in :mod:`recipe_core.ops.cross_entropy`, with the ``rows`` of ``weight`` and ``bias`` that this rank holds.
 
-    A row of logits is known by four numbers of each rank: its largest logit, the sum of exponents below it, the label's
-    logit where the rank has it, and where the largest is. One exchange of these gives the losses of all tokens; nothing
-    as long as the vocabulary is exchanged.
+    Each rank contributes four numbers per token: its largest logit, the sum of exponentials relative to it, the label's
+    logit where the rank holds that row, and the index of the largest. One all-gather of these gives the losses of all
+    tokens; nothing of the vocabulary's size is communicated.
     """
 
     @staticmethod
@@ -52,26 +52,26 @@ class ParallelCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         keep: bool,
         with_hits: bool,
-        rows: Rows,
+        rows: RowShard,
     ) -> tuple[Tensor, Tensor]:
         kept = F.linear(hidden, weight, bias) if keep else None
-        known = hidden.new_zeros((4, *labels.shape), dtype=torch.float32)
+        stats = hidden.new_zeros((4, *labels.shape), dtype=torch.float32)
         for part in chunks(hidden, weight):
             logits = (F.linear(hidden[part], weight, bias) if kept is None else kept[part]).float()
-            own, places = _places(labels[part], rows.first, weight.shape[0])
+            in_range, label_rows = _label_rows(labels[part], rows.first, weight.shape[0])
             largest = logits.amax(-1)
-            at_label = logits.gather(1, places).squeeze(1).masked_fill(~own, 0)
+            at_label = logits.gather(1, label_rows).squeeze(1).masked_fill(~in_range, 0)
             if with_hits:
-                known[3, part] = (logits.argmax(-1) + rows.first).float()  # exact below 2**24
-            known[:3, part] = torch.stack([largest, (logits - largest[:, None]).exp_().sum(-1), at_label])
-        largest, exponents, at_label, place = gathered(known[None], rows.group, 0).unbind(1)
+                stats[3, part] = (logits.argmax(-1) + rows.first).float()  # exact below 2**24
+            stats[:3, part] = torch.stack([largest, (logits - largest[:, None]).exp_().sum(-1), at_label])
+        largest, exponents, at_label, argmax = all_gathered(stats[None], rows.group, 0).unbind(1)
         top, owner = largest.max(0)
         total = (top + (exponents * (largest - top).exp()).sum(0).log()).contiguous()
         label = at_label.sum(0)
         if kept is not None:
             for part in chunks(hidden, weight):
                 kept[part] = _gradient(kept[part], total[part], labels[part], rows.first)
-        hits = place.gather(0, owner[None])[0] == labels
+        hits = argmax.gather(0, owner[None])[0] == labels
         ctx.save_for_backward(hidden, weight, bias, labels, kept, total)
         ctx.rows = rows
         ctx.mark_non_differentiable(hits)
@@ -95,18 +95,18 @@ class ParallelCrossEntropy(torch.autograd.Function):
             grad_weight.addmm_(chunk.T, scaled[part])
             if grad_bias is not None:
                 grad_bias.addmv_(chunk.T, scale[part, 0])
-        return summed(grad_hidden, ctx.rows.group), grad_weight, grad_bias, None, None, None, None
+        return all_reduced(grad_hidden, ctx.rows.group), grad_weight, grad_bias, None, None, None, None
 
 
-def _places(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """A mask of the labels whose row this rank has, and the rows (of others: any), ``[tokens, 1]``."""
-    places = labels - first
-    own = (places >= 0) & (places < count)
-    return own, places.masked_fill(~own, 0)[:, None]
+def _label_rows(labels: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """A mask of the labels whose row this rank holds, and the local rows (of other labels: any), ``[tokens, 1]``."""
+    label_rows = labels - first
+    in_range = (label_rows >= 0) & (label_rows < count)
+    return in_range, label_rows.masked_fill(~in_range, 0)[:, None]
 
 
 def _gradient(logits: Tensor, total: Tensor, labels: Tensor, first: int) -> Tensor:
-    """``softmax - one_hot(labels)`` of these rows, fp32, where ``total`` is the log of the sum of all exponents."""
-    own, places = _places(labels, first, logits.shape[-1])
+    """``softmax - one_hot(labels)`` of these rows, fp32; ``total`` is the log-sum-exp over the whole vocabulary."""
+    in_range, label_rows = _label_rows(labels, first, logits.shape[-1])
     gradient = (logits.float() - total[:, None]).exp_()
-    return gradient.scatter_add_(1, places, -own[:, None].to(gradient.dtype))
+    return gradient.scatter_add_(1, label_rows, -in_range[:, None].to(gradient.dtype))

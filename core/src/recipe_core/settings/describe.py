@@ -1,4 +1,4 @@
-"""Settings with their types, values and meanings: the strings that follow them in their class. No torch here."""
+"""Settings with their types, values and descriptions, the strings below them in their class. No torch here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Setting:
 
     name: str
     kind: str
-    """Its declared type, or the values that it takes where they are few."""
+    """Its declared type, or its values if they are few."""
     value: str
     meaning: str
 
@@ -39,13 +39,13 @@ def described(settings: type, values: Mapping[str, Any]) -> list[Setting]:
 
 def defaults(settings: type) -> dict[str, Any]:
     """Return the defaults of a settings class; a setting without one is left out."""
-    found = {}
+    values = {}
     for field in dataclasses.fields(settings):
         if field.default_factory is not dataclasses.MISSING:
-            found[field.name] = field.default_factory()
+            values[field.name] = field.default_factory()
         elif field.default is not dataclasses.MISSING:
-            found[field.name] = field.default
-    return found
+            values[field.name] = field.default
+    return values
 
 
 def _kind(field: dataclasses.Field[Any], declared: Any) -> str:
@@ -54,7 +54,7 @@ def _kind(field: dataclasses.Field[Any], declared: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as it would be written on the line."""
+    """Return a value as on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
@@ -63,17 +63,17 @@ def written(value: Any) -> str:
 
 
 def meanings(settings: type) -> dict[str, str]:
-    """Return the text of each setting that is followed by a string, as Markdown: Python itself keeps none of them."""
-    found: dict[str, str] = {}
+    """Return the descriptions of settings by name, as Markdown; they are parsed, since Python discards them."""
+    texts: dict[str, str] = {}
     for declaring in reversed([base for base in settings.__mro__ if dataclasses.is_dataclass(base)]):
-        found |= dict(_strings(declaring))
-    return found
+        texts |= dict(_strings(declaring))
+    return texts
 
 
 def _strings(settings: type) -> Iterator[tuple[str, str]]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
-    except (OSError, TypeError):  # made at run time, without a source
+    except (OSError, TypeError):  # made at run time, without source
         return
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     for line, after in itertools.pairwise(body):
@@ -82,5 +82,5 @@ def _strings(settings: type) -> Iterator[tuple[str, str]]:
 
 
 def text_of(string: ast.Expr) -> str:
-    """Return the text of a string that stands alone in code, as Markdown."""
+    """Return the text of a string statement, as Markdown."""
     return " ".join(str(ast.literal_eval(string.value)).replace("``", "`").split())

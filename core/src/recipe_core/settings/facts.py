@@ -1,4 +1,4 @@
-"""Sizes of a model and its data, before anything is built."""
+"""Sizes of a model and its data, before they are built."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Facts:
         """Facts of the dataset.
 
         Raises:
-            RecipeError: settings or files are so wrong that there are none.
+            RecipeError: settings or files are too wrong for any facts.
         """
         if self._data is None or not self._data.spec.facts:
             return None
@@ -37,7 +37,7 @@ class Facts:
 
     @cached_property
     def model(self) -> ModelFacts | None:
-        """Facts of the model at the length of the samples."""
+        """Facts of the model at the sequence length of the samples."""
         if self._model is None or not self._model.spec.facts or self.data is None:
             return None
         spec = self._model.spec
@@ -47,7 +47,7 @@ class Facts:
         return facts
 
     def indices(self, train: Train) -> IndexFacts | None:
-        """Needs of the dataset's indices in a run with these settings; None where its facts name problems.
+        """Return the needs of the dataset's indices in a run with these settings; None if its facts name problems.
 
         Raises:
             RecipeError: see :attr:`data`.

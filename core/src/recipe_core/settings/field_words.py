@@ -1,6 +1,6 @@
-"""Words of other tools for settings: what somebody types who comes from them, and the right words here. No torch here.
+"""Names of settings in other tools, and their equivalents here. Imports no torch.
 
-An answer is given only where the recipe has the setting that it names, so that it never names one that does not exist.
+A hint is shown only if the recipe has the setting that it names.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from recipe_core.settings.values import kinds
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The words to write in the place of a word."""
+class Hint:
+    """A setting of ours for a name of another tool."""
 
     needs: str
-    """The setting that the recipe must have, ``layout:NAME`` for a part that must be installed, or empty."""
+    """The setting that the recipe must have, ``layout:NAME`` for a layout that must be installed, or empty for none."""
     write: str
-    """The words to type; ``{value}`` is what was typed, or N."""
+    """The text to write; ``{value}`` stands for the user's value, or N."""
     note: str = ""
 
 
-def _is(path: str, value: str = "{value}", note: str = "") -> Answer:
-    return Answer(path, f"{path}={value}", note)
+def _is(path: str, value: str = "{value}", note: str = "") -> Hint:
+    return Hint(path, f"{path}={value}", note)
 
 
-_PROCESSES = Answer("", "--processes {value}")
+_PROCESSES = Hint("", "--processes {value}")
 _STEPS = _is("train.steps", "N", "training is counted in steps")
 _BF16 = _is("train.precision", "bf16_mixed", "the precisions are fp32, bf16_mixed, bf16 and fp8")
 _OTHERS = _is("train.precision", "bf16_mixed", "fp16 and int8 are not supported; fp8 is, on GPUs that have it")
 _FP8 = _is("train.precision", "fp8")
-_ZERO = Answer("layout:zero1", "layout=zero1", "fsdp shards the weights too")
+_ZERO = Hint("layout:zero1", "layout=zero1", "fsdp shards the weights too")
 _BATCH = _is("train.global_batch", note="samples of a step, over all processes; train.micro_batch: at once")
 _RECOMPUTE = _is("train.activation_checkpointing", "true")
 _ACCUMULATED = "global_batch / (micro_batch x processes) micro batches are accumulated"
 _RESUME = _is("train.resume", "PATH", "a run continues by itself where --out names its folder")
-_NODES = Answer("", "recipe submit NAME --nodes {value}", "or start the same line on every node by torchrun or srun")
-_FILE = Answer("", "recipe run {value}", "the file stands in the place of the recipe")
+_NODES = Hint("", "recipe submit NAME --nodes {value}", "or start the same line on every node by torchrun or srun")
+_FILE = Hint("", "recipe run {value}", "the file stands in the place of the recipe")
 _TRACKERS = "a tracker of that name comes with a plugin, if `recipe ls` lists it"
 
-_TABLE: tuple[tuple[str, tuple[Answer, ...]], ...] = (
+_TABLE: tuple[tuple[str, tuple[Hint, ...]], ...] = (
     ("lr learning_rate max_lr peak_lr base_lr", (_is("train.lr"),)),
     ("batch batch_size bs total_batch_size train_batch_size global_batch_size", (_BATCH,)),
     (
@@ -95,35 +95,35 @@ _TABLE: tuple[tuple[str, tuple[Answer, ...]], ...] = (
     ("task_name", (_is("data.task"),)),
     ("model_name model_name_or_path pretrained base_model", (_is("model.source"), _is("train.init_from"))),
     ("resume_from_checkpoint resume_from load load_checkpoint", (_RESUME,)),
-    ("output_dir out_dir save_dir output out logdir", (Answer("", "--out {value}"),)),
+    ("output_dir out_dir save_dir output out logdir", (Hint("", "--out {value}"),)),
     ("processes num_processes nproc nproc_per_node gpus num_gpus n_gpus devices world_size ranks", (_PROCESSES,)),
     ("nodes num_nodes nnodes", (_NODES,)),
     ("config config_file cfg yaml c", (_FILE,)),
     ("deepspeed zero zero_stage zero_optimization", (_ZERO,)),
-    ("fsdp fully_shard", (Answer("layout:fsdp", "layout=fsdp"),)),
-    ("ddp data_parallel", (Answer("layout:ddp", "layout=ddp"),)),
-    ("tp tensor_parallel tensor_model_parallel_size", (Answer("layout:tp", "layout=tp layout.tp={value}"),)),
-    ("pp pipeline_parallel pipeline_model_parallel_size", (Answer("layout:pp", "layout=pp layout.pp={value}"),)),
-    ("variant size", (Answer("", "recipe run RECIPE:{value}", "`recipe ls` lists the variants"),)),
-    ("continue restart resume", (Answer("", "--out FOLDER", "the folder of the run, which the same line continues"),)),
+    ("fsdp fully_shard", (Hint("layout:fsdp", "layout=fsdp"),)),
+    ("ddp data_parallel", (Hint("layout:ddp", "layout=ddp"),)),
+    ("tp tensor_parallel tensor_model_parallel_size", (Hint("layout:tp", "layout=tp layout.tp={value}"),)),
+    ("pp pipeline_parallel pipeline_model_parallel_size", (Hint("layout:pp", "layout=pp layout.pp={value}"),)),
+    ("variant size", (Hint("", "recipe run RECIPE:{value}", "`recipe ls` lists the variants"),)),
+    ("continue restart resume", (Hint("", "--out FOLDER", "the folder of the run, which the same line continues"),)),
 )  # fmt: skip
 _SOURCES = {"data": ("data.files", "data.train"), "model": ("model.source",)}
-"""Settings that take what is not the name of a part: a file, or a trained model."""
+"""Settings that take a file or a trained model, by the part whose name was expected."""
 _UNNAMED = re.compile(r"(?P<kind>data|model): no (dataset|model) named '(?P<value>[^']*)'")
 UNKNOWN = re.compile(r"(?P<path>[\w.]+): no such (?P<what>section|setting)")
-"""How a problem begins that is about an unknown word."""
-WORDS: Mapping[str, tuple[Answer, ...]] = {word: answers for words, answers in _TABLE for word in words.split()}
-"""Answers by word, the first that fits counts."""
+"""The beginning of a problem about an unknown name."""
+WORDS: Mapping[str, tuple[Hint, ...]] = {word: hints for words, hints in _TABLE for word in words.split()}
+"""Hints by name; the first that fits counts."""
 
 
 def settings_of(registry: Registry, sections: Mapping[str, Any], train: type[Train]) -> set[str]:
-    """The paths of all settings of a recipe, with the parts that ``sections`` name (``use``)."""
-    found = set(_paths(train, "train"))
+    """Return the paths of all settings of a recipe with the parts that ``sections`` name (``use``)."""
+    paths = set(_paths(train, "train"))
     for kind in PARTS:
         name = str(sections.get(kind, {}).get("use"))
         if name in registry.names(kind):
-            found |= set(_paths(registry.get(kind, name).config, kind))
-    return found
+            paths |= set(_paths(registry.get(kind, name).config, kind))
+    return paths
 
 
 def _paths(settings: Any, parent: str) -> Iterator[str]:
@@ -136,41 +136,41 @@ def _paths(settings: Any, parent: str) -> Iterator[str]:
 
 
 def words_for(word: str, value: str, known: set[str], registry: Registry) -> str:
-    """The words for ``word`` with ``value`` in a recipe that has the settings ``known``; empty: not known."""
+    """Return a hint for the name ``word`` with ``value`` in a recipe with the settings ``known``; empty: none."""
     word = word.lstrip("-").replace("-", "_")
     if word in known and word not in WORDS:
         return f"write `{word}={value or 'VALUE'}`, without dashes"
     last = word.rpartition(".")[2].lower()
-    for answer in WORDS.get(last, ()):
-        if _fits(answer.needs, known, registry):
+    for hint in WORDS.get(last, ()):
+        if _fits(hint.needs, known, registry):
             typed = value if value and value.lower() not in ("true", "false") else "N"
-            written = answer.write.replace("{value}", typed)
-            return f"write `{written}`{answer.note and f' ({answer.note})'}"
+            written = hint.write.replace("{value}", typed)
+            return f"write `{written}`{hint.note and f' ({hint.note})'}"
     same = sorted(path for path in known if path.rpartition(".")[2] == last)
     return "write " + " or ".join(f"`{path}={value or 'N'}`" for path in same) if same else ""
 
 
 def in_our_words(problem: str, typed: Mapping[str, Any], known: set[str], registry: Registry) -> str:
-    """``problem``, or the words to write where it is about a word that is unknown here and known elsewhere."""
-    found = UNKNOWN.match(problem)
-    if found is None:
+    """Return ``problem``, with a hint if it is about a name that other tools use."""
+    unknown = UNKNOWN.match(problem)
+    if unknown is None:
         return problem
     value: Any = typed
-    for name in found["path"].split("."):
+    for name in unknown["path"].split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     if isinstance(value, Mapping):
         value = value.get("use")
-    text = words_for(found["path"], "" if value is None else str(value), known, registry)
-    return f"{found['path']}: no such {found['what']}; {text}" if text else problem
+    text = words_for(unknown["path"], "" if value is None else str(value), known, registry)
+    return f"{unknown['path']}: no such {unknown['what']}; {text}" if text else problem
 
 
 def as_setting(problem: str, known: set[str]) -> str:
-    """``problem``; where it is about a file, or a trained model, in the place of a part, with the words to write."""
-    found = _UNNAMED.match(problem)
-    if found is None or (found["kind"] == "data" and not re.search(r"[./]", found["value"])):
+    """Return ``problem``, with a hint if a file or a trained model was given instead of the name of a part."""
+    unnamed = _UNNAMED.match(problem)
+    if unnamed is None or (unnamed["kind"] == "data" and not re.search(r"[./]", unnamed["value"])):
         return problem
-    path = next((path for path in _SOURCES[found["kind"]] if path in known), "")
-    return f"{problem}; write `{path}={found['value']}`" if path else problem
+    path = next((path for path in _SOURCES[unnamed["kind"]] if path in known), "")
+    return f"{problem}; write `{path}={unnamed['value']}`" if path else problem
 
 
 def _fits(needs: str, known: set[str], registry: Registry) -> bool:

@@ -1,7 +1,7 @@
-"""Sections of settings: laid over one another, written as words, and filled into frozen dataclasses.
+"""Sections of settings: merged, read from arguments, and filled into frozen dataclasses.
 
-Plain data is what YAML can hold. Text in it becomes what the setting is declared to be, so that ``1e-3`` and ``true``
-mean the same in a file and on the command line; see :mod:`recipe_core.settings.values`.
+Plain data is what YAML can hold. Text in it is converted to the declared type of the setting, so that ``1e-3`` and
+``true`` mean the same in a file and on the command line; see :mod:`recipe_core.settings.values`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ T = TypeVar("T")
 def fill(kind: type[T], section: Mapping[str, Any], where: str, problems: list[str]) -> T | None:
     """Build the settings class ``kind`` from the plain data ``section``.
 
-    Everything wrong with it is appended to ``problems``, each as ``where.setting: expected ..., got ...``, and the
-    result is None then.
+    Mistakes are appended to ``problems``, each as ``where.setting: expected ..., got ...``; the result is None then.
     """
     reader = Reader()
     try:
@@ -35,7 +34,7 @@ def fill(kind: type[T], section: Mapping[str, Any], where: str, problems: list[s
 
 
 def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with ``extra`` laid over it. Naming another part (``use``) drops the settings of the old one."""
+    """Return ``base`` updated with ``extra``. Naming another part (``use``) drops the settings of the old one."""
     merged = dict(base)
     for name, value in extra.items():
         old = merged.get(name)
@@ -60,10 +59,10 @@ def flat(tree: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]
 
 
 def from_words(kind: type[T], owner: str, words: Iterable[str], example: str = "") -> T:
-    """Build the settings class ``kind`` from words ``setting=value``, as in ``example``; messages name ``owner``.
+    """Build the settings class ``kind`` from arguments ``setting=value``, as in ``example``; messages name ``owner``.
 
     Raises:
-        ConfigError: one error names everything that is wrong with them.
+        ConfigError: one error names all mistakes.
     """
     problems: list[str] = []
     section = {}
@@ -80,15 +79,15 @@ def from_words(kind: type[T], owner: str, words: Iterable[str], example: str = "
 
 
 def _unsectioned(problem: str, section: str) -> str:
-    """Remove the section, which the user did not write, from a message."""
+    """Remove the section, which the user did not type, from a message."""
     head, colon, rest = problem.partition(": ")
     return head.replace(f"{section}.", "") + colon + rest
 
 
 def overrides(words: Iterable[str], problems: list[str]) -> dict[str, Any]:
-    """Return ``["train.steps=5", "layout=ddp"]`` as nested mappings; of two words for one setting the last counts.
+    """Return arguments like ``["train.steps=5", "layout=ddp"]`` as nested mappings; the last value of a setting counts.
 
-    ``layout=ddp`` is short for ``layout.use=ddp``. A word that is not of this form is appended to ``problems``.
+    ``layout=ddp`` is short for ``layout.use=ddp``. Arguments of another form are appended to ``problems``.
     """
     sections: dict[str, Any] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""A recipe with every name looked up and every setting checked. No torch here."""
+"""The job: a recipe with all names looked up and all settings checked. No torch here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from recipe_core.settings.field_words import UNKNOWN, as_setting, in_our_words, 
 from recipe_core.settings.log_format import format_problems
 from recipe_core.settings.mesh import mesh_axes
 from recipe_core.settings.parts import AUTO as AUTO
-from recipe_core.settings.parts import changed, engine_section, lend, part, tracker_parts, unused
+from recipe_core.settings.parts import changed, engine_section, part, take_train_settings, tracker_parts, unused
 from recipe_core.settings.saved import is_file, read_file
 from recipe_core.settings.schedule import Rate
 
@@ -39,14 +39,14 @@ __all__ = ["Job", "Part", "resolve", "split_name"]
 
 SECTIONS = (*PARTS, "tracker", "train")
 IDENTITY, HISTORY = "identity", "history"
-"""Further sections of a run's job.yaml: what its data is, and settings that were changed when it continued."""
+"""Further sections of a run's job.yaml: the identity of its data, and settings that changed when it continued."""
 IN_TRAIN: tuple[PartKind, ...] = ("engine", "optimizer", "schedule")
-"""Parts that may be named in the section ``train`` too: ``train.optimizer=NAME``."""
+"""Parts that may also be named in the section ``train``: ``train.optimizer=NAME``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that a run needs to know, and nothing else."""
+    """The complete description of a run."""
 
     recipe: Recipe
     variant: str | None
@@ -55,16 +55,16 @@ class Job:
     layout: Part[Layout]
     checkpoint: Part[CheckpointFormat]
     engine: Part[EngineSpec]
-    """The engine of this machine, where ``auto`` was asked for."""
+    """The engine; for ``auto``, that of this machine."""
     loss: Part[LossSpec]
     optimizer: Part[OptimizerSpec]
     schedule: Part[ScheduleSpec]
     trackers: tuple[Part[TrackerSpec], ...]
     train: Train
     processes: int
-    """Processes to start by default: as many as the variant is made for, or the recipe."""
+    """Processes to start by default: those of the variant, else of the recipe."""
     auto: bool = False
-    """``engine=auto``: another machine may take another engine."""
+    """``engine=auto``: another machine may use another engine."""
     facts: Facts = field(compare=False, repr=False)
 
     @property
@@ -73,14 +73,14 @@ class Job:
         return self.recipe.name if self.variant is None else f"{self.recipe.name}:{self.variant}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data that :func:`resolve` turns into this same job."""
+        """Return plain data from which :func:`resolve` builds the same job."""
         plain: dict[str, Any] = {"recipe": self.recipe.name}
         if self.variant is not None:
             plain["variant"] = self.variant
         for kind in PARTS:
             part: Part[Spec] = getattr(self, kind)
             settings = fill.plain(part.config)
-            # What the section `train` names, and the model's own loss, need a section for their settings alone.
+            # Parts that the section `train` names, and the model's own loss, need a section only for their settings.
             if settings or not (kind in ("optimizer", "schedule") or part.spec.name == OWN_LOSS):
                 plain[kind] = {"use": part.spec.name, **settings}
         if self.auto:
@@ -91,17 +91,17 @@ class Job:
         return {**plain, "train": fill.plain(self.train)}
 
     def as_yaml(self, more: Mapping[str, Any] | None = None) -> str:
-        """Return the same, with further sections, as text, with lists on one line."""
+        """Return :meth:`as_dict` with further sections as YAML, with lists on one line."""
         import yaml
 
-        class Dumper(yaml.SafeDumper):
+        class FlowListDumper(yaml.SafeDumper):
             pass
 
-        Dumper.add_representer(
+        FlowListDumper.add_representer(
             list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
         )
         return yaml.dump(
-            {**self.as_dict(), **(more or {})}, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120
+            {**self.as_dict(), **(more or {})}, Dumper=FlowListDumper, sort_keys=False, allow_unicode=True, width=120
         )
 
     def learning_rate(self) -> Rate:
@@ -110,44 +110,44 @@ class Job:
         return rate
 
     def model_facts(self) -> ModelFacts | None:
-        """Return the facts of the model at the length of the samples; None where it or the dataset has none."""
+        """Return the facts of the model at the sequence length of the samples; None if it or the dataset has none."""
         return self.facts.model
 
     def structure(self) -> Structure:
-        """Return the names by which the model may be divided."""
+        """Return the submodule names by which a layout divides the model."""
         return self.model.spec.structure(self.model.config)
 
     def axes(self, world_size: int) -> dict[str, int]:
-        """Return the axes of the mesh; empty where the layout does not fit so many processes."""
+        """Return the mesh axes; empty if the layout does not fit ``world_size`` processes."""
         try:
             return mesh_axes(self.layout, world_size)
         except (RecipeError, ValueError):
             return {}
 
     def division(self, world_size: int) -> tuple[Division | None, int]:
-        """Return the division of the model, None where the layout has none, and the number of data-parallel ranks."""
+        """Return the division of the model (None if the layout has none) and the number of data-parallel ranks."""
         axes = self.axes(world_size)
         return (self.layout.config.division(world_size) if axes else None), axes.get("dp", 1)
 
     def tokens_per_sample(self) -> int:
-        """Return the length of a sample; 0 where it is not known."""
+        """Return the tokens of a sample; 0 if unknown."""
         return self.facts.data.sequence if self.facts.data else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A recipe with its names looked up and its settings read, as far as they are right, and the problems found.
+    """A recipe with its names looked up and its settings read, as far as they are valid, and all problems.
 
-    The caller may add problems of its own before it asks for the job, so that one error names all of them.
+    :meth:`job` takes further problems, so that one error names all of them.
     """
 
     recipe: Recipe
     variant: str | None
     parts: dict[PartKind, Part[Any]]
-    """Those whose name and settings are right."""
+    """The parts whose name and settings are valid."""
     trackers: tuple[Part[TrackerSpec], ...]
     train: Train | None
-    """None where its settings are wrong."""
+    """None if its settings are invalid."""
     processes: int
     """See :attr:`Job.processes`."""
     auto: bool
@@ -156,7 +156,7 @@ class Draft:
     problems: list[str]
 
     def job(self, problems: Iterable[str] = ()) -> Job:
-        """The job, if neither the draft has problems nor the caller found further ``problems``.
+        """Return the job if there are no problems, the caller's ``problems`` included.
 
         Raises:
             ConfigError: names all of them.
@@ -182,11 +182,11 @@ def resolve(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     world_size: int | None = None,
 ) -> Job:
-    """The job of a :func:`draft` without problems; see there for the arguments.
+    """Return the job of a :func:`draft` without problems; see there for the arguments.
 
     Raises:
-        ConfigError: the target or a setting is wrong; one error names everything that is.
-        PluginError: the recipe is unknown, or claimed by two plugins.
+        ConfigError: the target or a setting is wrong; one error names all mistakes.
+        PluginError: the recipe is unknown, or provided by two plugins.
     """
     return draft(registry, target, overrides, world_size).job()
 
@@ -197,18 +197,18 @@ def draft(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     world_size: int | None = None,
 ) -> Draft:
-    """Lay variant, file and overrides over a recipe, look every name up, and check every setting.
+    """Merge variant, file and overrides into a recipe, look up all names, and check all settings.
 
     Args:
-        registry: where the names are looked up.
-        target: name of a recipe, ``name:variant``, path of a YAML file, or what such a file holds.
-        overrides: words ``section.setting=value``, or sections with settings.
-        world_size: number of processes that :meth:`Train.for_run` derives settings for, 0 for :attr:`Job.processes`;
-            the code that the contributions name is looked up then too. None leaves the settings as they are written.
+        registry: of the contributions.
+        target: name of a recipe, ``name:variant``, path of a YAML file, or the content of such a file.
+        overrides: arguments ``section.setting=value``, or sections with settings.
+        world_size: number of processes for :meth:`Train.for_run`, which derives settings; 0: :attr:`Job.processes`.
+            The targets of the contributions are checked too. None: neither.
 
     Raises:
         ConfigError: the target cannot be read, or the recipe has no such variant.
-        PluginError: the recipe is unknown, or claimed by two plugins.
+        PluginError: the recipe is unknown, or provided by two plugins.
     """
     problems: list[str] = []
     recipe, variant, file = _target(registry, target)
@@ -220,7 +220,7 @@ def draft(
     auto = merged["engine"]["use"] == AUTO
     merged["engine"] = engine_section(registry, merged, problems)
     for kind in ("optimizer", "schedule"):
-        merged["train"] |= lend(registry, kind, merged[kind]) | {kind: merged[kind]["use"]}
+        merged["train"] |= take_train_settings(registry, kind, merged[kind]) | {kind: merged[kind]["use"]}
     filled = {kind: part(registry, kind, merged[kind], problems) for kind in PARTS}
     parts = {kind: part for kind, part in filled.items() if part is not None}
     if world_size is not None:
@@ -261,34 +261,33 @@ def _has_its_code(part: Part[Any], problems: list[str]) -> bool:
 
 
 def _code_problems(item: Any) -> list[str]:
-    from recipe_core.hooks.resolve import target_problems  # which commands that only print do without
+    from recipe_core.hooks.resolve import target_problems  # not needed by commands that only print
 
     return target_problems(item)
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """``"gpt:tiny"`` as ``("gpt", "tiny")``; no variant is None."""
+    """Split ``"gpt:tiny"`` into ``("gpt", "tiny")``; without a variant, it is None."""
     recipe, colon, variant = name.partition(":")
     return recipe, variant if colon else None
 
 
 def _train_samples(facts: Facts) -> int | None:
-    """Return the number of different training samples, where it is known."""
     try:
         return facts.data.train_samples if facts.data else None
-    except RecipeError:  # which the check of the files reports
+    except RecipeError:  # reported by the check of the files
         return None
 
 
 def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple[Recipe, str | None, Mapping[str, Any]]:
-    """Return the recipe, the variant, and the sections of the file where ``target`` is one."""
+    """Return the recipe, the variant, and the sections of the file if ``target`` is one."""
     if isinstance(target, str) and not is_file(registry, target):
         name, variant = split_name(target)
         return registry.get("recipe", name), variant, {}
     where = "job" if isinstance(target, Mapping) else str(target)
     data = dict(target if isinstance(target, Mapping) else read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
-    for record in (IDENTITY, HISTORY):  # of the run that wrote the file; runs compare it in their own folder
+    for record in (IDENTITY, HISTORY):  # of the run that wrote the file; not settings
         data.pop(record, None)
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
@@ -298,7 +297,6 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
 
 
 def _base(recipe: Recipe) -> dict[str, Any]:
-    """Return the sections of the recipe itself."""
     sections: dict[str, Any] = {"train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers)}
     for kind in PARTS:
         use: Use = getattr(recipe, kind) or Use(sections["train"][kind])
@@ -307,7 +305,7 @@ def _base(recipe: Recipe) -> dict[str, Any]:
 
 
 def _variant_layers(recipe: Recipe, variant: str | None) -> tuple[list[Mapping[str, Any]], int]:
-    """Return the layers of a variant and those that it extends, the farthest first, and their number of processes."""
+    """Return the layers of a variant and those that it extends, the base first, and the number of processes."""
     processes: list[int] = []
     layers: list[Mapping[str, Any]] = []
     seen: list[str] = []
@@ -360,12 +358,12 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
 
 
 def default_of(job: Job, path: str) -> Any:
-    """The default of the setting ``path`` as job.yaml would have it; None where it has none."""
+    """Return the default of the setting ``path`` as in job.yaml; None if it has none."""
     section, _, name = path.partition(".")
     part = getattr(job, section, None)
-    for one in fields(config) if is_dataclass(config := getattr(part, "config", part)) else ():
-        if one.name == name and one.default_factory is not MISSING:
-            return fill.plain(one.default_factory())
-        if one.name == name and one.default is not MISSING:
-            return fill.plain(one.default)
+    for setting in fields(config) if is_dataclass(config := getattr(part, "config", part)) else ():
+        if setting.name == name and setting.default_factory is not MISSING:
+            return fill.plain(setting.default_factory())
+        if setting.name == name and setting.default is not MISSING:
+            return fill.plain(setting.default)
     return None

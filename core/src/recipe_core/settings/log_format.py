@@ -8,11 +8,11 @@ from recipe_core.errors import did_you_mean
 from recipe_core.hooks.specs import Recipe
 
 AUTO, COMPACT = "auto", "compact"
-"""The recipe's own line, if it has one, else the compact one; the compact one in any case."""
+"""``auto`` is the recipe's own line, if it has one, else the compact one."""
 
 
 def format_problems(recipe: Recipe, name: str) -> Iterator[str]:
-    """Yield a problem where ``recipe`` has no format ``name``."""
+    """Yield a problem if ``recipe`` has no format ``name``."""
     known = [AUTO, COMPACT, *recipe.log_formats]
     if name not in known:
         expected = f"{', '.join(known[:-1])} or {known[-1]}"
@@ -20,5 +20,5 @@ def format_problems(recipe: Recipe, name: str) -> Iterator[str]:
 
 
 def target_of(recipe: Recipe, name: str) -> str:
-    """Return the code that makes the lines of format ``name``; empty: the core does."""
+    """Return the target that formats lines as ``name``; empty: the core's."""
     return recipe.log_line if name == AUTO else recipe.log_formats.get(name, "")

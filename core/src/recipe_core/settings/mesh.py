@@ -1,21 +1,21 @@
-"""The axes of the mesh that a layout makes of the processes of a run."""
+"""The axes of the device mesh of a layout."""
 
 from __future__ import annotations
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks.specs import Layout, Part
-from recipe_core.hooks.target import blamed
+from recipe_core.hooks.target import as_plugin_error
 
 
 def mesh_axes(layout: Part[Layout], world_size: int) -> dict[str, int]:
-    """The axes of the mesh, by name.
+    """Return the sizes of the mesh axes by name.
 
     Raises:
-        ValueError: the layout does not fit so many processes.
-        PluginError: the layout itself is wrong.
+        ValueError: the layout does not fit ``world_size`` processes.
+        PluginError: the layout raises, or returns something else.
     """
     code = f"layout {layout.spec.name!r}: {type(layout.config).__name__}.axes({world_size})"
-    with blamed(code, ValueError):
+    with as_plugin_error(code, ValueError):
         axes: object = layout.config.axes(world_size)
     if not isinstance(axes, dict) or not all(type(size) is int and size > 0 for size in axes.values()):
         raise PluginError(

@@ -1,4 +1,4 @@
-"""Sections of settings turned into parts: contributions that plugins registered, with checked settings."""
+"""Parts of a job: contributions of plugins with checked settings, from the sections of a job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 
 AUTO, NATIVE = "auto", "native"
-"""``engine=auto``: the engine that claims the machine, else the core's own."""
+"""``engine=auto`` is the engine that claims the machine, else the core's own."""
 _BUCKET = "bucket_mb"
 MOVED = ("engine", _BUCKET)
-"""Settings that the section ``train`` had, and files of earlier versions have there: they are the engine's."""
+"""The setting ``train.bucket_mb`` of earlier versions, which is the engine's now."""
 
 
 def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part[Any] | None:
-    """Return the contribution that a section names (``use``), with its settings; ``problems`` collects mistakes."""
+    """Return the contribution that a section names (``use``), with its settings; mistakes are added to ``problems``."""
     if not isinstance(section.get("use"), str):
         problems.append(f"{kind}: expected a line `use: NAME`")
         return None
@@ -32,19 +32,19 @@ def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problem
     try:
         spec = registry.get(kind, name)
     except PluginError as error:
-        problems.append(f"{kind}: {error}{_plugin_of(registry, name) if kind == 'engine' else ''}")
+        problems.append(f"{kind}: {error}{_install_advice(registry, name) if kind == 'engine' else ''}")
         return None
     filled = fill.fill(spec.config, settings, kind, problems)
     return None if filled is None else Part(spec, filled)
 
 
 def engine_section(registry: Registry, merged: Mapping[str, dict[str, Any]], problems: list[str]) -> dict[str, Any]:
-    """The section ``engine`` with the name of this machine's engine in the place of ``auto``.
+    """Return the section ``engine`` with ``auto`` replaced by the name of this machine's engine.
 
-    ``train.bucket_mb``, where it stood in files of earlier versions, goes to an engine that has such a setting.
+    ``train.bucket_mb``, from files of earlier versions, is passed to an engine that has such a setting.
     """
     section, bucket = dict(merged["engine"]), merged["train"].pop(_BUCKET, None)
-    specs = [claim.item for claim in registry.claims["engine"].values()]
+    specs = [registration.item for registration in registry.registrations["engine"].values()]
     engines = {spec.name: spec for spec in specs if isinstance(spec, EngineSpec)}
     if section["use"] == AUTO:
         device = str(merged["train"].get("device", AUTO))
@@ -53,36 +53,36 @@ def engine_section(registry: Registry, merged: Mapping[str, dict[str, Any]], pro
             problems.append(f"engine: {' and '.join(claimed)} all claim this machine; name one: engine={claimed[0]}")
         section["use"] = claimed[0] if claimed else NATIVE
     taken = engines.get(str(section["use"]))
-    if bucket is not None and taken is not None and _BUCKET in [one.name for one in fields(taken.config)]:
+    if bucket is not None and taken is not None and _BUCKET in [field.name for field in fields(taken.config)]:
         section.setdefault(_BUCKET, bucket)
     return section
 
 
-def lend(registry: Registry, kind: PartKind, section: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings of the section ``train`` that stand in the section of a part which uses them out of it."""
+def take_train_settings(registry: Registry, kind: PartKind, section: dict[str, Any]) -> dict[str, Any]:
+    """Remove the settings of ``train`` that an optimizer or schedule uses from its own section, and return them."""
     try:
         spec = registry.get(kind, str(section["use"]))
-    except PluginError:  # which the part itself tells
+    except PluginError:  # reported with the part itself
         return {}
     if not isinstance(spec, OptimizerSpec | ScheduleSpec):
         return {}
-    own = [one.name for one in fields(spec.config)]
+    own = [field.name for field in fields(spec.config)]
     return {name: section.pop(name) for name in spec.uses if name in section and name not in own}
 
 
 def unused(registry: Registry, spec: OptimizerSpec, train: Train) -> Iterator[str]:
-    """A problem for each demand on the optimizer that it would pass over in silence."""
-    specs = [claim.item for claim in registry.claims["optimizer"].values()]
+    """Yield a problem for each setting that the optimizer would silently ignore."""
+    specs = [registration.item for registration in registry.registrations["optimizer"].values()]
     for name in ("optimizer_states", "stochastic_rounding", "trust_clip"):
         if name not in spec.uses and getattr(train, name) != getattr(Train, name):
-            able = ", ".join(one.name for one in specs if isinstance(one, OptimizerSpec) and name in one.uses)
+            able = ", ".join(other.name for other in specs if isinstance(other, OptimizerSpec) and name in other.uses)
             yield f"train.{name}: optimizer={spec.name} does not take it (those that do: {able or 'none'})"
 
 
 def tracker_parts(
     registry: Registry, sections: Mapping[str, Any], train: Train | None, problems: list[str]
 ) -> Iterator[Part[TrackerSpec]]:
-    """The trackers that ``train`` names, each with its settings."""
+    """Yield the trackers that ``train`` names, with their settings."""
     names = train.trackers if train is not None else ()
     for name in dict.fromkeys(names):
         try:
@@ -96,12 +96,12 @@ def tracker_parts(
             yield Part(spec, filled)
     for name, settings in sections.items():
         if train is not None and settings and name not in names:
-            listed = ",".join((*names, name))
-            problems.append(f"tracker.{name}: this tracker is not used; add it: train.trackers={listed}")
+            used = ",".join((*names, name))
+            problems.append(f"tracker.{name}: this tracker is not used; add it: train.trackers={used}")
 
 
 def _claims(spec: EngineSpec, device: str) -> bool:
-    """True if this is the engine of the machine; one that cannot tell stops no recipe, and is said to be left out."""
+    """True if this is the engine of the machine; an engine that fails to answer is left out, with a warning."""
     try:
         return bool(call(spec.claims, f"engine {spec.name!r}", device))
     except PluginError as error:
@@ -110,13 +110,12 @@ def _claims(spec: EngineSpec, device: str) -> bool:
 
 
 def changed(part: Part[Any]) -> dict[str, Any]:
-    """The settings of ``part`` that are not the default."""
-    usual: dict[str, Any] = fill.plain(part.spec.config())
-    return {name: value for name, value in fill.plain(part.config).items() if value != usual[name]}
+    """Return the settings of ``part`` that differ from the defaults."""
+    defaults: dict[str, Any] = fill.plain(part.spec.config())
+    return {name: value for name, value in fill.plain(part.config).items() if value != defaults[name]}
 
 
-def _plugin_of(registry: Registry, name: str) -> str:
-    """The way out where an engine is unknown and no known one has a similar name."""
+def _install_advice(registry: Registry, name: str) -> str:
     known = registry.names("engine")
     if name in known or did_you_mean(name, known):
         return ""

@@ -1,4 +1,4 @@
-"""Settings as plain data: what YAML and JSON can hold."""
+"""Settings as plain data, which YAML and JSON can hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, date):  # as which YAML reads 2024-01-31
+    if isinstance(value, date):  # YAML reads 2024-01-31 as a date
         return value.isoformat()
     for base in (bool, int, float, str):
         if isinstance(value, base):

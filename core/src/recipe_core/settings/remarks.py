@@ -1,4 +1,4 @@
-"""Settings of a job that do not do what they are for, because of other settings or of the data. No torch here."""
+"""Remarks on settings of a job that other settings or the data leave without effect. No torch here."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from recipe_core.settings.job import Job
 
 
 def remarks_of(job: Job) -> list[str]:
-    """A line for each, with the setting and its value.
+    """Return a line for each remark, with the setting and its value.
 
-    None of them is a mistake: the run does what it says. What cannot be meant is a problem, see
-    :mod:`recipe_core.cli.check`.
+    Remarks are not mistakes; for those, see :mod:`recipe_core.cli.check`.
     """
     own = dict(remarks(job.train, job.recipe.train))
-    found = {**own, **dict(_unused(job)), **_evaluation(job)}
-    lines = [_line("train", name, getattr(job.train, name), text) for name, text in found.items()]
+    remarks_by_name = {**own, **dict(_unused(job)), **_evaluation(job)}
+    lines = [_line("train", name, getattr(job.train, name), text) for name, text in remarks_by_name.items()]
     for kind in PARTS:
         config = getattr(job, kind).config
         lines += [_line(kind, name, getattr(config, name), text) for name, text in remarks(config)]
@@ -31,7 +30,7 @@ def _line(section: str, name: str, value: object, text: str) -> str:
 
 
 def _unused(job: Job) -> Iterator[tuple[str, str]]:
-    """Settings that other optimizers and schedules use, unless their values are the recipe's own or the usual ones."""
+    # Settings that only other optimizers and schedules use, unless they have the recipe's or the default values.
     for kind, names in (("optimizer", OPTIMIZER_SETTINGS), ("schedule", SCHEDULE_SETTINGS)):
         spec = getattr(job, kind).spec
         for name in names:
@@ -41,7 +40,7 @@ def _unused(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _evaluation(job: Job) -> dict[str, str]:
-    wanted, there = job.train.eval_samples, job.facts.data.valid_samples if job.facts.data else None
-    if not job.train.eval_every or not there or wanted <= there:
+    wanted, available = job.train.eval_samples, job.facts.data.valid_samples if job.facts.data else None
+    if not job.train.eval_every or not available or wanted <= available:
         return {}
-    return {"eval_samples": f"there are {there:,}, so that an evaluation takes some of them several times"}
+    return {"eval_samples": f"there are {available:,}, so that an evaluation takes some of them several times"}

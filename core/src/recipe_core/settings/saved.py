@@ -1,4 +1,4 @@
-"""Files with settings, as `recipe show` prints them and runs save them."""
+"""Files of settings, as `recipe show` prints and runs save them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recipe_core.hooks.registry import Registry
 
 
 def is_file(registry: Registry, target: str) -> bool:
-    """True if ``target`` is meant as a path; ``plugin/recipe`` is none, unless there is such a file."""
+    """True if ``target`` is a path; ``plugin/recipe`` is not one, unless there is such a file."""
     if target.endswith((".yaml", ".yml")):
         return True
     owner, slash, _ = target.partition(os.sep)
@@ -21,7 +21,7 @@ def is_file(registry: Registry, target: str) -> bool:
 
 
 def read_file(target: str | Path) -> Mapping[str, object]:
-    """The content of a file that `recipe show` wrote.
+    """Return the content of a file that `recipe show` wrote.
 
     Raises:
         ConfigError: it cannot be read, or holds no settings.

@@ -1,4 +1,4 @@
-"""Schedules: the learning rate of each step."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recipe_core.hooks.specs import NoSettings
 from recipe_core.hooks.train import Train, too_small, warmup_steps
 
 Rate = Callable[[int], float]
-"""The learning rate of the optimizer step with this number, counted from 0."""
+"""A function of the optimizer step, counted from 0, that returns its learning rate."""
 
 _FALLS: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1 - done,
@@ -21,28 +21,28 @@ _FALLS: dict[str, Callable[[float], float]] = {
 
 
 def constant(config: object, train: Train) -> Rate:
-    """The peak after the warm-up.
+    """Warm-up, then the peak.
 
-    As in Megatron-LM and transformers, the rate rises from zero (the first step's) to the peak in the warm-up.
+    As in Megatron-LM and transformers, the rate rises linearly from zero (the first step's) to the peak.
     """
     return _after_warmup(train, None)
 
 
 def linear(config: object, train: Train) -> Rate:
-    """A straight fall from the end of the warm-up to ``min_lr`` at ``train.steps``."""
+    """Warm-up, then a linear decay to ``min_lr`` at ``train.steps``."""
     return _after_warmup(train, _FALLS["linear"])
 
 
 def cosine(config: object, train: Train) -> Rate:
-    """A fall along half a cosine (Loshchilov and Hutter, 2017)."""
+    """Warm-up, then a decay along half a cosine (Loshchilov and Hutter, 2017)."""
     return _after_warmup(train, _FALLS["cosine"])
 
 
 def _after_warmup(train: Train, left: Callable[[float], float] | None, stable: int = 0) -> Rate:
-    """Warm-up, then the peak up to step ``stable``, then a fall to ``min_lr`` at the last step.
+    """Warm-up, then the peak up to step ``stable``, then a decay to ``min_lr`` at the last step.
 
-    ``left`` says how much of the way from the peak to ``min_lr`` is left, by the proportion of the fall's steps that
-    are done; None: there is no fall.
+    ``left`` maps the proportion of the decay's steps that are done to the proportion of the decay that is left; None:
+    no decay.
     """
     warmup = warmup_steps(train)
     start = max(warmup, stable)
@@ -61,9 +61,9 @@ def _after_warmup(train: Train, left: Callable[[float], float] | None, stable: i
 def polynomial(config: object, train: Train) -> Rate:
     """The PolyWarmUpScheduler of NVIDIA's BERT for LAMB.
 
-    It counts from 1, so that the first step's rate is not zero and the last one's is ``min_lr``, and its curve begins
-    with the run, not with the end of the warm-up: there the rate drops, to 85 % of the peak after a warm-up of 28.43 %
-    with the power 0.5.
+    It counts from 1, so that the first step's rate is not zero and the last step's is ``min_lr``. Its curve begins with
+    the run, not with the end of the warm-up, where the rate drops: to 85 % of the peak after a warm-up of 28.43 % with
+    the power 0.5.
     """
 
     def rate(step: int) -> float:
@@ -82,11 +82,11 @@ class Wsd:
     """Warm-up, a stable phase at the peak, and a decay at the end."""
 
     decay_steps: int = 0
-    """Steps of the decay, the last ones of the run."""
+    """Steps of the decay, at the end of the run."""
     decay_ratio: float = 0.1
-    """The same as a proportion of ``train.steps``, where ``decay_steps`` is 0."""
+    """The same as a proportion of ``train.steps``, if ``decay_steps`` is 0."""
     shape: Literal["linear", "cosine", "sqrt"] = "linear"
-    """How the rate falls to ``train.min_lr``. ``sqrt``: with 1 - sqrt(progress), fast at first."""
+    """Shape of the decay to ``train.min_lr``. ``sqrt``: 1 - sqrt(progress), fast at first."""
 
     def __post_init__(self) -> None:
         problems = too_small(self, 0, "decay_steps")
@@ -99,8 +99,8 @@ class Wsd:
 def wsd(config: Wsd, train: Train) -> Rate:
     """Warm-up, stable, decay (Hu and others, 2024, MiniCPM; ``sqrt``: Hägele and others, 2024).
 
-    The decay begins ``decay_steps`` before ``train.steps``, never before the end of the warm-up. A run stopped in the
-    stable phase may be continued with more steps: what it did so far is the same.
+    The decay begins ``decay_steps`` before ``train.steps``, but not before the end of the warm-up. A run stopped in the
+    stable phase may be continued with more steps: its rates so far do not depend on them.
     """
     decay = config.decay_steps or round(config.decay_ratio * train.steps)
     return _after_warmup(train, _FALLS[config.shape] if decay else None, stable=train.steps - decay)
@@ -112,10 +112,9 @@ _OWN: dict[str, Callable[[object, Train], Rate]] = {
 
 
 def learning_rate(train: Train, step: int) -> float:
-    """Learning rate of step number ``step`` by one of the schedules without settings, where nothing but ``train`` is
-    known.
+    """Return the learning rate of ``step`` by a schedule without settings, from ``train`` alone.
 
     Raises:
-        KeyError: it is another schedule.
+        KeyError: ``train.schedule`` is another schedule.
     """
     return _OWN[train.schedule](NoSettings(), train)(step)

@@ -1,6 +1,6 @@
-"""Values of settings: plain data read as the types that a settings class declares, with a message for each wrong one.
+"""Values of settings: plain data read as the types that a settings class declares, with a message for each mistake.
 
-Text becomes what is declared: ``1e3`` a whole number, ``a,b`` a list.
+Text is converted to the declared type: ``1e3`` to a whole number, ``a,b`` to a list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from recipe_core.files import remote
 from recipe_core.settings.plain import plain
 
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-"""YAML 1.1's words for true and false. Not 1 and 0, which are mostly meant for another setting."""
+"""YAML 1.1's words for true and false. Not 1 and 0, which usually belong to another setting."""
 _EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
 
 
@@ -36,7 +36,7 @@ def kinds(settings: Any) -> dict[str, Any]:
 
 
 def choices(kind: Any) -> list[str]:
-    """List the texts that a setting declared as ``kind`` takes; empty where there is no short list."""
+    """List the texts that a setting declared as ``kind`` accepts; empty if there are too many."""
     if _is_union(kind):
         return [text for member in typing.get_args(kind) for text in choices(member)]
     constants = {bool: ["true", "false"], types.NoneType: ["null"]}
@@ -45,16 +45,16 @@ def choices(kind: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads plain data as declared types and collects the problems; what it returns beside a problem means nothing."""
+    """Reads plain data as declared types and collects the problems; if there are any, the values are meaningless."""
 
     unknown: list[str] = field(default_factory=list)
-    """Names that a settings class does not have."""
+    """Problems with names that a settings class does not have."""
     wrong: list[str] = field(default_factory=list)
-    """Values that are not what is declared, and what ``__post_init__`` says of those that are."""
+    """Problems with values, by their declared types and by ``__post_init__``."""
     remote: list[str] = field(default_factory=list)
-    """Addresses of remote places."""
+    """Problems with remote addresses."""
     local: bool = True
-    """Refuse text with ``://``, as remote addresses have: settings name places on this machine."""
+    """Refuse text with ``://`` (remote addresses): settings name places on this machine."""
 
     def read(self, kind: Any, value: Any, where: str) -> Any:
         """Read ``value`` as ``kind``; ``where`` is its path in messages."""
@@ -76,16 +76,16 @@ class Reader:
         if not isinstance(value, Mapping):
             return self._refuse(_expected(kind), value, where)
         known, values, before = kinds(kind), {}, len(self.wrong)
-        listed = f"settings: {', '.join(known)}" if known else "it has none"
+        names = f"settings: {', '.join(known)}" if known else "it has none"
         for name in (name for name in value if name not in known):
-            self.unknown.append(f"{where}.{name}: no such setting{did_you_mean(name, known)} ({listed})")
+            self.unknown.append(f"{where}.{name}: no such setting{did_you_mean(name, known)} ({names})")
         for item in (item for item in dataclasses.fields(kind) if item.init):
             name, path, anywhere = item.name, f"{where}.{item.name}", replace(self, local=False)
             if name in value:
                 values[name] = (anywhere if item.metadata.get("remote") else self).read(known[name], value[name], path)
             elif item.default is MISSING and item.default_factory is MISSING:
                 self.wrong.append(f"{path}: is missing, and has no default")
-            else:  # which may be 2 where a float is declared
+            else:  # it may be 2 for a float
                 default = item.default_factory() if item.default_factory is not MISSING else item.default
                 values[name] = anywhere.read(known[name], plain(default), path)
         return self._built(kind, values, where) if len(self.wrong) == before else None
@@ -123,7 +123,7 @@ class Reader:
         if len(others) == 1:
             return self.read(others[0], value, where)
         text, wrong_inside = isinstance(value, str), {}
-        # Text is anything else first; other values are first what they are.
+        # For text, try str last; for other values, try their own type first.
         for kind in sorted(others, key=lambda kind: kind is str if text else kind is not type(value)):
             if text and _is_nested(kind) and not value.startswith(("[", "{")):
                 continue
@@ -151,7 +151,7 @@ class Reader:
 
 
 def _scalar(kind: Any, value: Any) -> Any:
-    """Return ``value`` as what ``kind`` declares, or raise a ValueError."""
+    """Convert ``value`` to ``kind``, or raise a ValueError."""
     for option in _options(kind):
         if (type(option) is type(value) and option == value) or _written(option) == value:
             return kind(option) if isinstance(kind, type) else option
@@ -181,7 +181,7 @@ def _number(kind: Any, value: Any) -> Any:
 
 
 def _flow(value: Any, bracket: str) -> Any:
-    """Read text like ``[a, b]`` or ``{a: b}`` as YAML does; the items stay text."""
+    """Parse text like ``[a, b]`` or ``{a: b}`` as YAML; the items remain text."""
     if not isinstance(value, str) or not value.lstrip().startswith(bracket):
         return value
     from recipe_core.files.documents import DocumentError, parse_yaml
@@ -192,7 +192,7 @@ def _flow(value: Any, bracket: str) -> Any:
 
 
 def _under(path: str, line: str) -> str:
-    """Put the path before the settings that a line of a ``__post_init__`` names."""
+    """Prefix the settings that a line of a ``__post_init__`` names with their path."""
     names = re.match(r"\w+(?:, \w+)*(?=: )", line)
     if names is None:
         return f"{path}: {line}"
@@ -214,7 +214,6 @@ def _expected(kind: Any) -> str:
 
 
 def _options(kind: Any) -> list[Any]:
-    """List the values of a Literal or an Enum."""
     if typing.get_origin(kind) is typing.Literal:
         return list(typing.get_args(kind))
     return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, enum.Enum) else []
@@ -239,7 +238,6 @@ def _loaded(item: Any) -> Any:
 
 
 def _written(value: Any) -> str:
-    """Return a value as a user would write it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

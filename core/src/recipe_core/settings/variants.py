@@ -1,4 +1,4 @@
-"""The variants of a recipe as YAML files of its plugin: ``variants/tiny.yaml`` is the variant ``tiny``."""
+"""Variants of a recipe as YAML files of its plugin: ``variants/tiny.yaml`` is the variant ``tiny``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from recipe_core.files.documents import parse_yaml
 if TYPE_CHECKING:
     if sys.version_info >= (3, 11):
         from importlib.resources.abc import Traversable
-    else:  # where it was before, and from 3.14 on no longer is
+    else:  # removed in 3.14
         from importlib.abc import Traversable
 
 ENDING = ".yaml"
 
 
 def variants_of(package: str) -> Mapping[str, Mapping[str, Any]]:
-    """The YAML files in the folder ``variants`` of ``package``; each is read at its first use."""
+    """Return the variants in the folder ``variants`` of ``package``; each YAML file is read at its first use."""
     return _Variants(package)
 
 
 class _Variants(Mapping[str, Mapping[str, Any]]):
-    """The variants by name; a file is read at its first use, since ``recipe ls`` needs the names alone."""
+    """Variants by name; a file is read at its first use, since ``recipe ls`` needs only the names."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -51,7 +51,7 @@ class _Variants(Mapping[str, Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self._files)
 
-    def __contains__(self, name: object) -> bool:  # Mapping's own would read the file
+    def __contains__(self, name: object) -> bool:  # Mapping's would read the file
         return name in self._files
 
     def __repr__(self) -> str:

@@ -1,11 +1,13 @@
-"""Tools for the tests of plugins.
+"""Tools for tests of plugins.
 
 ``conformance/``: the checks of ``recipe plugin check`` and the tests that every plugin inherits; read it first.
 ``runs.py``: run recipes through the real command. ``spawn.py``: run a function on several ranks; ``forks.py``,
-``forked_rank.py``: do so fast. ``checkpoints.py``, ``activations.py``: convert checkpoints, and measure what autograd
-keeps. ``waiting.py``: finds what makes a step wait for an accelerator, without one; ``compiling.py``: the graphs of a
-run there. ``toy.py``, ``toy_parts.py``: a plugin small enough to read in a minute. ``packages.py``, ``hosts.py``:
-imitations of installed packages and of machines. A plugin's whole conformance test is::
+``forked_rank.py``: start their processes fast. ``checkpoints.py``: convert and read checkpoints. ``activations.py``:
+measure the memory that autograd keeps. ``waiting.py``: find operations that wait for an accelerator, without one;
+``compiling.py``: count the graphs of a compiled run. ``bounds.py``: limits of time and memory. ``unhurried.py``: make
+tests of the watchdog independent of the machine's speed. ``toy.py``, ``toy_parts.py``: a plugin small enough to read
+in a minute. ``packages.py``, ``hosts.py``: imitations of installed packages and of machines. A plugin's whole
+conformance test is::
 
     from recipe_core.testing import PluginConformance
 
@@ -27,7 +29,7 @@ __all__ = ["Finished", "PluginConformance", "at_once", "command", "run_tiny", "s
 
 
 def __getattr__(name: str) -> object:
-    """Import the tests, and pytest with them, at their first use: ``recipe plugin check`` does without."""
+    """Import PluginConformance, and pytest with it, on first use: ``recipe plugin check`` needs neither."""
     if name == "PluginConformance":
         from recipe_core.testing.conformance.suite import PluginConformance
 

@@ -1,4 +1,4 @@
-"""Memory that autograd keeps of a forward pass, to compare with the facts of a model."""
+"""Memory that autograd keeps after a forward pass, for comparison with the facts of a model."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from recipe_core.train.recompute import recompute
 def kept_bytes(
     module: nn.Module, call: Callable[[nn.Module], Any], precision: Precision, blocks: str = "", logits: int = 0
 ) -> int:
-    """Bytes that ``call(module)`` keeps for backward on the CPU, at the moment of backward when they are most.
+    """Return the bytes that ``call(module)`` keeps for backward on the CPU, at their peak during backward.
 
-    Each storage counts once. Parameters and autocast's copies of them are left out, so are ids, and so are logits.
+    Each storage counts once. Parameters, autocast's copies of them, ids and logits do not count.
 
     Args:
         module: in training mode.
         call: runs its forward.
-        precision: the module is cast as a run does it, and runs under autocast whatever the processor can.
-        blocks: pattern of the blocks that are recomputed, as in ``Model.blocks``; "" keeps everything. The last block's
-            inside counts then, for it is there while the others' inputs are.
+        precision: the module is cast as in a run, and runs under autocast even if the processor has no bf16.
+        blocks: pattern of the blocks that are recomputed, as in ``Model.blocks``; "" recomputes none. The activations
+            inside the last block count, since they exist together with the inputs of the others.
         logits: size of the vocabulary.
     """
     module = cast(module, precision)
-    seen = _Seen(module, logits)
+    storages = _KeptStorages(module, logits)
     with (
-        torch.autograd.graph.saved_tensors_hooks(seen.keep, lambda tensor: tensor),
+        torch.autograd.graph.saved_tensors_hooks(storages.keep, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16_mixed"),
     ):
         if not blocks:
@@ -40,18 +40,18 @@ def kept_bytes(
         else:
             recompute(module, blocks)
             last = list(matching(module, blocks).values())[-1]
-            given: list[Any] = []
-            last.register_forward_pre_hook(lambda _, args: given.extend(args))
+            inputs: list[Any] = []
+            last.register_forward_pre_hook(lambda _, args: inputs.extend(args))
             output = call(module)
-            inside = type(last).forward(last, *given)  # as backward repeats it
+            inside = type(last).forward(last, *inputs)  # as backward recomputes it
             del inside
-    found = sum(seen.sizes.values())
-    del output  # until here the storages are alive, so that no address stands for two of them
-    return found
+    total = sum(storages.sizes.values())
+    del output  # until here the storages are alive, so that no address is reused
+    return total
 
 
-class _Seen:
-    """The storages that were kept, with their sizes."""
+class _KeptStorages:
+    """Sizes of the storages that autograd keeps, by address."""
 
     def __init__(self, module: nn.Module, logits: int) -> None:
         self.sizes: dict[int, int] = {}
@@ -59,10 +59,10 @@ class _Seen:
         self._logits = logits
         self._weights = {p.untyped_storage().data_ptr() for p in module.parameters()}
         shapes = {tuple(p.shape) for p in module.parameters()}
-        self._copies = shapes | {shape[::-1] for shape in shapes}  # which products take transposed
+        self._copies = shapes | {shape[::-1] for shape in shapes}  # matrix products take them transposed
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Note a tensor that autograd keeps."""
+        """Record a tensor that autograd keeps."""
         storage = tensor.untyped_storage()
         weight = storage.data_ptr() in self._weights or tuple(tensor.shape) in self._copies
         values = tensor.is_floating_point() or tensor.dtype == torch.bool

@@ -1,7 +1,7 @@
-"""Measure what reading a file takes: seconds and memory, in a process of its own, which a crash may end.
+"""Measure time and memory of reading a file, in a process of its own, which may crash.
 
-Bounds on processor time are written in seconds of one idle machine; :func:`allowed` translates them for this machine as
-it is now, slower or busy with other work.
+Bounds on processor time are seconds of one idle reference machine; :func:`allowed` scales them to this machine and its
+current load.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ from recipe_core.errors import RecipeError
 SECONDS = 10
 """Time that reading a file of up to a megabyte may take; see :func:`allowed`."""
 SPARE = 200 << 20
-"""Bytes of memory that reading may take, beside 1.2 times the file."""
+"""Bytes of memory that reading may take in addition to 1.2 times the file."""
 _REFERENCE = 3.6e-3
-"""Processor seconds that :func:`_reference_work` takes on the machine whose seconds the bounds are written in."""
+"""Processor seconds of :func:`_reference_work` on the reference machine."""
 
 
 def allowed(seconds: float) -> float:
-    """Processor seconds of this machine, as it is now, for work that should take less than ``seconds``.
+    """Return the bound in processor seconds of this machine for work that should take less than ``seconds``.
 
-    A reference computation is timed at each call: where it takes twice as long, the bound is twice as large. The bound
-    is never smaller than ``seconds``.
+    A reference computation is timed at each call: if it takes twice as long, the bound is twice as large. The bound is
+    never smaller than ``seconds``.
     """
-    taken = []
+    times = []
     for _ in range(7):
         begin = time.process_time()
         _reference_work()
-        taken.append(time.process_time() - begin)
-    return seconds * max(1.0, statistics.median(taken) / _REFERENCE)
+        times.append(time.process_time() - begin)
+    return seconds * max(1.0, statistics.median(times) / _REFERENCE)
 
 
 def _reference_work() -> None:
-    """What most Python code does: integers, texts, and a dictionary. Nothing here makes the garbage collector run."""
+    """Typical Python work: integers, strings, a dictionary; the garbage collector does not run."""
     counts: dict[str, int] = {}
     for number in range(20_000):
-        word = f"{number % 997:x}"
-        counts[word] = counts.get(word, 0) + len(word)
+        key = f"{number % 997:x}"
+        counts[key] = counts.get(key, 0) + len(key)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The outcome of one reading."""
+class MeasuredRead:
+    """Outcome, time and memory of reading a file."""
 
     outcome: str
-    """``read``, ``refused`` (a RecipeError), or how it failed: an exception's name and text, or a signal."""
+    """``read``, ``refused`` (a RecipeError), or the failure: an exception's name and text, or a signal."""
     message: str
-    """Of the RecipeError."""
+    """Message of the RecipeError."""
     seconds: float
-    """Of the processor: other programs do not count."""
+    """Processor time, so that other programs do not count."""
     memory: int
-    """Bytes by which the peak grew."""
+    """Growth of the peak memory, in bytes."""
 
     def require_bounded(self, size: int) -> None:
-        """Require that it was read or refused, in bounded time and memory, for a file of ``size`` bytes."""
+        """Assert that a file of ``size`` bytes was read or refused in bounded time and memory."""
         assert self.outcome in ("read", "refused"), self
         assert self.seconds < allowed(SECONDS * max(1.0, size / 1e6)), self
         assert self.memory < 1.2 * size + SPARE, self
 
 
-def reading(read: Callable[..., Any], *args: Any, limit: int = 300) -> Reading:
-    """Call ``read(*args)`` in a fork; one that hangs is ended after ``limit`` seconds. Linux only."""
+def reading(read: Callable[..., Any], *args: Any, limit: int = 300) -> MeasuredRead:
+    """Call ``read(*args)`` in a fork, which is ended after ``limit`` seconds. Linux only."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -85,13 +85,13 @@ def reading(read: Callable[..., Any], *args: Any, limit: int = 300) -> Reading:
         data = results.read()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) or not data:
-        return Reading(f"ended by signal {status & 127}", "", float(limit), 0)
-    outcome: Reading = pickle.loads(data)
+        return MeasuredRead(f"ended by signal {status & 127}", "", float(limit), 0)
+    outcome: MeasuredRead = pickle.loads(data)
     return outcome
 
 
-def _measured(read: Callable[..., Any], args: tuple[Any, ...]) -> Reading:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+def _measured(read: Callable[..., Any], args: tuple[Any, ...]) -> MeasuredRead:
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, begin = _peak(), time.process_time()
     message = ""
     try:
@@ -101,7 +101,7 @@ def _measured(read: Callable[..., Any], args: tuple[Any, ...]) -> Reading:
         outcome, message = "refused", str(error)
     except BaseException as error:
         outcome = f"{type(error).__name__}: {error}"[:500]
-    return Reading(outcome, message, time.process_time() - begin, _peak() - before)
+    return MeasuredRead(outcome, message, time.process_time() - begin, _peak() - before)
 
 
 def _peak() -> int:

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def convert(*words: str | Path) -> int:
-    """``recipe convert``, in this process; its exit code."""
+    """Run ``recipe convert`` in this process; return its exit code."""
     from recipe_core.cli.main import main
 
     return main(["convert", *map(str, words)])
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint of whole tensors (dcp, single), weights and optimizer states, with its place."""
+    """Read all tensors of a checkpoint of whole tensors (dcp, single), weights and optimizer states, by path."""
     from recipe_core.checkpoint.lazy import Lazy
     from recipe_core.checkpoint.locate import find
     from recipe_core.hooks.registry import load
@@ -28,7 +28,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
 
 
 def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    """True if two of these agree to the last bit."""
+    """True if two results of :func:`tensors` agree to the last bit."""
     from recipe_core.checkpoint.lazy import same_bits
 
     return bool(one) and one.keys() == two.keys() and all(same_bits(tensor, two[n]) for n, tensor in one.items())

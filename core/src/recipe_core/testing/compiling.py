@@ -1,4 +1,4 @@
-"""Graphs that the compiler makes of a run on a device that is no CPU, found on any machine.
+"""Graphs that torch.compile traces of a run on an accelerator, counted on any machine.
 
 The device is :data:`recipe_core.testing.waiting.HIDDEN`; no code is generated for it.
 """
@@ -18,27 +18,27 @@ from recipe_core.train.run import run
 
 
 @dataclass(frozen=True)
-class Traced:
-    """Counts of the compiler's front end."""
+class GraphCounts:
+    """Counts of TorchDynamo."""
 
     graphs: int
-    """Different graphs."""
+    """Unique graphs."""
     breaks: Mapping[str, int] = field(default_factory=dict)
-    """Places where Python had to go on between two graphs, by their reason."""
+    """Graph breaks, by reason."""
     given_up: int = 0
-    """Functions that were compiled so often that the compiler left them alone."""
+    """Functions that reached the recompile limit."""
 
 
 class _Engine(HiddenEngine):
-    """Traces and differentiates graphs; runs them as they are."""
+    """Traces and differentiates graphs, and runs them without code generation."""
 
     def compile_options(self) -> dict[str, Any]:
-        """No code is generated."""
+        """Return the options of torch.compile: no code generation."""
         return {"backend": "aot_eager"}
 
 
-def traced(job: Job, out: Path) -> Traced:
-    """Run all steps of ``job``, which compiles, on the hidden device, without checkpoints."""
+def traced(job: Job, out: Path) -> GraphCounts:
+    """Run all steps of ``job``, which compiles, on the hidden device, without checkpoints; return the counts."""
     import torch._dynamo
     from torch._dynamo.utils import counters
 
@@ -47,8 +47,8 @@ def traced(job: Job, out: Path) -> Traced:
     engine = _Engine(job.train.timeout)
     with patch.object(protocol, "start", lambda *_: engine):
         run(job, out, dry_run=True)
-    found = Traced(
+    counts = GraphCounts(
         counters["stats"]["unique_graphs"], dict(counters["graph_break"]), sum(counters["recompile_limit"].values())
     )
     torch._dynamo.reset()
-    return found
+    return counts

@@ -1,4 +1,4 @@
-"""Processes of tests start as forks of one that has imported the heavy libraries, which takes longer than a test."""
+"""Processes of tests are forks of one that has imported the heavy libraries, which takes longer than a test."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from typing import Any
 from recipe_core.engine.stack import imports_choose_device
 
 DEADLINE = 500.0
-"""Seconds after which what a test started counts as hung: more than a busy machine needs, and less than the 600 s after
-which pytest-timeout ends all tests at once, without saying which rank it was."""
+"""Seconds after which a process of a test counts as hung: more than a busy machine needs, and less than the 600 s after
+which pytest-timeout ends all tests at once, without naming the rank."""
 _IMPORTED = ["recipe_core.train.run", "torch._dynamo", "torch.distributed.pipelining"]
-_BERT = "transformers.models.bert.modeling_bert"  # more than PyTorch itself; where it is missing, it is passed over
+_BERT = "transformers.models.bert.modeling_bert"  # takes longer than PyTorch itself; skipped if it is not installed
 
 
 def context() -> Any:
-    """How processes of tests start: where the system can, as forks of one that imported what they need and did nothing
-    else; with it, start only functions of installed modules, whose arguments can be pickled."""
+    """Return the multiprocessing context of tests: a fork server that has imported the heavy libraries, else ``spawn``.
+
+    Start only functions of installed modules with it, with arguments that can be pickled.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -29,14 +31,14 @@ def context() -> Any:
 
 
 def enter(environment: Mapping[str, str]) -> None:
-    """In the new process: replace the environment, which stems from the start of the first one.
+    """Replace the environment in a new process, which has that of the fork server.
 
-    What was imported before stays as it is; the garbage collector need not look through it again and again.
+    Objects that exist already are frozen, so that the garbage collector does not scan them again.
     """
     gc.freeze()
     os.environ.clear()
     os.environ.update(environment)
     if torch := sys.modules.get("torch"):
-        # PyTorch replaces its pool of threads at the first use after a fork. Two threads of autograd that do it at once
-        # end the process ("Invalid thread pool!"), so it is done here, where there is one.
+        # PyTorch replaces its thread pool at the first use after a fork. Two threads of autograd that do so at once end
+        # the process ("Invalid thread pool!"); here is only one thread.
         torch.set_num_threads(torch.get_num_threads())

@@ -20,7 +20,7 @@ LINK = "link0"
 PORT = 29_500
 """A port that is free on both hosts: nothing else runs there."""
 
-# Each host knows the names of both: mount namespaces have an /etc/hosts of their own.
+# Both hosts resolve both names: each mount namespace has its own /etc/hosts.
 _HOLDER = """
 import socket, subprocess, sys
 socket.sethostname(sys.argv[1])
@@ -32,7 +32,7 @@ _NOWHERE = "02:00:00:00:00:99"
 
 
 def unavailable() -> str | None:
-    """The reason why :func:`two_hosts` cannot be used here, for ``pytest.mark.skipif``; None where it can."""
+    """Return the reason why :func:`two_hosts` cannot be used here, for ``pytest.mark.skipif``; None if it can."""
     if sys.platform != "linux":
         return "network namespaces are Linux's"
     missing = [tool for tool in ("unshare", "nsenter", "mount", "ip") if shutil.which(tool) is None]
@@ -47,7 +47,7 @@ def unavailable() -> str | None:
 
 @dataclass
 class Host:
-    """One of the two: a network and a host name of its own; files and processor cores are the machine's."""
+    """One of the two hosts: it has its own network and host name, and shares files and cores with the machine."""
 
     name: str
     address: str
@@ -57,9 +57,9 @@ class Host:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, words: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a command on this host, with both of its outputs in ``log``; its pid is that of the command itself.
+        """Start a command on this host, with stdout and stderr in ``log``; the pid is that of the command itself.
 
-        It gets one thread and gloo's device; it ends with the test's process, however that ends.
+        It gets one thread and gloo's device; it is killed when the test's process ends.
         """
         settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LINK, "PYTHONUNBUFFERED": "1", **environment}
         with log.open("ab") as file:
@@ -75,24 +75,24 @@ class Host:
         """Run a short command on this host and return its output.
 
         Raises:
-            AssertionError: it failed.
+            AssertionError: the command failed.
         """
         done = subprocess.run(self._inside(words), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, f"{self.name}: {' '.join(words)}: {done.stderr}"
         return done.stdout
 
     def processes(self) -> list[int]:
-        """Process ids of all that runs on this host, also of what its commands started; without the holder."""
-        ours, pids = _namespace(self.holder), []
+        """Return the ids of all processes on this host, except the holder of its namespaces."""
+        namespace, pids = _namespace(self.holder), []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != self.holder and _namespace(int(entry.name)) == ours:
+            if entry.name.isdigit() and int(entry.name) != self.holder and _namespace(int(entry.name)) == namespace:
                 pids.append(int(entry.name))
         return pids
 
     def kill(self) -> None:
-        """Kill all that runs on this host, as a power cut does."""
+        """Kill all processes on this host, as a power cut does."""
         deadline = time.monotonic() + 60
-        while pids := self.processes():  # again: one of them may have started another meanwhile
+        while pids := self.processes():  # repeat: a process may have started another meanwhile
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -116,7 +116,7 @@ class Hosts:
         return iter((self.first, self.second))
 
     def cut(self) -> None:
-        """Lose everything that one host sends to the other, without a word, as an unplugged cable between them does."""
+        """Drop all packets between the hosts without an error, as an unplugged cable does."""
         for host, other in ((self.first, self.second), (self.second, self.first)):
             host.run("ip", "neigh", "replace", other.address, "lladdr", _NOWHERE, "dev", LINK, "nud", "permanent")
 
@@ -146,7 +146,7 @@ class Hosts:
     ) -> list[subprocess.Popen[bytes]]:
         """Start ``words`` by torchrun's c10d rendezvous, ``processes`` ranks on each host.
 
-        They are a file, or ``-m`` and a module, with its arguments.
+        ``words``: a file, or ``-m`` and a module, with arguments.
         The logs are ``node-0.txt`` and ``node-1.txt`` in ``logs``.
         """
         line = [
@@ -161,11 +161,11 @@ class Hosts:
 
 @contextmanager
 def two_hosts() -> Iterator[Hosts]:
-    """Two hosts, ``first`` and ``second``, that reach each other over a link; at the end all they run is killed.
+    """Two hosts, ``first`` and ``second``, that reach each other over a link; at the end their processes are killed.
 
-    It takes root, or the right to make network namespaces: see :func:`unavailable`. Nothing outside the namespaces is
-    changed, so that several tests may do this at a time, and nothing is left where the test's process is killed: the
-    kernel removes namespaces with the last of their processes.
+    Requires root, or the right to create network namespaces: see :func:`unavailable`. Nothing outside the namespaces
+    changes, so that several tests may use this at a time. Nothing is left if the test's process is killed: the kernel
+    removes namespaces with the last of their processes.
     """
     with ExitStack() as stack:
         names = {"first": "10.77.0.1", "second": "10.77.0.2"}
@@ -191,7 +191,7 @@ def _host(name: str, address: str, table: Path) -> Iterator[Host]:
     assert holder.stdout is not None
     host = Host(name, address, holder.pid)
     try:
-        assert holder.stdout.readline(), f"{name}: no namespace"  # it has its name now, and so its namespaces
+        assert holder.stdout.readline(), f"{name}: no namespace"  # printed once the namespaces exist
         yield host
     finally:
         try:
@@ -207,7 +207,7 @@ def _host(name: str, address: str, table: Path) -> Iterator[Host]:
 def _namespace(pid: int) -> str | None:
     try:
         return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
 
 

@@ -1,4 +1,4 @@
-"""Installed packages as a test makes them up."""
+"""Imitations of installed packages for tests."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from recipe_core.engine import stack
 
 
 def bare_site(folder: Path, monkeypatch: Any) -> Path:
-    """A new folder of packages before all others, beside ``folder / "product"``, the machine's name.
+    """Create a folder of packages at the start of ``sys.path``; the machine's name is read from ``folder / "product"``.
 
     Args:
-        folder: where to make it.
-        monkeypatch: pytest's. Until it ends, :mod:`recipe_core.engine.stack` finds no other package.
+        folder: parent of the new folder.
+        monkeypatch: pytest's fixture. Until it ends, :mod:`recipe_core.engine.stack` finds no other package.
     """
     site = folder / "site"
     site.mkdir()
 
     def distribution(name: str) -> metadata.Distribution:
-        for found in metadata.distributions(name=name, path=[str(site)]):
-            return found
+        for installed in metadata.distributions(name=name, path=[str(site)]):
+            return installed
         raise metadata.PackageNotFoundError(name)
 
     names = {"distribution": distribution, "PackageNotFoundError": metadata.PackageNotFoundError}
@@ -33,7 +33,7 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
 
 
 def install(site: Path, name: str, version: str, size: int | None = None) -> None:
-    """Install an imitation of the package ``name`` in ``site``: a compiled module, or so many bytes of Python."""
+    """Install an imitation of the package ``name`` in ``site``: a compiled module, or ``size`` bytes of Python."""
     module = name.replace("-", "_")
     info = _metadata(site, name, version)
     code = f"{module}.so" if size is None else f"{module}.py"
@@ -45,7 +45,7 @@ def install_plugin(site: Path, name: str, module: str, *, distribution: str = ""
     """Register ``module``, which the caller writes, as the plugin ``name`` of a distribution in ``site``.
 
     Args:
-        distribution: its name; unless given, that of the plugin.
+        distribution: its name (default: the plugin's).
     """
     info = _metadata(site, distribution or name, version)
     (info / "entry_points.txt").write_text(f"[recipe.plugins]\n{name} = {module}\n")

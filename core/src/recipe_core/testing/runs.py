@@ -40,7 +40,7 @@ class Finished:
 
 
 def command(*words: str, timeout: float = forks.DEADLINE, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``recipe WORDS`` with one thread a process; its output is text, errors behind it."""
+    """Run ``recipe WORDS`` with one thread per process; stdout is text and includes stderr."""
     return subprocess.run(
         [sys.executable, "-m", "recipe_core.cli", *words],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -54,7 +54,7 @@ def command(*words: str, timeout: float = forks.DEADLINE, **environment: str) ->
 
 
 def typed(capture: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """A function that runs ``recipe WORDS`` in this process; it returns the exit code and the output, errors last."""
+    """Return a function that runs ``recipe WORDS`` in this process and returns exit code and output, stderr last."""
 
     def run(*words: object) -> tuple[int, str]:
         code = main(list(map(str, words)))
@@ -64,13 +64,13 @@ def typed(capture: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]
 
 
 def at_once(code: str, *words: str, processes: int = 2, timeout: float = forks.DEADLINE) -> None:
-    """Run Python ``code`` with the arguments ``words`` in several processes that begin together.
+    """Run Python ``code`` with the arguments ``words`` in several processes that start together.
 
-    For what all processes of a machine may ask for at the same moment: prepared data, say.
+    For resources that all processes of a machine may request at the same moment, such as prepared data.
 
     Raises:
-        AssertionError: one of them failed.
-        subprocess.TimeoutExpired: one of them took longer than ``timeout`` seconds.
+        AssertionError: a process failed.
+        subprocess.TimeoutExpired: a process took longer than ``timeout`` seconds.
     """
     children = [subprocess.Popen([sys.executable, "-c", code, *words]) for _ in range(processes)]
     try:
@@ -84,8 +84,8 @@ def at_once(code: str, *words: str, processes: int = 2, timeout: float = forks.D
 def run_tiny(recipe: str, out: Path, *words: str, timeout: float = forks.DEADLINE, **environment: str) -> Finished:
     """Run the ``tiny`` variant of ``recipe`` with further ``words`` (overrides, options) in the folder ``out``.
 
-    It is the command in a process of its own, as :func:`command` runs it, but that process and the ranks that it starts
-    are forks of one that has imported PyTorch already.
+    As :func:`command` does, but the process and the ranks that it starts are forks of one that has imported PyTorch
+    already, which is faster.
 
     Raises:
         AssertionError: the command failed, or took longer than ``timeout`` seconds; its output is the message.
@@ -94,7 +94,7 @@ def run_tiny(recipe: str, out: Path, *words: str, timeout: float = forks.DEADLIN
     with tempfile.TemporaryDirectory() as folder:
         printed = Path(folder) / "printed"
         settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        process = forks.context().Process(target=_main, args=(line, settings, Path.cwd(), printed), daemon=True)
+        process = forks.context().Process(target=_run_command, args=(line, settings, Path.cwd(), printed), daemon=True)
         process.start()
         try:
             process.join(timeout)
@@ -107,15 +107,14 @@ def run_tiny(recipe: str, out: Path, *words: str, timeout: float = forks.DEADLIN
     return Finished(out, read_rows(out / "metrics.jsonl"), results, text)
 
 
-def _main(line: list[str], environment: dict[str, str], folder: Path, printed: Path) -> None:
-    """In the new process: the command ``recipe LINE`` in ``folder``, with everything that it prints in one file."""
-    import torch  # here: tests of the light half do without
+def _run_command(line: list[str], environment: dict[str, str], folder: Path, printed: Path) -> None:
+    import torch  # here: tests without torch import this module, too
 
     forks.enter(environment)
     os.chdir(folder)
     with printed.open("wb") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
-    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # the variable was read when PyTorch was imported
-    setattr(supervisor, "Popen", ForkedRank)  # noqa: B010 - which mypy would not let be assigned
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # PyTorch read the variable at its import
+    setattr(supervisor, "Popen", ForkedRank)  # noqa: B010 - mypy rejects the assignment
     sys.exit(main(line))

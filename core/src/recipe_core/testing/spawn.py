@@ -18,11 +18,10 @@ from recipe_core.testing import forks
 
 
 def spawn(function: Callable[..., Any], processes: int, *args: Any, timeout: float = forks.DEADLINE) -> list[Any]:
-    """Call ``function(*args)`` on ``processes`` ranks of this machine; return what each gave, in rank order.
+    """Call ``function(*args)`` on ``processes`` ranks of this machine; return the results in rank order.
 
-    The ranks see the environment that ``recipe run --processes`` would give them, so that
-    ``recipe_core.engine.protocol.start``
-    makes their process group (gloo, loopback only). The function stands at the top level of a test file; arguments and
+    The ranks have the environment of ``recipe run --processes``, so that ``recipe_core.engine.protocol.start`` creates
+    their process group (gloo, loopback only). Define the function at the top level of a test file; arguments and
     results must be picklable.
 
     Raises:
@@ -63,7 +62,6 @@ def _environment(rank: int, processes: int, store: Path) -> dict[str, str]:
 
 
 def _collect(readers: list[Connection], deadline: float) -> list[Any]:
-    """One result of every rank; the first failure ends it."""
     results: dict[int, Any] = {}
     while len(results) < len(readers):
         waiting = {r: i for i, r in enumerate(readers) if i not in results}
@@ -83,7 +81,7 @@ def _collect(readers: list[Connection], deadline: float) -> list[Any]:
 
 
 def _work(where: tuple[str, str], args: tuple[Any, ...], environment: dict[str, str], writer: Connection) -> None:
-    """In the child: find the function by its file, since a test's module has no importable name."""
+    """Run in the child; the function is found by its file, since a test module has no importable name."""
     forks.enter(environment)
     try:
         path, name = where

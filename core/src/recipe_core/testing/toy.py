@@ -1,4 +1,4 @@
-"""A plugin small enough to read in a minute: the core's own tests train it."""
+"""A plugin small enough to read in a minute, which the core's own tests train."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ToyModel:
     hidden: int = 8
     dropout: float = 0.25
     poison_after: int | None = None
-    """Give a loss that is not a number from this sample on."""
+    """First sample with a loss of nan."""
     poison_until: int | None = None
-    """And below this one."""
+    """End of these samples, exclusive."""
     counts: bool = False
     """Count positive numbers as real tokens, and two sequences in each sample."""
 
@@ -32,7 +32,7 @@ class ToyData:
     width: int = 6
     seed: int = 0
     left_out: tuple[int, ...] = ()
-    """First training sample, and number of samples, that the data does not have."""
+    """First training sample that the data lacks, and number of such samples."""
 
 
 @hookimpl
@@ -76,7 +76,7 @@ def register_recipes() -> Iterable[Recipe]:
 
 
 def model_facts(config: ToyModel, sequence: int) -> ModelFacts:
-    """Counted by hand; ``sequence`` is the width of a vector."""
+    """Return the facts, counted by hand; ``sequence`` is the width of a vector."""
     weights = sequence * config.hidden + config.hidden * 2
     return ModelFacts(
         parameters=weights + config.hidden + 2,
@@ -90,12 +90,12 @@ def model_facts(config: ToyModel, sequence: int) -> ModelFacts:
 
 
 def data_facts(config: ToyData) -> DataFacts:
-    """Nothing is read."""
+    """Return the facts, without reading data."""
     return DataFacts(sequence=config.width)
 
 
 def registry(*others: object) -> Registry:
-    """This plugin, the core and ``others`` (modules of plugins), and no other installed plugin."""
+    """Return a registry of this plugin, the core and ``others`` (modules of plugins), without installed plugins."""
     modules: list[object] = [plugin, sys.modules[__name__], *others]
     names = ["core", "toy", *(f"plugin {number}" for number in range(2, len(modules)))]
     return load([(name, partial(lambda module: module, module)) for name, module in zip(names, modules, strict=True)])

@@ -1,4 +1,4 @@
-"""The code behind the toy plugin's names."""
+"""The code that the toy plugin names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = ToyData().width
 
 
 class Toy(nn.Module):
-    """``vectors`` [batch, width] to scores of two classes [batch, 2]."""
+    """Maps ``vectors`` [batch, width] to scores of two classes [batch, 2]."""
 
     def __init__(self, config: ToyModel) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Toy(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores of the two classes."""
+        """Return the scores of the two classes."""
         first, second = self.layers
         width = next(first.parameters()).dtype
         scores: Tensor = second(self.dropout(torch.relu(first(batch["vectors"].to(width)))))
@@ -36,7 +36,7 @@ class Toy(nn.Module):
 
 
 def build_model(config: ToyModel) -> tuple[nn.Module, Loss]:
-    """The module and its loss."""
+    """Return the module and its loss."""
 
     def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
         value = F.cross_entropy(output.float(), batch["labels"])
@@ -54,7 +54,7 @@ def build_model(config: ToyModel) -> tuple[nn.Module, Loss]:
 
 
 def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
-    """A function that classifies a vector, written as numbers."""
+    """Return a function that classifies a vector, written as numbers."""
     options.require_only(trained.model.spec.name)
 
     @torch.no_grad()
@@ -70,13 +70,13 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
 
 
 class Vectors:
-    """Sample n of a split is drawn from a generator seeded by n: any order of reading gives the same."""
+    """Samples of a split; sample n is drawn from a generator seeded by n, whatever was read before."""
 
     def __init__(self, config: ToyData) -> None:
         self.config = config
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        """``vectors`` [count, width], ``labels`` and ``numbers`` [count]."""
+        """Return ``vectors`` [count, width], ``labels`` and ``numbers`` [count]."""
         offset = self.config.seed + (10**9 if split == "valid" else 0)
         first, left_out = self.config.left_out or (0, 0)
         numbers = [n + left_out * (n >= first and split == "train") for n in range(start, start + count)]
@@ -93,5 +93,5 @@ class Vectors:
 
 
 def build_data(config: ToyData, run: Run) -> Vectors:
-    """The stream of samples."""
+    """Return the samples."""
     return Vectors(config)

@@ -1,8 +1,7 @@
-"""A device whose values the host cannot see: it finds, on any machine, what would make a step wait for an accelerator.
+"""A device without values: on any machine, it finds operations at which a step would wait for an accelerator.
 
-It is PyTorch's ``meta``, which computes shapes alone. The code takes there the ways that it takes on every device but
-the CPU, and what needs a value fails where it stands. Products of bf16 under autocast are not looked at: ``meta`` has
-no autocast.
+It is PyTorch's ``meta``, which computes shapes only. The code takes the same branches as on an accelerator, and an
+operation that needs a value fails. Matrix products of bf16 under autocast are not covered: ``meta`` has no autocast.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from recipe_core.train.run import run
 
 HIDDEN = torch.device("meta")
 _SIZED_BY_VALUES = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "_unique2", "equal")
-"""Operations whose result, or its shape, the host needs at once."""
+"""Operations whose result, or its shape, the host needs immediately."""
 
 
 class HostWaitsError(AssertionError):
@@ -33,7 +32,7 @@ class HostWaitsError(AssertionError):
 
 
 class NeverWait(TorchDispatchMode):
-    """Refuses every operation with which the host would wait for the device, in forward and in backward."""
+    """Raises an error at each operation that makes the host wait for the device, in forward and in backward."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -45,16 +44,16 @@ class NeverWait(TorchDispatchMode):
         HostWaitsError: the host would wait.
         """
         kwargs, name = kwargs or {}, func._schema.name.removeprefix("aten::")
-        there = any(isinstance(one, Tensor) and one.device == HIDDEN for one in tree_leaves((args, kwargs)))
-        if there and (name in _SIZED_BY_VALUES or (name in ("index", "index_put_") and _by_mask(args[1]))):
+        hidden = any(isinstance(leaf, Tensor) and leaf.device == HIDDEN for leaf in tree_leaves((args, kwargs)))
+        if hidden and (name in _SIZED_BY_VALUES or (name in ("index", "index_put_") and _is_mask(args[1]))):
             raise HostWaitsError(f"{name} needs the values of a tensor on the device")
         if name in ("copy_", "_to_copy"):
             _refuse_copy(name, args, kwargs)
         return func(*args, **kwargs)
 
 
-class _NoNewNumbers(TorchFunctionMode):
-    """Refuses tensors made of Python's numbers on the device, a copy that the host waits for."""
+class _NeverCopyNumbers(TorchFunctionMode):
+    """Raises an error if a tensor on the device is made from Python numbers, a copy that the host waits for."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -70,8 +69,8 @@ class _NoNewNumbers(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _by_mask(indices: Sequence[Tensor | None]) -> bool:
-    """An index of truth values is turned into one of as many numbers as are true."""
+def _is_mask(indices: Sequence[Tensor | None]) -> bool:
+    """True for a boolean index, whose result has a shape that depends on its values."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
@@ -90,7 +89,7 @@ def _refuse_copy(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
 
 
 class HiddenEngine(native.NativeEngine):
-    """PyTorch's own engine on :data:`HIDDEN`; counts how often the meter reads, and answers it with ones."""
+    """PyTorch's own engine on :data:`HIDDEN`; counts the reads of the meter, and returns ones."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__("cpu", timeout)
@@ -98,12 +97,12 @@ class HiddenEngine(native.NativeEngine):
         self.readings = 0
 
     def read(self, tensor: Tensor) -> Tensor:
-        """The one moment of a row at which a host may wait."""
+        """Return ones; this is the only read per row at which the host may wait."""
         self.readings += 1
         return torch.ones(tensor.shape, dtype=tensor.dtype)
 
     def synchronize(self) -> None:
-        """The meter's, after it has read."""
+        """Do nothing; the meter calls it after a read."""
 
 
 def readings(job: Job, out: Path) -> int:
@@ -114,17 +113,17 @@ def readings(job: Job, out: Path) -> int:
         RuntimeError, NotImplementedError: the same, in an operation that PyTorch itself refuses on ``meta``.
     """
     engine = HiddenEngine(job.train.timeout)
-    with patch.object(protocol, "start", lambda *_: engine), patch("recipe_core.train.run.Trainer", _Guarded):
+    with patch.object(protocol, "start", lambda *_: engine), patch("recipe_core.train.run.Trainer", _GuardedTrainer):
         run(job, out, dry_run=True)
     return engine.readings
 
 
-class _Guarded:
-    """The run's trainer, refused what would wait."""
+class _GuardedTrainer:
+    """The trainer of a run, under the two modes above."""
 
     def __init__(self, **parts: Any) -> None:
         self._trainer = Trainer(**parts)
 
     def train(self) -> bool:
-        with _NoNewNumbers(), NeverWait():
+        with _NeverCopyNumbers(), NeverWait():
             return self._trainer.train()

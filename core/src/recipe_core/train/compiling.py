@@ -12,11 +12,11 @@ from recipe_core.layouts.patterns import matching
 
 
 def compiles_blocks(module: nn.Module, pattern: str, device: str, options: Mapping[str, Any]) -> bool:
-    """True if the submodules whose names match ``pattern`` are compiled, and not the model around them.
+    """True if the submodules whose names match ``pattern`` are compiled, instead of the whole model.
 
-    Blocks are equal, so that one graph serves all of them: it is compiled in the time of one block, whatever the
-    number of layers. A device that wants whole graphs (``fullgraph``) gets the model. So does a CPU, where blocks of
-    BERT take the places of the tokens as arguments and would be compiled again for each batch.
+    Blocks are equal, so one graph serves all of them, and compile time does not grow with the number of layers. Devices
+    that require whole graphs (``fullgraph``) compile the model. So do CPUs, where BERT's blocks take the positions of
+    tokens as arguments and would be recompiled for each batch.
     """
     return device != "cpu" and not options.get("fullgraph") and bool(matching(module, pattern))
 
@@ -24,8 +24,8 @@ def compiles_blocks(module: nn.Module, pattern: str, device: str, options: Mappi
 def compile_blocks(module: nn.Module, pattern: str, options: Mapping[str, Any]) -> None:
     """Compile the forward of every submodule whose name matches ``pattern`` (``"blocks.*"``, one level per star).
 
-    Called when the layout has done its part: what it hangs on the blocks (gathering, sharding) stays outside the
-    graphs. Names and types of modules stay, so that checkpoints are the same with and without.
+    Call it after the layout, so that the layout's hooks (gathering, sharding) stay outside the graphs. Names and types
+    of modules do not change, and neither do checkpoints.
     """
     for block in matching(module, pattern).values():
         block.forward = torch.compile(block.forward, **options)

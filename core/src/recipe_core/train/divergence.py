@@ -1,7 +1,7 @@
 """Steps that are not applied because they diverge: ``train.on_divergence`` and ``train.spike_sigma``.
 
-A step is judged by its loss and its gradient norm, before the optimizer takes it. Reading them makes the host wait for
-the device in each step, which the default (``stop``) does not do.
+A step is judged by its loss and gradient norm, before the optimizer's update. Reading them synchronises with the device
+in each step, which the default (``stop``) does not do.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from recipe_core.train.metrics.curves import METRICS, Row, scan
 
 WINDOW = 100
 """Logged gradient norms from which mean and standard deviation are computed."""
-ENOUGH = 20
+LEAST_NORMS = 20
 """Logged gradient norms before ``spike_sigma`` is applied."""
 MOST_IN_A_ROW = 10
-"""Steps that are skipped one after the other, at most: a run that goes on skipping learns nothing."""
-MOST_RETURNS = 3
-"""Times that a run goes back to the same checkpoint."""
+"""Most consecutive steps that are skipped."""
+MOST_ROLLBACKS = 3
+"""Most rollbacks to the same checkpoint."""
 
 
-def not_finite(step: int, what: str, way_out: str) -> DivergedError:
-    """The error of a step whose numbers are ``what``: "the loss is nan"."""
-    return DivergedError(f"step {step}: {what}, which is not finite. Nothing was saved since; {way_out}")
+def not_finite_error(step: int, finding: str, advice: str) -> DivergedError:
+    """The error for a step with a ``finding`` such as "the loss is nan"."""
+    return DivergedError(f"step {step}: {finding}, which is not finite. Nothing was saved since; {advice}")
 
 
 class RollbackError(DivergedError):
-    """``step`` diverged, and the run is to continue from an earlier checkpoint, behind ``consumed_samples``."""
+    """``step`` diverged: continue from an earlier checkpoint, with the samples after ``consumed_samples``."""
 
     def __init__(self, text: str, step: int, consumed_samples: int) -> None:
         super().__init__(text)
@@ -47,8 +47,8 @@ class RollbackError(DivergedError):
 
 
 @dataclass
-class Returns:
-    """The times that a run went back to an earlier checkpoint."""
+class Rollbacks:
+    """The rollbacks of a run to earlier checkpoints."""
 
     consumed_samples: int = 0
     """The run continues with the samples after these."""
@@ -57,14 +57,14 @@ class Returns:
     _targets: list[int] = field(default_factory=list)
 
     def note(self, error: RollbackError) -> None:
-        """Note why the run goes back, and behind which samples it continues."""
+        """Record the reason of a rollback, and the samples after which the run continues."""
         self.consumed_samples, self._step, self._reason = error.consumed_samples, error.step, str(error)
 
-    def go_back(self, checkpoints: Checkpoints, out: Path) -> None:
-        """Have the run continue from the last checkpoint before the loss rose; nothing unless it is to go back.
+    def roll_back(self, checkpoints: Checkpoints, out: Path) -> None:
+        """Select the last checkpoint before the loss rose; does nothing without a recorded error.
 
         Raises:
-            DivergedError: there is no good checkpoint, or going back to it did not help.
+            DivergedError: there is no good checkpoint, or rollbacks to it did not help.
         """
         if not self._reason:
             return
@@ -72,15 +72,15 @@ class Returns:
         trend = Trend()
         for row in scan(out / METRICS) if checkpoints.engine.rank == 0 else ():
             trend.add(row["step"], row.get("loss"))
-        step = checkpoints.sound_step(trend)
+        step = checkpoints.good_step(trend)
         if step is None:
-            raise DivergedError(f"{reason}; no checkpoint is good: {checkpoints.way_out(self._step, trend)}")
-        checkpoints.drop_after(step)  # they are finite, and of no use
+            raise DivergedError(f"{reason}; no checkpoint is good: {checkpoints.recovery_advice(self._step, trend)}")
+        checkpoints.drop_after(step)  # finite, but after the divergence began
         self._targets.append(step)
-        if self._targets.count(step) > MOST_RETURNS:
+        if self._targets.count(step) > MOST_ROLLBACKS:
             raise DivergedError(
-                f"{reason}; the run went back to step {step:,} {MOST_RETURNS} times, so it is not the data; "
-                f"{checkpoints.way_out(self._step, trend)}"
+                f"{reason}; the run went back to step {step:,} {MOST_ROLLBACKS} times, so it is not the data; "
+                f"{checkpoints.recovery_advice(self._step, trend)}"
             )
         if checkpoints.engine.rank == 0:
             checkpoints.warn(f"{reason}; back to step {step:,}, past sample {self.consumed_samples - 1:,}")
@@ -90,39 +90,39 @@ class Returns:
 class Guard:
     """Judges steps of a run whose ``train.on_divergence`` is ``skip`` or ``rollback``.
 
-    What it compares with are the logged norms of steps that ``log_every`` makes due, so that a run that was stopped and
-    continued judges as one that was not.
+    The reference is the logged norms at multiples of ``log_every``, so that a run that was stopped and continued judges
+    as an uninterrupted one.
     """
 
     train: Train
     engine: Engine
-    way_out: Callable[[int], str]
-    """Advice for a run that ends at a step; a collective."""
+    advice: Callable[[int], str]
+    """Advice in the message of a run that ends at a step; a collective."""
     skipped: list[tuple[int, int]] = field(default_factory=list)
-    """First sample, and the one after the last, of the steps skipped since the last row."""
+    """Ranges of samples, end excluded, of the steps skipped since the last row."""
     _norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @classmethod
-    def of(cls, train: Train, engine: Engine, out: Path, step: int, way_out: Callable[[int], str]) -> Guard:
-        """The guard of a run that continues after ``step``, with the norms that rank 0 finds in its metrics."""
-        guard = cls(train, engine, way_out)
+    def of(cls, train: Train, engine: Engine, out: Path, step: int, advice: Callable[[int], str]) -> Guard:
+        """The guard of a run that continues after ``step``, with the norms in the metrics of rank 0; a collective."""
+        guard = cls(train, engine, advice)
         rows = (row for row in scan(out / METRICS) if row["step"] <= step) if step else ()
-        guard.follow(engine.broadcast(list(deque(rows, maxlen=WINDOW * train.log_every))))
+        guard.add_norms(engine.broadcast(list(deque(rows, maxlen=WINDOW * train.log_every))))
         return guard
 
-    def follow(self, rows: Iterable[Row]) -> None:
-        """Note the gradient norms of logged rows."""
+    def add_norms(self, rows: Iterable[Row]) -> None:
+        """Add the gradient norms of logged rows to the reference."""
         for row in rows:
             norm = row.get("grad_norm")
             if norm is not None and due(row["step"], self.train.log_every):
                 self._norms.append(norm)
 
     def problem(self, norm: Tensor, loss: Tensor) -> str:
-        """The reason why a step is not to be applied; empty where it is. A collective, with one verdict for all ranks.
+        """The reason to discard a step; empty if it is to be applied. A collective: all ranks decide alike.
 
         Args:
-            norm: the gradient norm, which is the same on all ranks.
-            loss: of this rank's micro batches.
+            norm: gradient norm, the same on all ranks.
+            loss: loss of this rank's micro batches.
         """
         pair = torch.stack([norm.detach().float(), loss.detach().float().to(norm.device)])
         value, own_loss = (float(number) for number in self.engine.read(pair))
@@ -133,7 +133,7 @@ class Guard:
     def _too_large(self, value: float) -> str:
         if not math.isfinite(value):
             return f"the gradient norm is {value}"
-        if not self.train.spike_sigma or len(self._norms) < ENOUGH:
+        if not self.train.spike_sigma or len(self._norms) < LEAST_NORMS:
             return ""
         mean, deviation = statistics.fmean(self._norms), statistics.stdev(self._norms)
         if value <= mean + self.train.spike_sigma * deviation:
@@ -143,11 +143,11 @@ class Guard:
             f"({deviation:.4g}) above its mean of {mean:.4g}"
         )
 
-    def refuse(self, reason: str, step: int, first: int, end: int) -> str:
-        """Note that ``step``, with samples ``first`` to below ``end``, is not applied; return a line for the log.
+    def skip(self, reason: str, step: int, first: int, end: int) -> str:
+        """Record that ``step``, with samples ``first`` to below ``end``, is skipped; return a line for the log.
 
         Raises:
-            RollbackError: the run is to go back.
+            RollbackError: ``train.on_divergence`` is ``rollback``.
             DivergedError: too many steps were skipped in a row.
         """
         samples = f"samples {first:,} to {end - 1:,}"
@@ -157,12 +157,12 @@ class Guard:
         if len(self.skipped) > MOST_IN_A_ROW:
             raise DivergedError(
                 f"step {step:,}: {len(self.skipped)} steps in a row were skipped, the last with {samples}: {reason}. "
-                f"It is not the data; {self.way_out(step)}"
+                f"It is not the data; {self.advice(step)}"
             )
         return f"step {step:,}: {samples} skipped, {reason}"
 
     def columns(self) -> Row:
-        """Columns about the steps that were skipped just before the row; empty where none was."""
+        """Columns for the steps skipped since the last row; empty if there are none."""
         if not self.skipped:
             return {}
         skipped, self.skipped = self.skipped, []

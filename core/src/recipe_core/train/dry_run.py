@@ -1,4 +1,4 @@
-"""A dry run: some steps that leave nothing behind but the graphs that were compiled for them."""
+"""A dry run: a few steps that only compile graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recipe_core.train.run import run
 
 
 def dry_run(job: Job, folder: Path) -> None:
-    """Run ``job`` without checkpoints and logs; rank 0 prints what was compiled.
+    """Run ``job`` without checkpoints and logs; rank 0 prints the compiled graphs.
 
     Args:
         job: with few steps, nothing to resume from and no golden curve.

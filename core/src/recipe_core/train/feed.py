@@ -14,11 +14,11 @@ from recipe_core.hooks.train import Train
 from recipe_core.layouts.parallel import Run, Samples
 
 
-def starts(run: Run, consumed: int, samples: int) -> list[int]:
-    """First sample of each micro batch that this rank computes of ``samples`` samples that begin at ``consumed``.
+def micro_batch_starts(run: Run, consumed: int, samples: int) -> list[int]:
+    """First sample of each of this rank's micro batches, out of ``samples`` samples from ``consumed`` on.
 
-    Each rank takes as many in a row: a dataset that reads in large pieces (chunks of compressed files) then reads on
-    each rank the pieces of its part, not all of them. Together the ranks see the same samples whatever their number.
+    Each rank takes consecutive samples, so that a dataset that reads large blocks (of compressed files) reads only
+    those of the rank's share. The union over ranks does not depend on their number.
     """
     size, share = run.train.micro_batch, samples // run.dp_size
     first = consumed + run.dp_rank * share
@@ -28,15 +28,16 @@ def starts(run: Run, consumed: int, samples: int) -> list[int]:
 class Feed:
     """The training batches; a context manager that ends the reading thread.
 
-    ``device_loader`` makes what moves them to the device, see :meth:`recipe_core.engine.protocol.Engine.device_loader`.
+    ``device_loader`` builds the loader that moves them to the device, see
+    :meth:`recipe_core.engine.protocol.Engine.device_loader`.
     """
 
     def __init__(
         self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None
     ) -> None:
         self.samples, self.run = samples, run
-        self.kept: Batch | None = None
-        """The first micro batch of the last step."""
+        self.last_batch: Batch | None = None
+        """The first micro batch of the last step; None before it."""
         self._reader = ThreadPoolExecutor(1, "feed")
         self._loader = (device_loader or partial(PlainLoader, run.device))(self._request, run.train)
 
@@ -50,27 +51,25 @@ class Feed:
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def step(self, consumed: int, *, last: bool = False) -> Sequence[Batch]:
-        """This rank's micro batches of the step that begins after ``consumed`` samples, on the device.
+        """This rank's micro batches of the step after ``consumed`` samples, on the device.
 
-        Reads the next step's ahead unless it is the ``last``, whose first one it keeps.
+        Reads the next step's ahead. Of the ``last`` step it keeps the first micro batch instead.
         """
         batches = self._loader.step(consumed, last=last)
-        self.kept = batches[0] if last else None
+        self.last_batch = batches[0] if last else None
         return batches
 
     def validation(self, start: int) -> Batch:
-        """The micro batch of the validation split that begins at sample ``start``, on the device."""
-        # by the same thread, since a dataset may expect one reader at a time
+        """The micro batch of the validation split from sample ``start`` on, on the device."""
+        # in the same thread: a dataset may expect one reader at a time
         batch = self._reader.submit(self._micro, "valid", start, self.run.train.eval_samples).result()
         return self._loader.place(batch)
 
     def _micro(self, split: str, start: int, samples: int) -> Batch:
-        """The micro batch that begins at ``start``, of ``samples`` samples that the data-parallel ranks share.
-
-        Where this process drives several of these, one after the other what each of them would read.
-        """
+        # `samples` are divided among the data-parallel ranks; a process that drives several of them concatenates
+        # theirs.
         size, share = self.run.train.micro_batch, samples // self.run.dp_size
-        parts = [self.samples.read(split, start + rank * share, size) for rank in range(self.run.together)]
+        parts = [self.samples.read(split, start + rank * share, size) for rank in range(self.run.local_dp_ranks)]
         return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _request(self, consumed: int) -> Future[list[Batch]]:
@@ -79,5 +78,6 @@ class Feed:
     def _read(self, consumed: int) -> list[Batch]:
         samples = self.run.train.global_batch
         return [
-            self._loader.ready(self._micro("train", first, samples)) for first in starts(self.run, consumed, samples)
+            self._loader.ready(self._micro("train", first, samples))
+            for first in micro_batch_starts(self.run, consumed, samples)
         ]

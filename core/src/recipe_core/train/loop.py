@@ -17,18 +17,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from recipe_core.checkpoint.background import Saver, copied
+from recipe_core.checkpoint.background import Saver, copy_to_host
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due
+from recipe_core.launch.stop import StopMode
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, SAVE, beat
-from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepGivenUp, accumulate, without_counts
+from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepDiscarded, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
 from recipe_core.train import replicas
-from recipe_core.train.divergence import Guard, not_finite
-from recipe_core.train.feed import Feed, starts
+from recipe_core.train.divergence import Guard, not_finite_error
+from recipe_core.train.feed import Feed, micro_batch_starts
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.golden import Golden
 from recipe_core.train.metrics.meter import Meter, reduce_over_ranks
@@ -36,20 +37,20 @@ from recipe_core.train.metrics.report import Report
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import set_learning_rate
 from recipe_core.train.seeds import mix
-from recipe_core.train.start.resume import Progress, training_state
+from recipe_core.train.start.resume import TrainingProgress, training_state
 from recipe_core.train.stopping import Stopping
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """Everything that takes part in training, and the loop over it."""
+    """The training loop and its parts."""
 
     engine: Engine
     run: Run
     model: Parallel
     loss: Loss
     optimizer: torch.optim.Optimizer
-    progress: Progress
+    progress: TrainingProgress
     feed: Feed
     meter: Meter
     checkpoints: Checkpoints
@@ -58,29 +59,30 @@ class Trainer:
     report: Report
     learning_rate: Rate
     metrics: Metrics | None
-    """Writes the rows of metrics; rank 0 alone has it."""
+    """Writer of the rows of metrics, on rank 0 only."""
     golden: Golden | None = None
-    """The curve that the losses must follow."""
+    """Loss curve to compare with."""
     dry_run: bool = False
-    """Save nothing and compare no copies."""
+    """Save nothing and do not compare replicas."""
     guard: Guard | None = None
-    """Judges each step before it is applied; None where ``train.on_divergence`` is ``stop``."""
-    pace: Callable[[], dict[str, float]] = dict
+    """Judge of each step before its update; None where ``train.on_divergence`` is ``stop``."""
+    straggler_row: Callable[[], dict[str, float]] = dict
     """Columns about the ranks' speed, for each row of metrics."""
 
     def train(self) -> bool:
-        """Train to the end of the schedule, to ``stop_after``, or to a signal; save on the way and at the end.
+        """Train until the end of the schedule, ``stop_after``, or a signal, with checkpoints on the way and at the end.
 
-        Until the first step is done there is nothing to save, and a signal ends the process at once. Later, it ends the
-        run after the step, or in a long one after a micro batch: what was computed of the step is then given up.
+        Before the first step is done there is nothing to save, and a signal ends the process immediately. Later, it
+        ends the run after the current step, or in a long step after a micro batch; that step is then discarded.
 
-        Returns whether a signal ended it. All ranks return the same.
+        Returns:
+            True if a signal ended it; the same on all ranks.
 
         Raises:
             DivergedError: loss, gradient norm or validation loss is not finite; nothing was saved since the last good
                 step.
-            GoldenError: a loss departs from the golden curve; nothing was saved since.
-            ReplicaError: ranks hold different copies of a parameter; nothing was saved of this step.
+            GoldenError: a loss deviates from the golden curve; nothing was saved since.
+            ReplicaError: replicas of a parameter differ between ranks; this step was not saved.
         """
         cfg, progress = self.run.train, self.progress
         end = cfg.steps if cfg.stop_after is None else min(cfg.steps, progress.step + cfg.stop_after)
@@ -92,10 +94,10 @@ class Trainer:
             final = stopped or progress.step == end
             log, save = (final or due(progress.step, every) for every in (cfg.log_every, cfg.save_every))
             evaluate = _evaluation_due(cfg, progress.step)
-            if cfg.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
+            if cfg.save_minutes and not save:  # clocks differ between ranks: if one is due, all save
                 save = self.engine.any(time.monotonic() - saved_at >= 60 * cfg.save_minutes)
-            log = log or bool(self.guard and self.guard.skipped)  # so that a row names the samples
-            if (log or evaluate or save) and logged != progress.step:  # which is the last one's of a step given up
+            log = log or bool(self.guard and self.guard.skipped)  # the row names the skipped samples
+            if (log or evaluate or save) and logged != progress.step:  # unchanged if the step was discarded
                 row, logged = self._row(), progress.step
                 if evaluate and not stopped:
                     values = self.evaluate()
@@ -103,9 +105,10 @@ class Trainer:
                     row |= values or {}
                 self._record(row)
                 self._require_finite("validation loss", row.get("val_loss", 0.0))
-            unseen = final and not (stopped or evaluate or self.dry_run or self.engine.traced)  # which would compile
-            if unseen and self.feed.kept is not None:
-                self._require_finite("loss after it", self._loss_after_update(self.feed.kept))
+            # not with traced steps: it would compile another graph
+            unseen = final and not (stopped or evaluate or self.dry_run or self.engine.traced)
+            if unseen and self.feed.last_batch is not None:
+                self._require_finite("loss after it", self._loss_after_update(self.feed.last_batch))
             save = (save or stopped) and saved != progress.step
             check = due(progress.step, cfg.check_replicas_every) or (save and cfg.check_replicas_at_save)
             self._check_and_save(row.get("val_loss"), check=check, save=save)
@@ -115,28 +118,29 @@ class Trainer:
         return stopped
 
     def step(self, *, last: bool) -> bool:
-        """One optimizer step; ``last``: no further one follows, so that no batches are read ahead.
+        """One optimizer step; ``last``: read no batches ahead.
 
-        Returns False where it was given up, with everything as it was before.
+        Returns:
+            False if the step was discarded; the state is then unchanged.
         """
         start, cfg, consumed = time.perf_counter(), self.run.train, self.progress.consumed_samples
         rate = self.learning_rate(self.progress.step)
         beat.begin_step(self.progress.step + 1)
-        batches = self.feed.step(consumed, last=last)  # this rank's micro batches, on the device
-        firsts = starts(self.run, consumed, cfg.global_batch)  # the number of each one's first sample
+        batches = self.feed.step(consumed, last=last)  # this rank's micro batches
+        firsts = micro_batch_starts(self.run, consumed, cfg.global_batch)  # first sample of each
         self.stopping.begin_step(len(firsts))
         beat.enter(FORWARD)
         try:
             values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
-        except StepGivenUp:
-            self.model.give_up()
+        except StepDiscarded:
+            self.model.discard_step()
             self.stopping.restore()
             return False
         beat.enter("optimizer")
         norm = self.model.clip(cfg.clip)
         if self.guard is not None and (reason := self.guard.problem(norm, values["loss"])):
             self._skip(self.guard, reason)
-            return self.step(last=last)  # with the samples that follow; the guard ends it after some
+            return self.step(last=last)  # with the next samples; the guard limits the skips in a row
         set_learning_rate(self.optimizer, rate)
         self.saver.before_update()
         self.optimizer.step()
@@ -148,13 +152,13 @@ class Trainer:
         self.stopping.end_step(seconds)
         beat.end_step()
         if not self.dry_run:  # from now on there is something to save
-            self.stopping.flag.defer()
+            self.stopping.flag.mode = StopMode.SAVE
         return True
 
     def _skip(self, guard: Guard, reason: str) -> None:
-        """Drop the gradients of a step; its samples count as consumed, and the schedule does not move."""
+        # the samples count as consumed, and the schedule does not advance
         first, end = self.progress.consumed_samples, self.progress.consumed_samples + self.run.train.global_batch
-        self.report.say(guard.refuse(reason, self.progress.step + 1, first, end))
+        self.report.say(guard.skip(reason, self.progress.step + 1, first, end))
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.end_step()
         self.progress.consumed_samples = end
@@ -163,12 +167,12 @@ class Trainer:
     def _forward(self, firsts: list[int], module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
         """Forward and loss of micro batch ``number``, whose first sample is ``firsts[number]``.
 
-        The generators are seeded by that sample's number: dropout depends neither on which rank computes the micro
-        batch nor on what the process computed before, and no generator's state needs saving.
+        That sample's number seeds the generators, so that dropout depends neither on the rank nor on earlier
+        computation, and checkpoints need no generator state.
         """
-        if self.stopping.given_up(number):
-            raise StepGivenUp
-        training = torch.is_grad_enabled()  # a pipeline gives a function, which has no mode to ask for
+        if self.stopping.discards(number):
+            raise StepDiscarded
+        training = torch.is_grad_enabled()  # in a pipeline, module is a function without a mode
         beat.enter(FORWARD if training else "evaluation", number)
         self.engine.seed(mix(self.run.train.seed, firsts[number]))
         with precision.autocast(self.engine.autocast_device, self.run.train.precision):
@@ -178,10 +182,10 @@ class Trainer:
         return values
 
     def evaluate(self) -> dict[str, float] | None:
-        """Values over the first ``eval_samples`` validation samples; None when a signal asked to stop."""
+        """Values over the first ``eval_samples`` validation samples; None if a signal interrupted it."""
         reductions = self.model.reductions
         total: dict[str, Tensor] = {}
-        firsts = starts(self.run, 0, self.run.train.eval_samples)
+        firsts = micro_batch_starts(self.run, 0, self.run.train.eval_samples)
         for first in firsts:
             if self.stopping.now():
                 return None
@@ -191,15 +195,13 @@ class Trainer:
         return {f"val_{name}": value for name, value in means.items()}
 
     def _values(self, batch: Batch, first: int) -> dict[str, Tensor]:
-        """The values over the micro batch that begins at sample ``first``, without gradients."""
         beat.enter("evaluation")
         return without_counts(self.model.evaluate(batch, partial(self._forward, [first])), self.model.reductions)
 
     def _evaluate_first(self) -> bool:
-        """Evaluate before the first step, where that is due; returns whether a signal asked to stop.
+        """Evaluate before the first step, where that is due; return True if a signal asked to stop.
 
-        It is due in a new run, and in one that continues from a checkpoint that a signal had saved before the
-        evaluation of its step.
+        It is due in a new run, and after a checkpoint that a signal saved before the evaluation of its step.
         """
         cfg, step = self.run.train, self.progress.step
         owed = step > 0 and _evaluation_due(cfg, step) and self.checkpoints.unevaluated(step)
@@ -215,17 +217,17 @@ class Trainer:
         return values is None
 
     def _row(self) -> Row:
-        """The metrics of the last step; a collective. The first moment at which the host waits for the device.
+        """The metrics of the last step; a collective that synchronises with the device.
 
         Raises:
-            DivergedError, GoldenError: as :meth:`train` says, once the row is recorded.
+            DivergedError, GoldenError: see :meth:`train`; raised after the row is recorded.
         """
         with beat.during("reading the device"):
             reading = self.meter.read()
-        row = _position(self.progress) | reading.row | self.pace()
+        row = _position(self.progress) | reading.row | self.straggler_row()
         if self.guard is not None:
             row |= self.guard.columns()
-            self.guard.follow([row])
+            self.guard.add_norms([row])
         departure = self.golden.departure(self.progress.step, reading.losses) if self.golden else None
         problem = departure or self._not_finite(row)
         if problem is not None:
@@ -236,19 +238,19 @@ class Trainer:
     def _not_finite(self, row: Row) -> DivergedError | None:
         if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]):
             return None
-        what = f"the loss is {row['loss']} and the gradient norm {row['grad_norm']}"
-        return not_finite(row["step"], what, self.saver.way_out(row["step"]))
+        finding = f"the loss is {row['loss']} and the gradient norm {row['grad_norm']}"
+        return not_finite_error(row["step"], finding, self.saver.recovery_advice(row["step"]))
 
     def _require_finite(self, name: str, loss: float) -> None:
-        """Notice the divergence of a step before it is saved: its own loss was computed before its update."""
+        # The loss of a step is computed before its update, so it does not show a divergence by that update.
         if not math.isfinite(loss):
             step = self.progress.step
-            raise not_finite(step, f"the {name} is {loss}", self.saver.way_out(step))
+            raise not_finite_error(step, f"the {name} is {loss}", self.saver.recovery_advice(step))
 
     def _loss_after_update(self, batch: Batch) -> float:
-        """The loss of ``batch``, the last step's first micro batch, with the weights as they are now."""
+        # batch: the last step's first micro batch
         cfg, reductions = self.run.train, self.model.reductions
-        first = starts(self.run, self.progress.consumed_samples - cfg.global_batch, cfg.global_batch)[0]
+        first = micro_batch_starts(self.run, self.progress.consumed_samples - cfg.global_batch, cfg.global_batch)[0]
         total: dict[str, Tensor] = {}
         accumulate(total, self._values(batch, first), 1, reductions)
         return reduce_over_ranks(self.engine, self.run, total, reductions)["loss"]
@@ -258,7 +260,6 @@ class Trainer:
             self.metrics.write(row)
 
     def _check_and_save(self, val_loss: float | None, *, check: bool, save: bool) -> None:
-        """Compare the copies that ranks hold of the state, then save it; each if it is due."""
         check = check and self.engine.world_size > 1
         if self.dry_run or not (check or save):
             return
@@ -267,7 +268,7 @@ class Trainer:
             with beat.during("comparison of copies"):
                 buffers = replicas.buffers(self.model)
                 if self.engine.traced:  # one transfer for all, since the host waits for each
-                    (state, buffers), on_host = copied([state, buffers], self.engine.to_host), True
+                    (state, buffers), on_host = copy_to_host([state, buffers], self.engine.to_host), True
                 replicas.check(self.engine, self.model, {**buffers, **state}, self.progress.step)
         if save:
             with beat.during(SAVE):
@@ -278,5 +279,5 @@ def _evaluation_due(train: Train, step: int) -> bool:
     return train.eval_every > 0 and (step % train.eval_every == 0 or step == train.steps)
 
 
-def _position(progress: Progress) -> Row:
+def _position(progress: TrainingProgress) -> Row:
     return {"step": progress.step, "consumed_samples": progress.consumed_samples}

@@ -15,10 +15,11 @@ Forward = Callable[..., Any]
 
 
 def recompute(module: nn.Module, pattern: str, wrap: Callable[[Forward], Forward] = recomputed) -> None:
-    """Have every submodule whose name matches ``pattern`` (``"blocks.*"``, one level per star) run twice.
+    """Checkpoint the activations of every submodule whose name matches ``pattern`` (``"blocks.*"``, one level per
+    star).
 
     Its forward keeps only its inputs and is repeated in backward, with the same random numbers. Names and types of
-    modules stay, so that checkpoints are the same with and without.
+    modules do not change, and neither do checkpoints.
 
     ``wrap`` makes such a forward, see :meth:`recipe_core.engine.protocol.Engine.recompute`.
 

@@ -1,4 +1,4 @@
-"""A comparison, bit by bit, of what several ranks hold copies of: a drift between them is seen before it is saved."""
+"""Bitwise comparison of replicated values between ranks, which finds a drift before it is saved."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from recipe_core.settings.fill import flat
 _SHOWN = 5
 
 Holding = tuple[tuple[int, ...], tuple[tuple[str, int], ...]]
-"""Stages that hold a tensor, and of each axis that it is sharded over, the place: equal for copies of the same part."""
+"""Pipeline stages that hold a tensor, and the coordinate on each mesh axis that shards it: equal for replicas."""
 Digests = dict[Holding, dict[str, int]]
 
 
 def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) -> None:
-    """Compare the copies that ranks hold of the leaves of ``state``, bit by bit. All ranks call it.
+    """Compare replicas of the leaves of ``state`` between ranks, bit by bit; a collective.
 
-    Each rank hashes its copies on their device; what ranks exchange is one small object each. Tensors of a traced
-    engine must be on the host, since hashing on the device would need graphs of its own.
+    Each rank hashes its replicas on their device, and ranks exchange one small object each. Tensors of a traced engine
+    must be on the host, since hashing on the device would compile other graphs.
 
     Raises:
-        ReplicaError: some differ. All ranks raise the same.
+        ReplicaError: some differ; the same on all ranks.
     """
     if engine.world_size == 1:
         return
@@ -45,25 +45,25 @@ def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) 
 
 
 def announcement(every: int, world_size: int) -> str:
-    """A line for the user who asks for comparisons where there is nothing to compare."""
+    """Line for a user who asks for comparisons of one process; empty otherwise."""
     if not every or world_size > 1:
         return ""
     return f"train.check_replicas_every={every}: one process has no copies of its weights to compare"
 
 
 def buffers(model: Parallel) -> dict[str, Tensor]:
-    """The buffers of the model, which no state holds where they are not saved, by the names of a flat state."""
+    """The buffers of the model by flat name; a state lacks those that are not persistent."""
     return {f"model.{plain_name(name)}": buffer for name, buffer in model.module.named_buffers()}
 
 
 def _leaves(state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Everything in ``state`` by name; ``weights`` in the place of shards."""
+    # `weights` replace their shards
     leaves = {**dict(flat(state)), **{f"model.{name}": weight for name, weight in weights.items()}}
     return {name: leaf for name, leaf in leaves.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
 
 
 def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Digests:
-    """The hash of each leaf that other ranks hold too."""
+    # only leaves that other ranks hold too
     tensors: dict[tuple[Holding, str], Tensor] = {}
     digests: Digests = {}
     for name, leaf in leaves.items():
@@ -81,7 +81,7 @@ def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Dige
 
 
 def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple[Holding, int]:
-    """Which part of what this is, and how many ranks hold the same."""
+    """The part that this is, and how many ranks hold a replica of it."""
     stages, count = model.stages(name.removeprefix("model.").removeprefix("optimizer.state."))
     shards: list[tuple[str, int]] = []
     parts = 1
@@ -96,13 +96,13 @@ def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple
 
 
 def _read(tensors: list[Tensor]) -> list[int]:
-    """The hash of each tensor; the host waits once for each device."""
+    # one synchronisation per device
     hashed = [digest(tensor) for tensor in tensors]
     values: list[int] = [0] * len(tensors)
-    for device in dict.fromkeys(one.device for one in hashed):
-        places = [place for place, one in enumerate(hashed) if one.device == device]
-        for place, value in zip(places, torch.stack([hashed[p] for p in places]).tolist(), strict=True):
-            values[place] = value
+    for device in dict.fromkeys(value.device for value in hashed):
+        indices = [index for index, value in enumerate(hashed) if value.device == device]
+        for index, number in zip(indices, torch.stack([hashed[i] for i in indices]).tolist(), strict=True):
+            values[index] = number
     return values
 
 
@@ -115,16 +115,16 @@ def _joined(digests: Mapping[str, int]) -> int:
 
 
 def _differences(holding: Holding, ranks: list[Digests]) -> Iterator[str]:
-    """Each name whose copies differ, with the ranks that differ from most."""
+    # each name whose replicas differ, with the ranks that differ from the majority
     by_rank = {rank: digests[holding] for rank, digests in enumerate(ranks) if holding in digests}
     for name in dict.fromkeys(name for digests in by_rank.values() for name in digests):
-        alike: dict[int | None, list[int]] = {}
+        ranks_of: dict[int | None, list[int]] = {}
         for rank, digests in by_rank.items():
-            alike.setdefault(digests.get(name), []).append(rank)
-        if len(alike) > 1:
-            most, *others = sorted(alike.values(), key=len, reverse=True)
-            odd = sorted(rank for group in others for rank in group)
-            yield f"{name.removeprefix('model.')} ({_ranks(odd)} unlike {_ranks(most)})"
+            ranks_of.setdefault(digests.get(name), []).append(rank)
+        if len(ranks_of) > 1:
+            majority, *minorities = sorted(ranks_of.values(), key=len, reverse=True)
+            odd = sorted(rank for group in minorities for rank in group)
+            yield f"{name.removeprefix('model.')} ({_ranks(odd)} unlike {_ranks(majority)})"
 
 
 def _ranks(ranks: list[int]) -> str:

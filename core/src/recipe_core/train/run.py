@@ -27,9 +27,9 @@ from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.files import home
 from recipe_core.hooks.loop_specs import OWN_LOSS
 from recipe_core.hooks.registry import noun
-from recipe_core.hooks.target import blamed, load
+from recipe_core.hooks.target import as_plugin_error, load
 from recipe_core.launch.notice import notice
-from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.built import build_layout, build_model, build_samples, checked_loss
 from recipe_core.layouts.parallel import COUNTED, Parallel, Run, Samples
@@ -37,7 +37,7 @@ from recipe_core.layouts.patterns import matching
 from recipe_core.settings.job import Job
 from recipe_core.train import replicas
 from recipe_core.train.compiling import compile_blocks, compiles_blocks
-from recipe_core.train.divergence import Guard, Returns, RollbackError
+from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, read_rows
@@ -51,7 +51,7 @@ from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.optim import Trainable
 from recipe_core.train.recompute import recompute
 from recipe_core.train.start import folder as folders
-from recipe_core.train.start.resume import Progress, begin
+from recipe_core.train.start.resume import TrainingProgress, begin
 from recipe_core.train.stopping import Stopping
 from recipe_core.train.watch import patient, watched
 
@@ -59,31 +59,32 @@ from recipe_core.train.watch import patient, watched
 def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
     """Build every part of ``job`` in order, continue from the checkpoint in ``out``, train; return results.json.
 
-    Ranks other than 0 return its ``exit_code`` alone. A ``dry_run`` saves and shows nothing; rank 0 returns the graphs
-    that were compiled.
+    Ranks other than 0 return its ``exit_code`` only. A ``dry_run`` saves and shows nothing; rank 0 returns the compiled
+    graphs.
     """
-    problems = list(engine_problems(job.engine, job.train, job.layout))  # a caller other than the command may have
-    if problems:  # checked nothing
+    # The command has checked this; other callers may not have.
+    problems = list(engine_problems(job.engine, job.train, job.layout))
+    if problems:
         raise ConfigError.of(problems)
     with (
-        StopFlag(at_once=True) as stop,
+        StopFlag(StopMode.EXIT) as stop,
         watched(job.train, out) as watchdog,
         engines.start(patient(job.train), job.engine, job.layout) as engine,
     ):
-        pace = watchdog.row if job.train.log_stragglers else dict
+        straggler_row = watchdog.row if job.train.log_stragglers else dict
         folders.agree(out, job, engine)
-        returns = Returns()
+        rollbacks = Rollbacks()
         with nullcontext() if dry_run else noting_divergence(out, job, engine.rank):
             while True:
-                try:  # a call: all groups are let go before the engine stops
-                    return _run(job, out, engine, stop, dry_run, pace, returns)
+                try:  # a call, so that all process groups are freed before the engine stops
+                    return _run(job, out, engine, stop, dry_run, straggler_row, rollbacks)
                 except RollbackError as error:
-                    returns.note(error)  # and go on below, where nothing holds the old model any more
+                    rollbacks.note(error)  # continue outside of `except`, where nothing references the old model
 
 
 def _run(
-    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool, pace: Callable[[], dict[str, float]],
-    returns: Returns,
+    job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool,
+    straggler_row: Callable[[], dict[str, float]], rollbacks: Rollbacks,
 ) -> dict[str, Any]:  # fmt: skip
     beat.enter("building model and data")
     notice("building the model")
@@ -96,17 +97,17 @@ def _run(
     notice("opening the data")
     samples = build_samples(job.data, run)
     with ExitStack() as stack:
-        claim = stack.enter_context(folders.claimed(out, job, engine))
-        on_rank_0(engine, lambda: claim.identify(identity_of(job.data)), out)
-        progress, trend = Progress(), Trend()
+        run_folder = stack.enter_context(folders.open_run_folder(out, job, engine))
+        on_rank_0(engine, lambda: run_folder.identify(identity_of(job.data)), out)
+        progress, trend = TrainingProgress(), Trend()
         if engine.rank == 0 and not dry_run:
-            stop.record = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
-        checkpoints, background = _checkpoints(job, out, engine, samples, trend, claim)
+            stop.on_exit = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
+        checkpoints, background = _checkpoints(job, out, engine, samples, trend, run_folder)
         beat.enter("loading the checkpoint")
-        returns.go_back(checkpoints, out)
-        begun = begin(job, engine, checkpoints, model, optimizer, progress, claim.identity)
-        progress.consumed_samples = max(progress.consumed_samples, returns.consumed_samples)
-        model.settle()
+        rollbacks.roll_back(checkpoints, out)
+        begun = begin(job, engine, checkpoints, model, optimizer, progress, run_folder.identity)
+        progress.consumed_samples = max(progress.consumed_samples, rollbacks.consumed_samples)
+        model.on_state_loaded()
 
         saver = stack.enter_context(
             Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced)
@@ -120,40 +121,40 @@ def _run(
         meter = Meter(
             engine, run, job.tokens_per_sample(), flops, reductions=model.reductions, every_loss=golden is not None
         )
-        announced = _announced(job, engine, golden, progress.step)
-        report.say("\n".join(filter(None, [_opening(job, out, run, model), begun, *announced])))
+        comparison_lines = _comparison_lines(job, engine, golden, progress.step)
+        report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *comparison_lines])))
         stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
         watches = job.train.on_divergence != "stop" and not dry_run
-        guard = Guard.of(job.train, engine, out, progress.step, saver.way_out) if watches else None
+        guard = Guard.of(job.train, engine, out, progress.step, saver.recovery_advice) if watches else None
         stopped = Trainer(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, progress=progress, feed=feed,
             meter=meter, checkpoints=checkpoints, saver=saver, stopping=stopping, report=report, metrics=metrics,
-            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run, pace=pace, guard=guard,
+            learning_rate=job.learning_rate(), golden=golden, dry_run=dry_run, straggler_row=straggler_row,
+            guard=guard,
         ).train()  # fmt: skip
         with beat.during(SAVE):
             saver.wait()
         stopped = stopped or stopping.now()  # a signal may have come while the last checkpoint was saved
     beat.enter("closing")
     if not stopped:
-        stop.obey()
+        stop.mode = StopMode.EXIT
     if dry_run:
         return {"graphs": graphs.read(), "kept": engine.compiler.kept()} if engine.rank == 0 else {}
     return _conclude(
         job, out, engine, run, model, progress, closing, graphs, _signal(engine, stop) if stopped else None,
-        claim.identity.get("accepted", []),
+        run_folder.identity.get("accepted", []),
     )  # fmt: skip
 
 
-def _metrics(job: Job, out: Path, progress: Progress, report: Report, trend: Trend) -> Metrics:
-    """The rows of rank 0, which go to the file, the screen, TensorBoard and the trackers."""
+def _metrics(job: Job, out: Path, progress: TrainingProgress, report: Report, trend: Trend) -> Metrics:
     return Metrics(out, progress.step, report.row, warn, trend, Trackers(job.trackers, job.name, job.as_dict()))
 
 
 def _conclude(
-    job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: Progress,
+    job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, progress: TrainingProgress,
     closing: Callable[..., Any] | None, graphs: GraphCounter, signal: str | None, accepted: list[str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Write and return results.json, before and after the recipe's closing, which may fail."""
+    """Write and return results.json; it is also written before the recipe's closing, which may fail."""
     on_rank_0(engine, lambda: folders.require_saved(out, progress.step), out)
     compiled: dict[str, Any] = {}
     if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
@@ -166,7 +167,7 @@ def _conclude(
         write_results(results, out)
     extra: Mapping[str, Any] = {}
     if closing is not None and progress.step == job.train.steps and not signal:
-        extra = _closed(closing, job, out, run, model)
+        extra = _closing_results(closing, job, out, run, model)
     if engine.rank == 0:
         results = merged(results, extra)
         folders.require_saved(out, progress.step)
@@ -175,7 +176,6 @@ def _conclude(
 
 
 def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
-    """The mesh that the layout names, and this rank's place in it."""
     axes: dict[str, int] = job.layout.config.axes(engine.devices)
     if math.prod(axes.values()) != engine.devices or "dp" not in axes:
         text = " x ".join(f"{name}={size}" for name, size in axes.items())
@@ -187,12 +187,11 @@ def _context(job: Job, engine: engines.Engine, vocabulary: int | None) -> Run:
         device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.devices, local_rank=engine.local_rank,
         dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
         train=job.train, cache=home(), vocabulary=vocabulary, structure=job.structure(),
-        together=axes["dp"] if engine.devices > engine.world_size else 1, engine=engine,
+        local_dp_ranks=axes["dp"] if engine.devices > engine.world_size else 1, engine=engine,
     )  # fmt: skip
 
 
 def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
-    """The model under its layout, with its loss."""
     if not (job.train.compile or engine.compiler.always):
         spare_compiler()
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
@@ -203,7 +202,9 @@ def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     if job.train.precision == "fp8":
         blocks = run.structure.blocks
         to_fp8(matching(module, blocks).values() if blocks else (), run.device)
-    own = spec_of(job.engine).layouts.get(job.layout.spec.name)  # which moves the module, and keeps ties tied
+    own = spec_of(job.engine).layouts.get(
+        job.layout.spec.name
+    )  # it moves the module itself, to keep tied parameters tied
     if not divides and own is None:
         module = module.to(run.device)
     options = engine.compile_options() if job.train.compile else {}
@@ -214,7 +215,7 @@ def _model(job: Job, run: Run, engine: engines.Engine) -> tuple[Parallel, Any]:
     target = own or job.layout.spec.build
     model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
     if job.train.activation_checkpointing:
-        recompute(model.module, run.structure.blocks, engine.recompute)  # with what the layout made of the blocks
+        recompute(model.module, run.structure.blocks, engine.recompute)  # after the layout has replaced the blocks
     if by_blocks:
         compile_blocks(model.module, run.structure.blocks, options)
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
@@ -229,16 +230,16 @@ def _optimizer(job: Job, engine: engines.Engine, run: Run, model: Parallel) -> t
         traced=engine.traced,
     )  # fmt: skip
     optimizer: torch.optim.Optimizer = job.optimizer.build(job.optimizer.config, trainable)
-    model.follow(optimizer)
+    model.attach_optimizer(optimizer)
     return optimizer
 
 
 def _checkpoints(
-    job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend, claim: folders.Claim
+    job: Job, out: Path, engine: engines.Engine, samples: Samples, trend: Trend, run_folder: folders.RunFolder
 ) -> tuple[Checkpoints, bool]:
-    """The checkpoints of the run folder, and True if their format can save in another thread."""
+    """The checkpoints of the run folder, and True if their format saves in the background."""
     form: Format
-    form, ranks = job.checkpoint.build(job.checkpoint.config), engine.side()
+    form, ranks = job.checkpoint.build(job.checkpoint.config), engine.host_ranks()
     checkpoints = Checkpoints(
         out / "checkpoints",
         form,
@@ -246,15 +247,15 @@ def _checkpoints(
         job.train.keep,
         warn,
         keep_best=job.train.keep_best,
-        notes={"job.yaml": claim.text()},
+        notes={"job.yaml": run_folder.text()},
         trend=trend,
         context=SaveContext(group=ranks.group, train=job.train, rate=job.learning_rate(), samples=samples),
-        claim=claim.renew,
+        claim=run_folder.restore,
     )
     return checkpoints, form.background
 
 
-def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
+def _headline(job: Job, out: Path, run: Run, model: Parallel) -> str:
     parameters = model.size()  # a collective
     precision = described(run.device.type, job.train.precision)
     return (
@@ -263,8 +264,8 @@ def _opening(job: Job, out: Path, run: Run, model: Parallel) -> str:
     )
 
 
-def _announced(job: Job, engine: engines.Engine, golden: Golden | None, step: int) -> tuple[str, str]:
-    """What the run is going to compare, for the log."""
+def _comparison_lines(job: Job, engine: engines.Engine, golden: Golden | None, step: int) -> tuple[str, str]:
+    # lines for the log
     compared = golden.announcement(step) if golden is not None else ""
     return compared, replicas.announcement(job.train.check_replicas_every, engine.world_size)
 
@@ -273,7 +274,7 @@ def _outcome(signal: str | None) -> dict[str, Any]:
     return {"exit_code": int(ExitCode.STOPPED if signal else ExitCode.FINISHED)}
 
 
-def _results(job: Job, out: Path, run: Run, progress: Progress, signal: str | None) -> dict[str, Any]:
+def _results(job: Job, out: Path, run: Run, progress: TrainingProgress, signal: str | None) -> dict[str, Any]:
     return {
         "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal, **_outcome(signal),
         "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
@@ -281,7 +282,7 @@ def _results(job: Job, out: Path, run: Run, progress: Progress, signal: str | No
     }  # fmt: skip
 
 
-def _closed(closing: Callable[..., Any], job: Job, out: Path, run: Run, model: Parallel) -> Mapping[str, Any]:
+def _closing_results(closing: Callable[..., Any], job: Job, out: Path, run: Run, model: Parallel) -> Mapping[str, Any]:
     """The recipe's own results.
 
     Raises:
@@ -291,9 +292,9 @@ def _closed(closing: Callable[..., Any], job: Job, out: Path, run: Run, model: P
         f"training is complete, and {out}/results.json is written without the recipe's own results; recipe "
         f"{job.recipe.name!r}: {job.recipe.closing!r}"
     )
-    with blamed(code), model.inference() as module:
-        extra = closing(module, job, _beside(module, run))
-        if run.rank == 0:  # which alone keeps it
+    with as_plugin_error(code), model.inference() as module:
+        extra = closing(module, job, _on_module_device(module, run))
+        if run.rank == 0:  # the only one that writes it
             json.dumps(extra)
     if not isinstance(extra, Mapping | None):
         raise PluginError(f"{code} returned {extra!r:.60}; expected a dict, or None")
@@ -305,7 +306,7 @@ def _signal(engine: engines.Engine, stop: StopFlag) -> str:
     return next(filter(None, engine.gather(stop.signal)), "another rank")
 
 
-def _beside(module: torch.nn.Module, run: Run) -> Run:
-    """``run`` on the device that ``module`` is on, which a layout may have brought to the host."""
+def _on_module_device(module: torch.nn.Module, run: Run) -> Run:
+    # A layout may have moved the module to the host.
     first = next(module.parameters(), None)
     return run if first is None or first.device.type == run.device.type else replace(run, device=first.device)

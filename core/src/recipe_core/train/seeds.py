@@ -1,4 +1,4 @@
-"""Seeds that follow from other numbers: the same everywhere, and unrelated to each other."""
+"""Seeds derived from other numbers: reproducible and independent of each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133
 
 
 def mix(seed: int, number: int) -> int:
-    """A 63-bit seed from the run's seed and a sample number, by SplitMix64's finaliser (Steele and others, 2014)."""
+    """A 63-bit seed from a seed and a number, by SplitMix64's finaliser (Steele and others, 2014)."""
     z = (seed * _GOLDEN + number + 1) * _GOLDEN & _MASK
     z = (z ^ z >> 30) * _FIRST & _MASK
     z = (z ^ z >> 27) * _SECOND & _MASK
@@ -18,7 +18,7 @@ def mix(seed: int, number: int) -> int:
 
 
 def mix_array(seed: int, numbers: NDArray[np.int64] | NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 bits for each of ``numbers``, by the formula of :func:`mix`, which gives their upper 63."""
+    """64 bits for each of ``numbers``; :func:`mix` returns the upper 63 of them."""
     z = (numbers.astype(np.uint64) + np.uint64((seed * _GOLDEN + 1) & _MASK)) * np.uint64(_GOLDEN)
     z = (z ^ z >> np.uint64(30)) * np.uint64(_FIRST)
     z = (z ^ z >> np.uint64(27)) * np.uint64(_SECOND)

@@ -1,8 +1,7 @@
-"""When all ranks stop because one of them got a signal, or cannot save: after a step, or in a long one after a micro
-batch.
+"""Agreement of all ranks to stop when one of them got a signal or failed to save.
 
-Ranks agree on the host, over gloo, so that no device is waited for: once after each step, and in steps of more than
-:data:`SECONDS` about once in so many seconds (0.1 ms each time for two processes of one machine).
+Ranks vote on the host, over gloo, without synchronising with the device: after each step, and within steps longer than
+:data:`SECONDS` about once per that time (a vote takes 0.1 ms for two processes of one machine).
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.launch.stop import StopFlag
 
 SECONDS = 1.0
-"""Between two questions in a step."""
+"""Between two votes within a step."""
 
 
 @dataclass
 class Stopping:
-    """Asks all ranks whether to stop.
+    """Votes of all ranks on stopping.
 
     Args:
         engine: the ranks.
-        flag: the signals of this one.
-        module: the model; its buffers (running statistics, say) change in a step before its weights do.
-        lag: micro batches between a question and what it leads to: ranks of a pipeline would wait for each other.
-        failed: True when a save of this rank in the background has failed; what follows it could not be saved either.
+        flag: signals of this rank.
+        module: the model; its buffers (running statistics, for example) change during a step.
+        lag: micro batches between a vote and its effect: without it, ranks of a pipeline would wait for each other.
+        failed: True if a background save of this rank has failed, so that later saves would fail too.
     """
 
     engine: Engine
@@ -39,16 +38,16 @@ class Stopping:
     lag: int
     failed: Callable[[], bool] = bool
     _seconds: float = 0.0
-    """Of the last step on this rank."""
+    """Duration of the last step on this rank."""
     _longest: float = 0.0
-    """Of the last step on any rank: the same on all."""
+    """Duration of the last step on the slowest rank: the same on all."""
     _every: int = 0
-    """Micro batches between two questions; 0: none is asked."""
+    """Micro batches between two votes; 0: no votes within the step."""
     _last: int = 0
-    _given_up: bool = False
-    _answers: dict[int, Callable[[], list[int]]] = field(default_factory=dict)
+    _discarded: bool = False
+    _votes: dict[int, Callable[[], list[int]]] = field(default_factory=dict)
     _buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Those of the model, and what they held when the step began."""
+    """Buffers of the model, with their values at the start of the step."""
 
     def now(self) -> bool:
         """True if any rank got a signal, or failed to save; a collective."""
@@ -58,37 +57,37 @@ class Stopping:
 
     @property
     def signalled(self) -> int:
-        """1 if this rank got a signal, or failed to save."""
+        """1 if this rank got a signal, or failed to save, else 0."""
         return int(self.flag.signal is not None or self.failed())
 
     @property
-    def asks(self) -> bool:
-        """True if the step under way may be given up."""
+    def may_discard(self) -> bool:
+        """True if the current step may be discarded."""
         return self._every > 0
 
     def begin_step(self, micro_batches: int) -> None:
-        """Begin a step of so many micro batches on each rank."""
-        long = self._longest > SECONDS and not self.engine.traced  # whose step is one graph
+        """Begin a step of ``micro_batches`` on each rank."""
+        long = self._longest > SECONDS and not self.engine.traced  # a traced step is one graph
         self._every = math.ceil(SECONDS * micro_batches / self._longest) if long else 0
-        self._last, self._given_up = micro_batches - 1, False
-        self._answers.clear()
+        self._last, self._discarded = micro_batches - 1, False
+        self._votes.clear()
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()] if long else []
 
-    def given_up(self, number: int) -> bool:
-        """True if micro batch ``number`` of the step, and so all after it, are not to be computed; a collective."""
-        if self._every and not self._given_up:
+    def discards(self, number: int) -> bool:
+        """True if micro batch ``number`` and all later ones of the step are to be discarded; a collective."""
+        if self._every and not self._discarded:
             if number and number % self._every == 0 and number + self.lag <= self._last:
-                self._answers[number + self.lag] = self.engine.largest(self.signalled)
-            if number in self._answers:
-                self._given_up = bool(self._answers.pop(number)()[0])
-        return self._given_up
+                self._votes[number + self.lag] = self.engine.largest(self.signalled)
+            if number in self._votes:
+                self._discarded = bool(self._votes.pop(number)()[0])
+        return self._discarded
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give the buffers what they held before the step that was given up."""
+        """Restore the buffers to their values before the discarded step."""
         for buffer, value in self._buffers:
             buffer.copy_(value)
 
     def end_step(self, seconds: float) -> None:
-        """End a step that took so many seconds."""
+        """End a step, which took ``seconds``."""
         self._seconds, self._buffers = seconds, []

@@ -1,4 +1,4 @@
-"""The watchdog of a run, from its settings."""
+"""The watchdog of a run, built from its settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.train import Train
-from recipe_core.launch.watch.watchdog import Watchdog, patience
+from recipe_core.launch.watch.watchdog import Watchdog, backend_timeout
 from recipe_core.launch.worker import worker
 from recipe_core.train.metrics.report import warn
 from recipe_core.train.start.destination import LOGS, begun, require_run_folder
@@ -25,11 +25,11 @@ def watched(train: Train, out: Path) -> Watchdog:
 
 def patient(train: Settings) -> Settings:
     """Settings for the engine: its collectives wait longer than the watchdog, which can name the rank."""
-    return replace(train, timeout=patience(train.timeout))
+    return replace(train, timeout=backend_timeout(train.timeout))
 
 
 def _logs(out: Path) -> Path | None:
-    """The folder of logs; None where ``out`` is not that of a run: rank 0 refuses it, and nothing may be written."""
+    # None if `out` is not a run folder: rank 0 refuses it, and nothing may be written.
     try:
         if not begun(out):
             require_run_folder(out)

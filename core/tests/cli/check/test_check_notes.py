@@ -16,12 +16,12 @@ HOST, GPU = Memory(8 << 30, "this machine", shared=True), Memory(8 << 30, "one G
 COMPILE, FP8 = "train.compile: a CPU compiles the whole model", "train.precision: a CPU emulates fp8"
 
 
-def notes(*words: str, target: Target | None = None) -> str:
-    return show.needs(resolve(toy.registry(), "toy", words), 1, Path(), target=target)
+def notes(*arguments: str, target: Target | None = None) -> str:
+    return show.needs(resolve(toy.registry(), "toy", arguments), 1, Path(), target=target)
 
 
 @pytest.mark.parametrize(
-    ("words", "there", "target", "told"),
+    ("arguments", "available", "target", "noted"),
     [
         (("train.device=auto",), HOST, None, True),
         (("train.device=cpu",), GPU, None, True),
@@ -31,9 +31,9 @@ def notes(*words: str, target: Target | None = None) -> str:
     ],
 )
 def test_compilation_and_fp8_on_a_cpu_have_a_note(
-    words: tuple[str, ...], there: Memory, target: Target | None, told: bool, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], available: Memory, target: Target | None, noted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "memory", lambda device: there)
-    said = notes(*words, "train.compile=true", "train.precision=fp8", target=target)
-    assert (COMPILE in said, FP8 in said) == (told, told)
-    assert "note" not in notes(*words, target=target)
+    monkeypatch.setattr(show, "memory", lambda device: available)
+    text = notes(*arguments, "train.compile=true", "train.precision=fp8", target=target)
+    assert (COMPILE in text, FP8 in text) == (noted, noted)
+    assert "note" not in notes(*arguments, target=target)

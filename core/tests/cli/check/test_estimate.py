@@ -1,4 +1,4 @@
-"""Estimates of a run's needs: figures worked out by hand, and PyTorch's own count of bytes where it is there."""
+"""Estimates of a run: figures computed by hand, and PyTorch's own count of bytes if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts that cannot work are named before anything starts, with the setting and the way out."""
+"""Layouts that cannot work are reported before a run, with the setting and the remedy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HERE = "fake_of_layouts"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSettings:
     """Settings of a model."""
 
     vocabulary: int = 96
 
 
-class Known(Facts):
+class FixedFacts(Facts):
     """Facts of a model of 4 blocks and 6 heads, and of samples of 30 tokens."""
 
     def __init__(self, vocabulary: int = 96) -> None:
@@ -45,7 +45,7 @@ class Known(Facts):
         )  # fmt: skip
 
 
-def plan(config: Sizes) -> dict[str, str]:
+def plan(config: ModelSettings) -> dict[str, str]:
     return {"words": "vocabulary_in"}
 
 
@@ -53,15 +53,17 @@ WHOLE: dict[str, Any] = {"plan": f"{HERE}:plan", "stages": Stages(first=("words"
 TRAIN = Train(global_batch=16, micro_batch=2)
 
 
-def said(layout: Divided, world_size: int, vocabulary: int = 96, **spec: Any) -> list[str]:
-    model = Part(Model(name="net", build=f"{HERE}:build", config=Sizes, **(spec or WHOLE)), Sizes(vocabulary))
+def problems_of(layout: Divided, world_size: int, vocabulary: int = 96, **spec: Any) -> list[str]:
+    model = Part(
+        Model(name="net", build=f"{HERE}:build", config=ModelSettings, **(spec or WHOLE)), ModelSettings(vocabulary)
+    )
     part = Part(Layout(name="some", build=f"{HERE}:build", config=type(layout), divides=True), layout)
-    return list(layout_problems(part, model, Known(vocabulary), TRAIN, world_size))
+    return list(layout_problems(part, model, FixedFacts(vocabulary), TRAIN, world_size))
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan, under the name by which it is looked up."""
+    """Make the plan importable under its name."""
     module = ModuleType(HERE)
     vars(module).update(plan=plan)
     monkeypatch.setitem(sys.modules, HERE, module)
@@ -75,7 +77,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_what_fits(layout: Divided, world_size: int) -> None:
-    assert said(layout, world_size) == []
+    assert problems_of(layout, world_size) == []
 
 
 @pytest.mark.parametrize(
@@ -112,23 +114,23 @@ def test_what_fits(layout: Divided, world_size: int) -> None:
     ],
 )  # fmt: skip
 def test_numbers_that_do_not_fit(layout: Divided, world_size: int, message: str) -> None:
-    assert message in said(layout, world_size)
+    assert message in problems_of(layout, world_size)
 
 
 def test_a_vocabulary_is_cut_unevenly_unless_it_is_shared_out_further() -> None:
-    assert said(Tp(), 4, 97) == []
-    assert said(Tp(data="zero1"), 2, 97) == []  # one team: nothing to share out
-    assert said(Tp(data="fsdp"), 4, 97) == [
+    assert problems_of(Tp(), 4, 97) == []
+    assert problems_of(Tp(data="zero1"), 2, 97) == []  # one team: nothing to share out
+    assert problems_of(Tp(data="fsdp"), 4, 97) == [
         "layout.tp: 2 does not divide model.vocabulary, which is 97, and layout.data=fsdp shares out parts of one size "
         "only; take layout.data=ddp, or model.vocabulary=98"
     ]
 
 
 def test_a_model_that_says_too_little() -> None:
-    assert said(Tp(), 2, blocks="x.*") == [
+    assert problems_of(Tp(), 2, blocks="x.*") == [
         "layout.tp: model 'net' has no tensor plan; choose layout=ddp, zero1 or fsdp"
     ]
-    assert said(Pp(), 2, blocks="x.*") == [
+    assert problems_of(Pp(), 2, blocks="x.*") == [
         "layout.pp: model 'net' names no stages of a pipeline; choose layout=ddp, zero1 or fsdp"
     ]
 

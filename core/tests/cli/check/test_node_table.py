@@ -1,4 +1,4 @@
-"""Nodes beside each other: what keeps a run from working there, and what only costs it time."""
+"""Comparison of nodes: problems that keep a run from working, and warnings."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.cli.check.machine import available_memory
-from recipe_core.cli.check.node_table import Need, View, problems, table, warnings
+from recipe_core.cli.check.node_table import NodeReport, Requirements, problems, table, warnings
 
 HOSTS = ("n1", "n2", "n3")
 GB = 10**9
 LINK = {"bandwidth": 10e9, "latency": 30e-6, "problem": ""}
-NEED = Need(processes=8, device_memory=40 * GB, node_memory=100 * GB, disk=50 * GB)
+REQUIREMENTS = Requirements(processes=8, device_memory=40 * GB, node_memory=100 * GB, disk=50 * GB)
 OUT = Path("runs/gpt")
 
 
-def view(**changes: Any) -> View:
+def report(**changes: Any) -> NodeReport:
     """A node with all that a run needs."""
     gpus = {"kind": "cuda", "count": 8, "name": "H100", "free": 79 * GB, "total": 80 * GB}
     identity = {"versions": {"package torch": "2.13.0"}, "data": {"data.files: a.bin": "9 bytes"}}
-    sound = {
-        "identity": identity, "devices": gpus, "memory": 900 * GB, "disk": 500 * GB, "sees": True, "clock": 1e9,
+    fields = {
+        "identity": identity, "devices": gpus, "memory": 900 * GB, "disk": 500 * GB, "sees_run_folder": True,
+        "clock": 1e9,
         "link": LINK,
     }  # fmt: skip
-    return View(**sound | changes)
+    return NodeReport(**fields | changes)
 
 
 def test_equal_nodes() -> None:
-    views = [view(), view(), view(clock=1e9 + 0.5)]
-    assert problems(HOSTS, views, NEED, OUT) == []
-    assert warnings(HOSTS, views) == []
-    assert table(HOSTS, views).splitlines() == [
+    reports = [report(), report(), report(clock=1e9 + 0.5)]
+    assert problems(HOSTS, reports, REQUIREMENTS, OUT) == []
+    assert warnings(HOSTS, reports) == []
+    assert table(HOSTS, reports).splitlines() == [
         "node  devices  free memory                free disk  data    link to the next node  clock",
         "n1    8 H100   900 GB, 79 GB of a device  500 GB     1 file  n2: 10 GB/s, 30 us     +0.00 s",
         "n2    8 H100   900 GB, 79 GB of a device  500 GB     1 file  n3: 10 GB/s, 30 us     +0.00 s",
@@ -39,68 +40,68 @@ def test_equal_nodes() -> None:
 
 
 def test_what_one_node_lacks() -> None:
-    gpus = dict(view().devices)
-    views = [
-        view(devices=gpus | {"count": 7}),
-        view(memory=90 * GB, disk=3 * GB),
-        view(devices=gpus | {"free": 2 * GB}),
+    gpus = dict(report().devices)
+    reports = [
+        report(devices=gpus | {"count": 7}),
+        report(memory=90 * GB, disk=3 * GB),
+        report(devices=gpus | {"free": 2 * GB}),
     ]
-    assert problems(HOSTS, views, NEED, OUT) == [
+    assert problems(HOSTS, reports, REQUIREMENTS, OUT) == [
         "n1: 8 processes need as many devices, and it has 7 (H100)",
         "n2: its processes need 100 GB of main memory, and 90 GB are free",
         "n2: checkpoints need 50 GB, and 3 GB are free for them",
         "n3: a process needs 40 GB of its device, and 2 GB are free on one; another program may use it",
     ]
-    assert warnings(HOSTS, views) == [
+    assert warnings(HOSTS, reports) == [
         "the nodes have different devices: 7 H100 on n1; 8 H100 on n2, n3; the slowest decides for all"
     ]
 
 
 def test_what_differs_and_what_is_not_seen() -> None:
     other = {"versions": {"package torch": "2.9.0"}, "data": {"data.files: a.bin": "8 bytes"}}
-    views = [view(), view(identity=other), view(sees=False)]
-    assert problems(HOSTS, views, NEED, OUT) == [
+    reports = [report(), report(identity=other), report(sees_run_folder=False)]
+    assert problems(HOSTS, reports, REQUIREMENTS, OUT) == [
         "package torch: 2.13.0 on ranks 0, 2 (n1, n3), 2.9.0 on rank 1 (n2)",
         "data.files: a.bin: 9 bytes on ranks 0, 2 (n1, n3), 8 bytes on rank 1 (n2)",
         "n3: what n1 writes into runs/gpt is not to be seen there; give an --out on a file system that all nodes share",
     ]
-    assert "1 file, differ" in table(HOSTS, views)
+    assert "1 file, differ" in table(HOSTS, reports)
 
 
 def test_a_problem_of_all_nodes_is_said_once() -> None:
-    views = [
-        View(problems=["train.lr: no"]),
-        View(problems=["train.lr: no", "data: gone"]),
-        View(problems=["train.lr: no"]),
+    reports = [
+        NodeReport(problems=["train.lr: no"]),
+        NodeReport(problems=["train.lr: no", "data: gone"]),
+        NodeReport(problems=["train.lr: no"]),
     ]
-    assert problems(HOSTS, views, Need(), OUT) == ["train.lr: no", "n2: data: gone"]
-    assert table(HOSTS, views).count("not known") == 12
+    assert problems(HOSTS, reports, Requirements(), OUT) == ["train.lr: no", "n2: data: gone"]
+    assert table(HOSTS, reports).count("not known") == 12
 
 
 def test_a_node_without_an_answer_and_a_link_that_is_cut() -> None:
     cut = {"bandwidth": 0.0, "latency": 0.0, "problem": "timed out"}
-    views = [view(link=cut), view(), None]
-    assert problems(HOSTS, views, NEED, OUT) == [
+    reports = [report(link=cut), report(), None]
+    assert problems(HOSTS, reports, REQUIREMENTS, OUT) == [
         "n3: gave no answer; its own message may be in the log",
         "link from n1 to n2: timed out",
     ]
-    rows = table(HOSTS, views).splitlines()
+    rows = table(HOSTS, reports).splitlines()
     assert "n2: no answer" in rows[1]
     assert rows[3] == "n3    no answer"
 
 
 def test_a_slow_link_and_a_wrong_clock_are_warnings() -> None:
-    views = [view(), view(link=LINK | {"bandwidth": 1e9}), view(clock=1e9 - 3600)]
-    assert problems(HOSTS, views, NEED, OUT) == []
-    assert warnings(HOSTS, views) == [
+    reports = [report(), report(link=LINK | {"bandwidth": 1e9}), report(clock=1e9 - 3600)]
+    assert problems(HOSTS, reports, REQUIREMENTS, OUT) == []
+    assert warnings(HOSTS, reports) == [
         "the clocks of n3 and n1 are 3,600 seconds apart; times in their logs cannot be compared",
         "link from n2 to n3: 1 GB/s, and the median is 10 GB/s",
     ]
 
 
 def test_many_differences_are_counted() -> None:
-    views = [view(identity={"code": {f"code {n}": text for n in range(15)}}) for text in ("a", "b", "b")]
-    found = problems(HOSTS, views, NEED, OUT)
+    reports = [report(identity={"code": {f"code {n}": text for n in range(15)}}) for text in ("a", "b", "b")]
+    found = problems(HOSTS, reports, REQUIREMENTS, OUT)
     assert len(found) == 11
     assert found[-1] == "and 5 more differences of code"
 

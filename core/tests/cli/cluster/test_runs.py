@@ -1,4 +1,4 @@
-"""recipe status, logs and stop: of runs that this machine's processes are, were, or never were."""
+"""recipe status, logs and stop, for runs on this machine, on others, and without a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Typed = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def out(typed: Typed) -> Path:
-    """A run folder at step 3 of 8, with a checkpoint of step 2; nothing trains in it."""
+    """A run folder at step 3 of 8, with a checkpoint of step 2, and no process."""
     folder = Path("a run")
     (folder / "checkpoints" / "step-2").mkdir(parents=True)
     (folder / "job.yaml").write_text(typed("show", "toy")[1])
@@ -45,7 +45,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def write(out: Path, **changes: Any) -> Process:
-    """Note this process, with changes, in a run folder."""
+    """Record this process, with changes, in a run folder."""
     process = replace(this_process(), **changes)
     (out / FILE).parent.mkdir(exist_ok=True)
     (out / FILE).write_text(json.dumps(asdict(process)))
@@ -215,8 +215,8 @@ def test_stop_waits_no_longer_than_it_was_told(typed: Typed, out: Path) -> None:
 
 def test_what_is_no_run_folder_is_named(typed: Typed) -> None:
     Path("empty").mkdir()
-    for words in (("status", "empty"), ("logs", "empty"), ("stop", "empty"), ("status", "--step", "empty")):
-        code, _, errors = typed(*words)
+    for arguments in (("status", "empty"), ("logs", "empty"), ("stop", "empty"), ("status", "--step", "empty")):
+        code, _, errors = typed(*arguments)
         assert code == 2
         assert "empty: expected a run folder, and there is no job.yaml in it" in errors
     assert "there is no such folder" in typed("status", "none")[2]
@@ -241,10 +241,10 @@ def test_logs_are_of_the_rank_that_is_asked_for(typed: Typed, out: Path) -> None
     assert typed("logs", str(out))[1] == "newer\n"
 
 
-def recipe(*words: str) -> subprocess.Popen[str]:
+def recipe(*arguments: str) -> subprocess.Popen[str]:
     """A command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "recipe_core.cli", *words],
+        [sys.executable, "-m", "recipe_core.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -254,8 +254,8 @@ def recipe(*words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_run_of_this_machine_is_followed_and_stopped(typed: Typed, processes: int) -> None:
-    words = ("train.steps=1000000", "train.log_every=1", "--processes", str(processes), "--out", "long")
-    run = recipe("run", "toy", *words)
+    arguments = ("train.steps=1000000", "train.log_every=1", "--processes", str(processes), "--out", "long")
+    run = recipe("run", "toy", *arguments)
     try:
         deadline = time.monotonic() + 120
         while not Path("long/metrics.jsonl").exists() or len(Path("long/metrics.jsonl").read_text().splitlines()) < 5:

@@ -1,4 +1,4 @@
-"""recipe submit: the scripts, word for word and under bash; what is checked before, and what is left behind."""
+"""recipe submit: the scripts, verbatim and under bash; checks before, and files afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from as_read import WORDS, Typed, compare
+from golden_scripts import ARGUMENTS, Typed, compare
 
 from recipe_core.errors import ExitCode
 
@@ -29,7 +29,7 @@ def test_the_script_for_slurm_is_as_it_was_read(
     typed: Typed, tmp_path: Path, name: str, options: tuple[str, ...]
 ) -> None:
     out = () if "--out" in options else ("--out", "runs/big")
-    code, text, errors = typed("submit", *WORDS, "--nodes", "2", "--time", "4:00:00", "--print", *out, *options)
+    code, text, errors = typed("submit", *ARGUMENTS, "--nodes", "2", "--time", "4:00:00", "--print", *out, *options)
     assert (code, errors) == (0, "")
     compare(text, name, tmp_path)
     assert list(Path().iterdir()) == []  # --print writes nothing
@@ -39,7 +39,7 @@ def test_the_script_for_slurm_is_as_it_was_read(
 
 
 def test_a_submitted_job_is_frozen_and_noted_in_its_run_folder(typed: Typed, slurm: Path) -> None:
-    code, text, errors = typed("submit", *WORDS, "--nodes", "2", "--time", "30m", "--out", "run")
+    code, text, errors = typed("submit", *ARGUMENTS, "--nodes", "2", "--time", "30m", "--out", "run")
     assert (code, errors) == (0, "")
     assert text.startswith("job 41: toy, 2 nodes x 4 processes, 30 minutes\n")
     script = Path("run/launch/run.sbatch").absolute()
@@ -51,13 +51,13 @@ def test_a_submitted_job_is_frozen_and_noted_in_its_run_folder(typed: Typed, slu
     code, text, _ = typed("status", "run")
     assert code == 0
     assert text.startswith("run: waiting: job 41 of slurm\n  step       0 of 8; saved: 0\n")
-    code, _, errors = typed("submit", *WORDS, "--nodes", "2", "--time", "30m", "--out", "run")
+    code, _, errors = typed("submit", *ARGUMENTS, "--nodes", "2", "--time", "30m", "--out", "run")
     assert code == 2
     assert "job 41 of slurm is waiting for it; `recipe stop run` stops it" in errors
 
 
 def test_an_array_has_a_folder_and_a_seed_for_each_run(typed: Typed, slurm: Path) -> None:
-    assert typed("submit", *WORDS, "--time", "30m", "--array", "3", "--out", "runs")[0] == 0
+    assert typed("submit", *ARGUMENTS, "--time", "30m", "--array", "3", "--out", "runs")[0] == 0
     seeds = [yaml.safe_load(Path(f"runs/seed-{i}/job.yaml").read_text())["train"]["seed"] for i in range(3)]
     assert seeds == [1234, 1235, 1236]
     code, text, _ = typed("status", "runs")
@@ -67,17 +67,17 @@ def test_an_array_has_a_folder_and_a_seed_for_each_run(typed: Typed, slurm: Path
     ]  # fmt: skip
     Path("runs/mine.txt").touch()
     (slurm / "state").write_text("COMPLETED\n")
-    code, _, errors = typed("submit", *WORDS, "--time", "30m", "--array", "3", "--out", "runs")
+    code, _, errors = typed("submit", *ARGUMENTS, "--time", "30m", "--array", "3", "--out", "runs")
     assert code == 2
     assert "runs holds mine.txt, and --array wants a folder for its runs alone" in errors
 
 
 def test_no_run_of_an_array_overwrites_another_run(typed: Typed, slurm: Path) -> None:
-    _, text, _ = typed("show", *WORDS, "train.seed=1235", "data.width=7")
+    _, text, _ = typed("show", *ARGUMENTS, "train.seed=1235", "data.width=7")
     Path("runs/seed-1").mkdir(parents=True)
     Path("runs/seed-1/job.yaml").write_text(text)
     Path("runs/seed-1/metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
-    code, _, errors = typed("submit", *WORDS, "--time", "30m", "--array", "2", "--out", "runs")
+    code, _, errors = typed("submit", *ARGUMENTS, "--time", "30m", "--array", "2", "--out", "runs")
     assert code == 2
     assert "runs/seed-1 holds another run: data.width was 7 and is 6" in errors
     assert Path("runs/seed-1/job.yaml").read_text() == text
@@ -126,7 +126,7 @@ def test_a_plugin_brings_a_launcher(typed: Typed, tmp_path: Path, monkeypatch: p
     Path("site.yaml").write_text("pbs: {queue: long}\n")
     code, text, errors = typed(
         "submit",
-        *WORDS,
+        *ARGUMENTS,
         "--to",
         "pbs",
         "--nodes",
@@ -146,7 +146,7 @@ def test_a_plugin_brings_a_launcher(typed: Typed, tmp_path: Path, monkeypatch: p
 
 
 def test_a_compilation_is_a_job_before_the_run(typed: Typed, slurm: Path) -> None:
-    assert typed("submit", *WORDS, "--time", "30m", "--precompile", "--array", "2", "--out", "run")[0] == 0
+    assert typed("submit", *ARGUMENTS, "--time", "30m", "--precompile", "--array", "2", "--out", "run")[0] == 0
     first, second = (slurm / "lines").read_text().splitlines()
     assert first.endswith("run/launch/precompile.sbatch")
     assert second.startswith("sbatch --parsable --dependency=afterok:41 --kill-on-invalid-dep=yes ")
@@ -157,7 +157,7 @@ def test_a_compilation_is_a_job_before_the_run(typed: Typed, slurm: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "arguments"),
     [
         (("--time", "soon"), "expected a time such as 90m, 4h"),
         ((), "--time: Slurm wants a time limit"),
@@ -172,11 +172,11 @@ def test_a_compilation_is_a_job_before_the_run(typed: Typed, slurm: Path) -> Non
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(
-    typed: Typed, slurm: Path, options: tuple[str, ...], words: str
+    typed: Typed, slurm: Path, options: tuple[str, ...], arguments: str
 ) -> None:
-    code, _, errors = typed("submit", *WORDS, *options)
+    code, _, errors = typed("submit", *ARGUMENTS, *options)
     assert code == 2
-    assert words in errors
+    assert arguments in errors
     assert (slurm / "lines").read_text() == ""
     assert [path for path in Path().iterdir() if path.name != "runs"] == []
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(
 @pytest.mark.parametrize("text", [b"a: \0", b"- " * 100_000, b"a: 2020-99-99", b"\xff"])
 def test_a_site_profile_that_is_no_yaml(typed: Typed, text: bytes) -> None:
     Path("site.yaml").write_bytes(text)
-    code, _, errors = typed("submit", *WORDS, "--time", "1h", "--site", "site.yaml")
+    code, _, errors = typed("submit", *ARGUMENTS, "--time", "1h", "--site", "site.yaml")
     assert (code, "site profile site.yaml: is not YAML (" in errors) == (2, True)
 
 
@@ -192,7 +192,7 @@ def test_every_key_of_a_site_profile_is_checked_at_once(typed: Typed) -> None:
     Path("site.yaml").write_text(
         "devices_per_nod: 4\ndisk_gb: -1\nslurm: {partitio: x, gpu_type: h, gpus_per_process: 0}\nk8s: 3\n"
     )
-    code, _, errors = typed("submit", *WORDS, "--time", "1h", "--site", "site.yaml")
+    code, _, errors = typed("submit", *ARGUMENTS, "--time", "1h", "--site", "site.yaml")
     assert code == 2
     assert errors.count("site profile site.yaml: ") == 5
     assert "devices_per_nod: no such setting; did you mean 'devices_per_node'?" in errors
@@ -203,7 +203,7 @@ def test_every_key_of_a_site_profile_is_checked_at_once(typed: Typed) -> None:
 
 def test_a_machine_without_slurm_says_so_and_leaves_the_script(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    code, _, errors = typed("submit", *WORDS, "--time", "1h", "--out", "run")
+    code, _, errors = typed("submit", *ARGUMENTS, "--time", "1h", "--out", "run")
     assert code == 2
     assert (
         "sbatch is not on the path: this machine is no login node of a Slurm cluster; submit it there: sbatch" in errors
@@ -212,12 +212,15 @@ def test_a_machine_without_slurm_says_so_and_leaves_the_script(typed: Typed, mon
 
 
 def test_the_time_to_stop_before_the_limit_follows_from_an_earlier_run(typed: Typed) -> None:
-    def asked(minutes: str) -> str:
-        text = typed("submit", *WORDS, "--time", minutes, "--print", "--out", "run")[1]
+    def stop_seconds(minutes: str) -> str:
+        text = typed("submit", *ARGUMENTS, "--time", minutes, "--print", "--out", "run")[1]
         return next(line for line in text.splitlines() if "--signal" in line).partition("@")[2]
 
-    assert (asked("1h"), asked("4m")) == ("300", "120")  # nothing measured; never more than half of the limit
-    _, text, _ = typed("show", *WORDS)
+    assert (stop_seconds("1h"), stop_seconds("4m")) == (
+        "300",
+        "120",
+    )  # nothing measured; never more than half of the limit
+    _, text, _ = typed("show", *ARGUMENTS)
     checkpoint = Path("run/checkpoints/step-2")
     checkpoint.mkdir(parents=True)
     Path("run/job.yaml").write_text(text)
@@ -226,11 +229,11 @@ def test_the_time_to_stop_before_the_limit_follows_from_an_earlier_run(typed: Ty
     for name, when in (("a", 1_000_000), ("b", 1_000_040)):
         (checkpoint / name).touch()
         os.utime(checkpoint / name, (when, when))
-    assert asked("10h") == str(90 + 2 * (400 + 40))
+    assert stop_seconds("10h") == str(90 + 2 * (400 + 40))
 
 
 class Batch:
-    """A batch script under bash, with commands of Slurm and a ``recipe`` that do as they are told."""
+    """A batch script under bash, with imitations of Slurm's commands and of ``recipe``."""
 
     def __init__(self, typed: Typed, program: Callable[[Path, str, str], None], folder: Path, *more: str) -> None:
         bin_, run = folder / "bin", folder / "run"
@@ -243,12 +246,22 @@ class Batch:
         requeue = f'echo "$@" >> {folder}/requeued; kill -KILL $PPID'
         program(bin_, "scontrol", f'if [ "$1" = requeue ]; then {requeue}; else echo "$@" >> {folder}/comment; fi')
         (folder / "site.yaml").write_text(f"program: {bin_}/recipe\n")
-        words = ("submit", *WORDS, "--time", "1h", "--print", "--out", str(run), "--site", str(folder / "site.yaml"))
-        self.folder, self.text = folder, typed(*words, *more)[1]
+        arguments = (
+            "submit",
+            *ARGUMENTS,
+            "--time",
+            "1h",
+            "--print",
+            "--out",
+            str(run),
+            "--site",
+            str(folder / "site.yaml"),
+        )
+        self.folder, self.text = folder, typed(*arguments, *more)[1]
         self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
 
     def start(self, act: str, step: int = 0) -> tuple[int, bool]:
-        """Exit code of the script, and whether it asked to be started again."""
+        """Run the script; return its exit code, and True if it requeued the job."""
         (self.folder / "act").write_text(act)
         (self.folder / "step").write_text(str(step)) if step >= 0 else None
         (self.folder / "requeued").unlink(missing_ok=True)
@@ -348,8 +361,8 @@ def test_a_job_is_started_again_without_the_node_that_failed(
     bin_ = folder / "bin"
     site = folder / "site.yaml"
     site.write_text(f"program: {bin_}/recipe\nslurm: {{exclude_failing: true}}\n")
-    words = ("--print", "--out", str(folder / "run"), "--site", str(site))
-    batch.text = typed("submit", *WORDS, "--time", "1h", *words)[1]
+    arguments = ("--print", "--out", str(folder / "run"), "--site", str(site))
+    batch.text = typed("submit", *ARGUMENTS, "--time", "1h", *arguments)[1]
     status = f'if [ "$3" = --again ]; then echo "{why}"; else cat {folder}/step; fi'
     program(bin_, "recipe", f'if [ "$1" = status ]; then {status}; else exit 137; fi')
     program(bin_, "squeue", f'if [ "$2" = --format=%x ]; then echo "{before}"; else echo RUNNING; fi')
@@ -366,8 +379,8 @@ def test_the_ranks_of_a_script_get_its_variables_and_keep_their_own(typed: Typed
     (tmp_path / "site.yaml").write_text(
         f'program: {tmp_path}/bin/recipe\nenvironment: {{MINE: ours, OTHER: "it\'s $HOME"}}\n'
     )
-    words = ("--print", "--out", str(tmp_path / "run"), "--site", str(tmp_path / "site.yaml"))
-    batch.text = typed("submit", *WORDS, "--time", "1h", *words)[1]
+    arguments = ("--print", "--out", str(tmp_path / "run"), "--site", str(tmp_path / "site.yaml"))
+    batch.text = typed("submit", *ARGUMENTS, "--time", "1h", *arguments)[1]
     batch.environment |= {"MINE": "mine", "SLURM_CPUS_PER_TASK": "3"}
     batch.environment.pop("OMP_NUM_THREADS", None)
     assert batch.start(f'echo "$MINE $OTHER $OMP_NUM_THREADS" > {tmp_path}/seen') == (0, False)
@@ -375,30 +388,32 @@ def test_the_ranks_of_a_script_get_its_variables_and_keep_their_own(typed: Typed
 
 
 def test_check_for_a_target_says_what_fits_there(typed: Typed) -> None:
-    code, text, _ = typed("check", *WORDS, "--nodes", "2")
+    code, text, _ = typed("check", *ARGUMENTS, "--nodes", "2")
     assert code == 0
     assert text.startswith("toy on 8 processes, 4 on each of 2 nodes: no problem found\n")
     assert "    one device has         80 GB\n" in text
     assert "the target's disk is not known\n" in text
-    code, text, errors = typed("check", *WORDS, "--nodes", "2", "--device-memory", "1e-6")
+    code, text, errors = typed("check", *ARGUMENTS, "--nodes", "2", "--device-memory", "1e-6")
     assert code == 2
     assert "one device has          1 kB  it will not fit" in text
     assert errors.startswith("recipe check: memory: one process needs ")
     Path("site.yaml").write_text("disk_gb: 1e-7\nnode_memory_gb: 1e-6\n")
-    code, text, errors = typed("check", *WORDS, "train.device=cpu", "--processes-per-node", "4", "--site", "site.yaml")
+    code, text, errors = typed(
+        "check", *ARGUMENTS, "train.device=cpu", "--processes-per-node", "4", "--site", "site.yaml"
+    )
     assert code == 2
     assert "memory: the 4 processes of a node need" in errors
     assert "100 B are free on the target; lower train.keep" in errors
-    assert typed("check", *WORDS, "--nodes", "2", "--processes", "4")[0] == 2
+    assert typed("check", *ARGUMENTS, "--nodes", "2", "--processes", "4")[0] == 2
 
 
 def test_what_only_this_machine_cannot_hold_is_a_note(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("show", "check.parts"):
         monkeypatch.setattr(f"recipe_core.cli.{place}.free_space", lambda folder: 100)
-    code, text, _ = typed("check", *WORDS)
+    code, text, _ = typed("check", *ARGUMENTS)
     assert code == 0
     assert "100 B are free for runs/  it will not fit" in text
-    code, text, _ = typed("check", *WORDS, "--nodes", "2")
+    code, text, _ = typed("check", *ARGUMENTS, "--nodes", "2")
     assert code == 0
     assert "100 B" not in text
-    assert typed("run", *WORDS)[0] == ExitCode.DISK_FULL  # which is for this machine
+    assert typed("run", *ARGUMENTS)[0] == ExitCode.DISK_FULL  # which is for this machine

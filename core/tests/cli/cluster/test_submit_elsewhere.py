@@ -1,4 +1,4 @@
-"""recipe submit for machines that do not see this one's files: Kubernetes and SkyPilot."""
+"""recipe submit for machines without access to this one's files: Kubernetes and SkyPilot."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from as_read import WORDS, Typed, compare
+from golden_scripts import ARGUMENTS, Typed, compare
 
 
 @pytest.mark.parametrize(("launcher", "name"), [("k8s", "trainjob.yaml"), ("sky", "sky.yaml")])
 def test_the_yaml_for_other_launchers_is_as_it_was_read(typed: Typed, tmp_path: Path, launcher: str, name: str) -> None:
     code, text, errors = typed(
-        "submit", *WORDS, "--to", launcher, "--nodes", "2", "--time", "4h", "--out", "runs/Big.1"
+        "submit", *ARGUMENTS, "--to", launcher, "--nodes", "2", "--time", "4h", "--out", "runs/Big.1"
     )
     assert code == 0
     assert "not submitted" in errors
-    settings = typed("show", *WORDS)[1]
+    settings = typed("show", *ARGUMENTS)[1]
     embedded = textwrap.indent(settings, " " * (6 if launcher == "k8s" else 2)).strip()
     assert embedded in text
     compare(text.replace(embedded, "SETTINGS"), name, tmp_path)
@@ -32,7 +32,7 @@ def test_the_yaml_for_other_launchers_is_as_it_was_read(typed: Typed, tmp_path: 
 
 
 class Pod:
-    """The script of a pod under bash, with a torchrun and a ``recipe`` that do as they are told."""
+    """The script of a pod under bash, with imitations of torchrun and ``recipe``."""
 
     def __init__(self, typed: Typed, program: Callable[[Path, str, str], None], folder: Path) -> None:
         bin_, self.folder = folder / "bin", folder
@@ -42,7 +42,7 @@ class Pod:
         program(bin_, "recipe", f'if [ "$1" = --version ]; then {version}; else {again}; fi')
         (folder / "version").write_text(metadata.version("recipe-core"))
         (folder / "site.yaml").write_text(f"program: {bin_}/recipe\nk8s: {{image: a, claim: b, gpus_per_process: 0}}\n")
-        code, text, errors = typed("submit", *WORDS, "--to", "k8s", "--out", "big")
+        code, text, errors = typed("submit", *ARGUMENTS, "--to", "k8s", "--out", "big")
         assert code == 0, errors
         self.script = yaml.safe_load(text)["spec"]["trainer"]["args"][0]
         self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}"}
@@ -102,7 +102,7 @@ def test_what_looks_like_a_secret_is_not_printed(
     typed: Typed, profile: str, named: str, launcher: str, way_out: str
 ) -> None:
     Path("site.yaml").write_text(f"{profile}\nk8s: {{image: a, claim: b}}\nsky: {{volume: c}}\n")
-    code, out, errors = typed("submit", *WORDS, "--to", launcher, "--site", "site.yaml")
+    code, out, errors = typed("submit", *ARGUMENTS, "--to", launcher, "--site", "site.yaml")
     assert (code, out) == (2, "")
     assert f"{named}: looks like a secret" in errors
     assert way_out in errors
@@ -118,7 +118,7 @@ def test_secrets_and_further_fields_of_a_pod(typed: Typed) -> None:
         f"k8s: {{image: a, claim: b, secrets: {secrets}, resources: {{rdma/hca: '1'}}, pod: {pod}}}\n"
         "sky: {bucket: c, secrets: [HF_TOKEN]}\n"
     )
-    code, text, errors = typed("submit", *WORDS, "--to", "k8s", "--site", "site.yaml")
+    code, text, errors = typed("submit", *ARGUMENTS, "--to", "k8s", "--site", "site.yaml")
     assert code == 0, errors
     spec = yaml.safe_load(text)["spec"]
     source = {"secretKeyRef": {"name": "hub", "key": "token"}}
@@ -128,26 +128,28 @@ def test_secrets_and_further_fields_of_a_pod(typed: Typed) -> None:
     patched = template["spec"]["template"]["spec"]
     assert patched["nodeSelector"] == {"zone": "a"}
     assert [one["name"] for one in patched["volumes"]] == ["recipe", "shared-memory"]
-    task = yaml.safe_load(typed("submit", *WORDS, "--to", "sky", "--site", "site.yaml")[1])
+    task = yaml.safe_load(typed("submit", *ARGUMENTS, "--to", "sky", "--site", "site.yaml")[1])
     assert task["secrets"] == {"HF_TOKEN": None}
     assert task["file_mounts"] == {"/recipe": {"name": "c", "mode": "MOUNT_CACHED"}}
     code, _, errors = typed(
-        "submit", *WORDS, "--to", "sky", "--site", "site.yaml", "--nodes", "2", "--processes-per-node", "4"
+        "submit", *ARGUMENTS, "--to", "sky", "--site", "site.yaml", "--nodes", "2", "--processes-per-node", "4"
     )
     assert (code, "sky.bucket: 2 nodes share a run folder" in errors) == (2, True)
 
 
 def test_paths_of_the_target_are_left_to_the_job(typed: Typed, tmp_path: Path) -> None:
-    words = ("train.init_from=/recipe/runs/a", "--to", "k8s", "--out", "big")
-    code, text, errors = typed("submit", *WORDS, *words)
+    arguments = ("train.init_from=/recipe/runs/a", "--to", "k8s", "--out", "big")
+    code, text, errors = typed("submit", *ARGUMENTS, *arguments)
     assert code == 0, errors
     assert "note: train.init_from: /recipe/runs/a is not on this machine; the job looks at it when it starts" in errors
     assert "init_from: /recipe/runs/a" in text
-    assert typed("submit", *WORDS, "train.init_from=/recipe/runs/a", "--time", "1h")[0] == 2  # Slurm sees what is here
+    assert (
+        typed("submit", *ARGUMENTS, "train.init_from=/recipe/runs/a", "--time", "1h")[0] == 2
+    )  # Slurm sees what is here
 
 
 def test_an_array_on_kubernetes_is_a_train_job_for_each_seed(typed: Typed) -> None:
-    code, text, _ = typed("submit", *WORDS, "--to", "k8s", "--array", "2", "--out", "9" * 80)
+    code, text, _ = typed("submit", *ARGUMENTS, "--to", "k8s", "--array", "2", "--out", "9" * 80)
     assert code == 0
     jobs = list(yaml.safe_load_all(text))
     names = [job["metadata"]["name"] for job in jobs]

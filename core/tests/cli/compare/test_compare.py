@@ -25,7 +25,7 @@ JOB = "recipe: toy\nmodel: {use: toy_model, hidden: 8}\ntrain: {lr: 0.1, seed: 1
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Make a run folder with these losses by step, and go where it is."""
+    """Create a run folder with these losses by step, in the working directory."""
     monkeypatch.chdir(tmp_path)
 
     def make(name: str, losses: dict[int, float | None], job: str = JOB, **rest: Any) -> Path:
@@ -42,10 +42,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Type `recipe compare ...`; the exit code and both outputs."""
+    """Run `recipe compare ...`; return exit code, stdout and stderr."""
 
-    def typed(*words: str) -> tuple[int, str, str]:
-        code = main(["compare", *words])
+    def typed(*arguments: str) -> tuple[int, str, str]:
+        code = main(["compare", *arguments])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -53,7 +53,7 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
 
 
 def table(text: str, title: str) -> list[list[str]]:
-    """The rows of one block, as words."""
+    """The rows of one block, split at spaces."""
     block = next(block for block in text.split("\n\n") if block.startswith(f"{title}\n"))
     return [line.split() for line in block.splitlines()[1:]]
 
@@ -149,7 +149,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(make: Made, typed: Typed
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["a", "typo"], "typo: there is no such file or folder; expected a run folder, its metrics.jsonl, or a file"),
         (["a", "empty"], "empty: no metrics.jsonl in it; expected a run folder"),
@@ -159,8 +159,8 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(make: Made, typed: Typed
         (["a", "--png", "x.tiff2"], "x.tiff2: expected a name that ends in .png, or in one of"),
     ],
 )
-def test_mistakes_end_with_2_and_one_message(make: Made, typed: Typed, words: list[str], message: str) -> None:
-    if "--png" in words:
+def test_mistakes_end_with_2_and_one_message(make: Made, typed: Typed, arguments: list[str], message: str) -> None:
+    if "--png" in arguments:
         pytest.importorskip("matplotlib")
     make("a", {1: 4.0, 2: 3.0})
     make("other", {7: 4.0})
@@ -168,22 +168,22 @@ def test_mistakes_end_with_2_and_one_message(make: Made, typed: Typed, words: li
     Path("empty").mkdir()
     Path("none").mkdir()
     (Path("none") / "metrics.jsonl").write_text("")
-    code, _, err = typed(*words)
+    code, _, err = typed(*arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith(f"recipe compare: {message}")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "Missing argument 'RUN...'"),
         (["a", "--tolerance", "0.1"], "--tolerance needs a second run"),
         (["a", "a", "--tolerance", "-1"], "-1.0 is not in the range x>=0"),
     ],
 )
-def test_mistakes_in_the_line(make: Made, typed: Typed, words: list[str], message: str) -> None:
+def test_mistakes_in_the_line(make: Made, typed: Typed, arguments: list[str], message: str) -> None:
     make("a", {1: 4.0})
-    code, _, err = typed(*words)
+    code, _, err = typed(*arguments)
     assert code == 2
     assert message in err
 
@@ -208,13 +208,13 @@ def test_a_golden_file_is_written_and_read_back(make: Made, typed: Typed) -> Non
     assert "other.jsonl: no line has 'loss'" in err
 
 
-@pytest.mark.parametrize("words", [(), ("--png", "deep/curves.png"), ("--png", "curves.svg")])
-def test_the_curves_are_drawn(make: Made, typed: Typed, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--png", "deep/curves.png"), ("--png", "curves.svg")])
+def test_the_curves_are_drawn(make: Made, typed: Typed, arguments: tuple[str, ...]) -> None:
     pytest.importorskip("matplotlib")
     make("a", {1: 4.0, 2: 3.0})
     make("b", {1: 4.0, 2: 3.5})
-    path = Path(words[1] if words else "compare.png")
-    code, out, _ = typed("a", "b", *words)
+    path = Path(arguments[1] if arguments else "compare.png")
+    code, out, _ = typed("a", "b", *arguments)
     assert (code, out.splitlines()[-1]) == (0, f"curves: {path}")
     assert path.read_bytes()[:5] == (b"<?xml" if path.suffix == ".svg" else b"\x89PNG\r")
     assert list(path.parent.glob(".*.part")) == []
@@ -259,7 +259,7 @@ def test_a_file_of_the_user_is_not_replaced_by_a_golden_curve(make: Made, typed:
         )  # fmt: skip
     assert (golden.read_text(), metrics.read_bytes()) == ("mine", before)
     golden.unlink()
-    for _ in range(2):  # its own it may
+    for _ in range(2):  # its own file may be replaced
         assert typed("run", "--no-png", "--write-golden", "golden.jsonl")[0] == 0
 
 
@@ -267,15 +267,15 @@ def test_a_file_of_the_user_is_not_replaced_by_a_golden_curve(make: Made, typed:
 def test_a_picture_of_the_user_is_not_replaced(make: Made, typed: Typed, ending: str) -> None:
     figure = pytest.importorskip("matplotlib.figure")
     make("run", {1: 2.0, 2: 1.0})
-    theirs, ours = Path(f"theirs.{ending}"), Path(f"ours.{ending}")
-    figure.Figure().savefig(theirs)
-    before = theirs.read_bytes()
-    code, _, err = typed("run", "--png", str(theirs))
+    users_picture, own_picture = Path(f"users.{ending}"), Path(f"own.{ending}")
+    figure.Figure().savefig(users_picture)
+    before = users_picture.read_bytes()
+    code, _, err = typed("run", "--png", str(users_picture))
     assert code == 2
-    assert f"{theirs} exists and is no picture of `recipe compare`" in err
-    assert theirs.read_bytes() == before
-    for _ in range(2):  # its own it may
-        assert typed("run", "--png", str(ours))[0] == 0
+    assert f"{users_picture} exists and is no picture of `recipe compare`" in err
+    assert users_picture.read_bytes() == before
+    for _ in range(2):  # its own file may be replaced
+        assert typed("run", "--png", str(own_picture))[0] == 0
 
 
 def test_without_a_name_no_picture_is_drawn_over_one_of_the_user(make: Made, typed: Typed) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of metrics: what a figure shows, read from its objects."""
+"""Pictures of metrics: the contents of a figure, read from its objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `recipe report` in a real browser, where one is installed: what it draws is what metrics.jsonl holds."""
+"""The page of `recipe report` in a real browser, if installed: it draws the values of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ setTimeout(() => {
   document.getElementById("held").textContent = JSON.stringify(drawn.map((one) => one.data));
 }, 1500);
 </script></body>"""
-"""A script that points at the middle of the first chart, and writes what plotly holds."""
+"""A script that points at the middle of the first chart, and writes plotly's data."""
 NAME = "<img src=x onerror=alert(1)> <b>%{y}"
 
 
 @pytest.fixture
 def dumped(tmp_path: Path) -> Callable[[str], str]:
-    """Open a page, and get what it is after its scripts."""
+    """Open a page; return its DOM after the scripts have run."""
 
     def dump(page: str) -> str:
         assert BROWSER is not None
@@ -58,8 +58,8 @@ def dumped(tmp_path: Path) -> Callable[[str], str]:
     return dump
 
 
-def held(dumped: Callable[[str], str], script: str) -> tuple[str, Any]:
-    """The page after ``script``, without its policy, which would not let it run; and what the script wrote."""
+def run_script(dumped: Callable[[str], str], script: str) -> tuple[str, Any]:
+    """Run ``script`` in the page without its policy, which forbids it; return the DOM, and what the script wrote."""
     text = Path("report.html").read_text(encoding="utf-8")
     free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text, count=1)
     Path("read.html").write_text(free.replace("</body>", script), encoding="utf-8")
@@ -81,7 +81,7 @@ def test_what_the_browser_draws(typed: Callable[..., tuple[int, str, str]], dump
     assert typed("report", "a", NAME)[0] == 0
     whole = dumped("report.html")  # with its policy, which must let the scripts run
     assert whole.count('class="plot js-plotly-plot"') == 2
-    found, (losses, rates) = held(dumped, READ)
+    found, (losses, rates) = run_script(dumped, READ)
     steps = [row["step"] for row in rows]
     for number, name in enumerate(("a", NAME)):
         line, points = losses[2 * number : 2 * number + 2]
@@ -102,4 +102,4 @@ def test_a_run_is_hidden_in_all_charts(
         Path(name, "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         Path(name, "job.yaml").write_text("recipe: toy\n")
     assert typed("report", "a", "b")[0] == 0
-    assert held(dumped, HIDE)[1] == [[[False, True], "log"], [[False, True], "log"]]
+    assert run_script(dumped, HIDE)[1] == [[[False, True], "log"], [[False, True], "log"]]

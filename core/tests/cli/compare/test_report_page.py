@@ -1,4 +1,4 @@
-"""`recipe report`: the page holds what the run folders hold, as it is, and needs nothing else."""
+"""`recipe report`: the page holds the exact values of the run folders, and needs no other files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = [
 
 
 class Page(HTMLParser):
-    """A page as a parser that this project did not write reads it."""
+    """A page, parsed by the standard library."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class Page(HTMLParser):
         return dict(found)
 
     def rows(self, head: str) -> list[list[str]]:
-        """The rows of all tables whose first column is named so, without their heads."""
+        """The rows of all tables with the heading ``head`` of the first column, without headings."""
         lengths = {len(row) for row in self.cells if row[0] == head}
         return [row for row in self.cells if row[0] != head and len(row) in lengths]
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library of a few characters."""
+    """A stand-in for plotly, of a few characters."""
     monkeypatch.setattr(page, "plotly", lambda path: "var Plotly = {};")
 
 
@@ -95,7 +95,7 @@ def make(name: str, rows: list[dict[str, Any]], job: str = JOB, **results: Any) 
 
 
 def read(path: str = "report.html") -> Page:
-    """The page, which must be whole: every element that is opened is closed."""
+    """Parse the page; every opened element must be closed."""
     found = Page(Path(path).read_text(encoding="utf-8"))
     found.close()
     assert not found.open

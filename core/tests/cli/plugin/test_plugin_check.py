@@ -1,4 +1,4 @@
-"""``recipe plugin check``: what is wrong with a plugin is named, and the command ends with 2."""
+"""``recipe plugin check``: problems of a plugin are reported, and the exit code is 2."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def idle(config: toy.ToyModel) -> tuple[nn.Module, Any]:
 
 
 class ByRank(Vectors):
-    """The samples of a rank follow from how often it was asked."""
+    """Samples depend on the number of earlier reads."""
 
-    asked = 0
+    reads = 0
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        self.asked += 1
+        self.reads += 1
         batch = super().read(split, start, count)
-        return {**batch, "vectors": batch["vectors"] + self.asked}
+        return {**batch, "vectors": batch["vectors"] + self.reads}
 
 
 def by_rank(config: toy.ToyData, run: Any) -> ByRank:
@@ -86,20 +86,20 @@ def by_rank(config: toy.ToyData, run: Any) -> ByRank:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepare:
+class PrepareZeros:
     output: str = ""
     drifts: bool = False
     checked: bool = True
 
 
-def prepare(settings: Prepare) -> dict[str, Any]:
+def prepare(settings: PrepareZeros) -> dict[str, Any]:
     path = Path(settings.output) / f"{'checked' if settings.checked else 'trusted'}.bin"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(8) + (path.parent.name.encode() if settings.drifts else b""))
     return {}
 
 
-class Files:
+class ZeroFiles:
     def detect(self, path: Path) -> bool:
         return any(path.glob("*.bin"))
 
@@ -111,15 +111,15 @@ class Files:
         return ["checked.bin: not zero"] if checked.exists() and checked.read_bytes().strip(b"\0") else []
 
 
-def drifting(folder: Path) -> dict[str, Any]:
+def drifting_example(folder: Path) -> dict[str, Any]:
     return {"drifts": True}
 
 
-def trusting(folder: Path) -> dict[str, Any]:
+def trusting_example(folder: Path) -> dict[str, Any]:
     return {"checked": False}
 
 
-def sound(folder: Path) -> dict[str, Any]:
+def good_example(folder: Path) -> dict[str, Any]:
     return {}
 
 
@@ -130,7 +130,7 @@ class NoData(LayoutSettings):
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check: str, *parts: Any) -> list[Outcome]:
-    """The outcomes of one check of a plugin that contributes ``parts`` beside those of the toy that they replace."""
+    """The outcomes of one check of a plugin that contributes ``parts``, and those of the toy of other kinds."""
     module = ModuleType("plugin_of_a_test")
     hooks = {
         Model: "register_models",
@@ -163,7 +163,11 @@ def _hook(name: str, items: list[Any]) -> Any:
 
 
 PREPARES = dataclasses.replace(
-    DATA, prepare=f"{HERE}:prepare", prepare_config=Prepare, prepare_example=f"{HERE}:sound", files=f"{HERE}:Files"
+    DATA,
+    prepare=f"{HERE}:prepare",
+    prepare_config=PrepareZeros,
+    prepare_example=f"{HERE}:good_example",
+    files=f"{HERE}:ZeroFiles",
 )
 
 
@@ -187,12 +191,12 @@ PREPARES = dataclasses.replace(
         ("same samples", dataclasses.replace(DATA, gives=("tokens",)), "toy_data promises tokens (gives)"),
         (
             "prepare",
-            dataclasses.replace(PREPARES, prepare_example=f"{HERE}:drifting"),
+            dataclasses.replace(PREPARES, prepare_example=f"{HERE}:drifting_example"),
             "other bytes the second time",
         ),
         (
             "prepare",
-            dataclasses.replace(PREPARES, prepare_example=f"{HERE}:trusting"),
+            dataclasses.replace(PREPARES, prepare_example=f"{HERE}:trusting_example"),
             "nothing wrong after a byte",
         ),
         ("mesh", Layout(name="odd", build="math:sqrt", config=NoData, summary="odd"), "with 'dp'"),
@@ -220,7 +224,7 @@ def test_the_toy_passes(check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         (AssertionError("log\nrecipe run: no space left\n"), "log\nrecipe run: no space left"),
         (AssertionError(f"rank 1: {TRACEBACK}\nKeyError: 'labels'\n"), "KeyError: 'labels'"),
         (AssertionError(f"{TRACEBACK}\nrecipe_core.a.FailedCheck: layout=pp: lost\n"), "layout=pp: lost"),
-        (FailedCheck("mend it"), "mend it"),
+        (FailedCheck("fix it"), "fix it"),
     ],
 )
 def test_a_failure_shows_its_reason_and_no_traceback(raised: Exception, text: str) -> None:
@@ -248,14 +252,14 @@ def site(tmp_path: Path) -> Path:
 
 
 def only(site: Path) -> dict[str, str]:
-    """The environment in which ``lame`` is the only plugin beside the core."""
+    """An environment with ``lame`` as the only plugin besides the core."""
     paths = [str(site), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "RECIPE_PLUGINS": "lame"}
 
 
-@pytest.mark.parametrize("words", [["lame"], ["recipe-lame"], []])
-def test_a_plugin_that_does_not_load(words: list[str], site: Path) -> None:
-    done = command("plugin", "check", *words, **only(site))
+@pytest.mark.parametrize("arguments", [["lame"], ["recipe-lame"], []])
+def test_a_plugin_that_does_not_load(arguments: list[str], site: Path) -> None:
+    done = command("plugin", "check", *arguments, **only(site))
     assert done.returncode == 2
     assert "failed   loads             ModuleNotFoundError: No module named" in done.stdout
     assert "0 passed, 1 failed, 0 skipped" in done.stdout

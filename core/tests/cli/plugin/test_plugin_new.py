@@ -1,4 +1,4 @@
-"""``recipe plugin new``: the package that it writes is found, resolves, trains and passes its own tests."""
+"""``recipe plugin new``: the new package is found, resolves, trains and passes its own tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CORE = load([("core", lambda: plugin)])
 
 
 def installed(folder: Path, site: Path) -> dict[str, str]:
-    """The environment in which the package in ``folder`` is installed, as an editable install would have it."""
+    """An environment with an editable install of the package in ``folder``."""
     name = folder.name.replace("-", "_")
     install_plugin(site, name, f"recipe_{name}.plugin", distribution=f"recipe-{folder.name}", version="0.1.0")
     paths = [str(site), str(folder.absolute() / "src"), os.environ.get("PYTHONPATH", "")]
@@ -87,7 +87,7 @@ def test_an_empty_folder_is_filled() -> None:
 
 
 def seconds_of_an_import() -> float:
-    """The time in which a new process imports PyTorch here and now; 1.5 s where the page's five minutes were taken."""
+    """Seconds in which a new process imports PyTorch; 1.5 on the machine where the five minutes were measured."""
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return time.monotonic() - start
@@ -111,6 +111,6 @@ def test_from_nothing_to_a_passing_check(kind: str, tmp_path: Path) -> None:
     assert ", 0 failed, " in check.stdout
     seconds = time.monotonic() - start
     assert seconds < 200 * max(reference, seconds_of_an_import())
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my-part"]
-    tests = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my-part"]
+    tests = subprocess.run(arguments, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert tests.returncode == 0, tests.stdout

@@ -29,9 +29,9 @@ def test_a_run_folder_and_its_metrics(run: Path, name: str) -> None:
     assert (losses[2], curve.values("val_loss"), curve.values("x")) == (2.5, {0: 3.0}, {})
     assert losses.keys() == {2, 4}
     assert math.isnan(losses[4])
-    assert curve.beside("job.yaml") is None
+    assert curve.sibling("job.yaml") is None
     (run / "job.yaml").write_text("recipe: toy")
-    assert curve.beside("job.yaml") == run / "job.yaml"
+    assert curve.sibling("job.yaml") == run / "job.yaml"
 
 
 def test_a_number_a_line_is_the_loss_of_step_1_2_3(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_nothing_there(tmp_path: Path) -> None:
      f'"val_accuracy": {10 ** 400}', '"seconds": {}', '"consumed_samples": false'],
 )  # fmt: skip
 def test_a_row_with_values_of_other_types_is_damaged(run: Path, changed: str) -> None:
-    """They ended the run that wanted to go on, with a traceback, where it calculated with them."""
+    """Calculations with them ended a continued run with a traceback."""
     path = run / "metrics.jsonl"
     line = f'{{"step": 3, "loss": 2.0, {changed}}}\n'
     path.write_text(ROWS + line)
@@ -93,7 +93,7 @@ def test_a_row_with_values_of_other_types_is_damaged(run: Path, changed: str) ->
 
 @pytest.mark.parametrize("read", [read_curve, read_lines])
 def test_a_pipe_in_the_place_of_the_file(tmp_path: Path, read: Callable[[Path], object]) -> None:
-    """Nobody writes to it: it was waited for."""
+    """It has no writer, and opening it blocked."""
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(DataError, match=r"metrics\.jsonl: expected a regular file$"):
         read(tmp_path / "metrics.jsonl")

@@ -16,7 +16,7 @@ from recipe_core.launch.failures import exit_code
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.metrics.curves import Row, read_rows
-from recipe_core.train.metrics.golden import Golden, away, load_golden
+from recipe_core.train.metrics.golden import Golden, load_golden, relative_error
 from recipe_core.train.run import run
 
 
@@ -121,9 +121,10 @@ def test_a_loss_that_is_no_number_departs_first(tmp_path: Path, golden: Path) ->
 
 
 def test_distances() -> None:
-    assert (away(1.0, 1.0), away(1.5, 1.0), away(-1.5, -1.0), away(0.0, 0.0)) == (0, 0.5, 0.5, 0)
+    pairs = (1.0, 1.0), (1.5, 1.0), (-1.5, -1.0), (0.0, 0.0)
+    assert [relative_error(*pair) for pair in pairs] == [0, 0.5, 0.5, 0]
     for loss, expected in ((math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan), (1.0, math.inf), (1.0, 0.0)):
-        assert away(loss, expected) == math.inf
+        assert relative_error(loss, expected) == math.inf
     assert Golden(Path("g"), {3: 1.0}, math.inf).departure(3, [9.0, 9.0]) is None
 
 

@@ -76,9 +76,9 @@ def other(row: Mapping[str, Any], job: Job) -> str:
 
 def test_formats_of_the_recipe_by_name() -> None:
     registry = toy.registry()
-    claim = registry.claims["recipe"]["toy"]
+    claim = registry.registrations["recipe"]["toy"]
     named = replace(registry.get("recipe", "toy"), log_formats={"other": f"{__name__}:other"})
-    registry.claims["recipe"]["toy"] = replace(claim, item=named)
+    registry.registrations["recipe"]["toy"] = replace(claim, item=named)
     lines = {name: log_line(resolve(registry, "toy", [f"train.log_format={name}"])) for name in ("auto", "other")}
     assert lines["auto"](ROW).startswith("120/")
     assert lines["other"](ROW) == "toy at 120"

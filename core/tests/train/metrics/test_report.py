@@ -1,4 +1,4 @@
-"""The words at the end of a run, and what happens when nobody can read them."""
+"""The summary at the end of a run, and output to a closed terminal."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core import Train
-from recipe_core.train.optim import adam, adamw, build, decays, pieces, set_learning_rate
+from recipe_core.train.optim import adam, adamw, build, decays, set_learning_rate, slices
 
 WIDTHS: list[dict[str, Any]] = [
     {},
@@ -25,10 +25,10 @@ WIDTHS: list[dict[str, Any]] = [
 
 @pytest.fixture(params=["fused", "foreach"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Both ways of computing; the second is that of devices without a fused kernel."""
+    """Both implementations; the second is for devices without a fused kernel."""
     if request.param == "foreach":
         for module in (adam, adamw):
-            monkeypatch.setattr(module, "fused", lambda device, dtype: False)
+            monkeypatch.setattr(module, "has_fused_adamw", lambda device, dtype: False)
     return request.param
 
 
@@ -39,7 +39,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     A multiple of what PyTorch computes at once: the rest of a tensor is computed by other instructions, which may round
     the last bit in another way.
     """
-    monkeypatch.setattr(pieces, "_CPU_CHUNK", 16)
+    monkeypatch.setattr(slices, "_CPU_CHUNK", 16)
 
 
 def model(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -169,7 +169,7 @@ def test_the_size_of_chunks_changes_nothing(
     train = Train(optimizer=optimizer, lr=0.02, **widths)  # type: ignore[arg-type]
     found = []
     for size in (16, 64, 1 << 18):
-        monkeypatch.setattr(pieces, "_CPU_CHUNK", size)
+        monkeypatch.setattr(slices, "_CPU_CHUNK", size)
         module = model(torch.bfloat16 if train.precision == "bf16" else torch.float32)
         found.append(trained(module, build(module.named_parameters(), train)))
     if optimizer == "adamw":

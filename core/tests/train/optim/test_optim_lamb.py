@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from recipe_core import Train
 from recipe_core.layouts.parallel import Parallel
-from recipe_core.train.optim import adam, adamw, build, lamb, pieces
+from recipe_core.train.optim import adam, adamw, build, lamb, slices
 
 
 @pytest.fixture(params=["fused", "foreach"], autouse=True)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Both ways of computing; the second is that of devices without a fused kernel."""
+    """Both implementations; the second is for devices without a fused kernel."""
     if request.param == "foreach":
         for module in (adam, adamw):
-            monkeypatch.setattr(module, "fused", lambda device, dtype: False)
+            monkeypatch.setattr(module, "has_fused_adamw", lambda device, dtype: False)
     return request.param
 
 
@@ -89,7 +89,7 @@ def pair(train: Train, steps: int = 6) -> tuple[nn.Module, nn.Module, list[list[
 @pytest.mark.parametrize("batch", [1, 1 << 20])
 @pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.0}, {"trust_clip": 0.5}, {"clip": 0.0}])
 def test_equals_the_formula(settings: dict[str, Any], batch: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_CPU_CHUNK", chunk)
+    monkeypatch.setattr(slices, "_CPU_CHUNK", chunk)
     monkeypatch.setattr(lamb, "_CPU_UPDATES", batch)
     train = Train(optimizer="lamb", **{"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1, **settings})
     ours, reference, ratios = pair(train)

@@ -95,7 +95,7 @@ RANKS = {"master": (KINDS["master"], 2**-8), "lamb": (("train.optimizer=lamb",),
 
 
 def on_this_rank(folder: str) -> dict[str, Outcome]:
-    """Outcomes of both kinds in ``folder``; a run in the middle goes on."""
+    """Outcomes of both kinds in ``folder``; a run in the middle continues."""
     found = {}
     for kind, (words, _) in RANKS.items():
         os.environ["RECIPE_STORE"] = str(Path(folder) / f"{kind}.store")  # where the ranks of this run meet
@@ -104,7 +104,7 @@ def on_this_rank(folder: str) -> dict[str, Outcome]:
 
 
 def test_states_saved_on_two_ranks_go_on_on_two_and_on_one(tmp_path: Path) -> None:
-    """On two, every number is that of the run that never stopped; on one, sums are taken in another order."""
+    """On two ranks, every number equals the uninterrupted run's; on one, sums have another order."""
     (tmp_path / "whole").mkdir()
     whole, _ = spawn(on_this_rank, 2, str(tmp_path / "whole"))
     for ranks in ("two", "one"):

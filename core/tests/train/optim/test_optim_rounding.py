@@ -91,7 +91,7 @@ def test_what_bf16_has_stays() -> None:
 
 
 def test_no_number_stays_none() -> None:
-    """All bits of NaNs, that of CUDA (0x7fffffff) and of x86 (0xffc00000) among them."""
+    """All bit patterns of NaN, among them CUDA's (0x7fffffff) and x86's (0xffc00000)."""
     nans = torch.tensor([[0x7FFFFFFF, -1, -0x400000, 0x7FC00000, 0x7F800001, -0x7FFFFF]], dtype=torch.int32)
     assert nans.view(torch.float32).isnan().all()
     for step in range(20):

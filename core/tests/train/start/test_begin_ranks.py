@@ -10,7 +10,7 @@ from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.run import run
-from recipe_core.train.start.resume import Progress
+from recipe_core.train.start.resume import TrainingProgress
 
 
 def job(*words: str) -> Job:
@@ -56,12 +56,12 @@ def test_going_on_from_a_run(tmp_path: Path, damaged: Path) -> None:
 def continued(out: str, *words: str) -> list[int]:
     """On every rank: the first and the last step that it takes."""
     steps: list[int] = []
-    advance = Progress.advance
+    advance = TrainingProgress.advance
 
-    def note(progress: Progress, samples: int) -> None:
+    def note(progress: TrainingProgress, samples: int) -> None:
         advance(progress, samples)
         steps.append(progress.step)
 
-    Progress.advance = note  # type: ignore[method-assign]
+    TrainingProgress.advance = note  # type: ignore[method-assign]
     run(job(*words), Path(out))
     return [steps[0], steps[-1]]

@@ -133,7 +133,7 @@ def test_what_was_accepted_once_does_not_accept_the_next_difference(data: Path, 
     data.write_text("1 3")
     first = word(refused(data, begun))
     run(job(f"data.path={data}", first, "train.stop_after=3"), begun)
-    run(job(f"data.path={data}", first, "train.stop_after=3"), begun)  # the same line goes on
+    run(job(f"data.path={data}", first, "train.stop_after=3"), begun)  # the same line continues
     data.write_text("1 4")
     assert word(refused(data, begun, first)) != first
 

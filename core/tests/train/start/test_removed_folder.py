@@ -1,4 +1,4 @@
-"""A run folder that somebody removes, or puts another in the place of, while a run trains in it."""
+"""A run folder that is removed or replaced while a run trains in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recipe_core.settings.job import resolve
 from recipe_core.testing import toy
 from recipe_core.train.metrics import results
 from recipe_core.train.run import run
-from recipe_core.train.start.folder import claimed, require_saved
+from recipe_core.train.start.folder import open_run_folder, require_saved
 
 PROGRAM = """import sys
 from pathlib import Path
@@ -118,11 +118,11 @@ class Alone:
 
 def test_a_lost_job_yaml_comes_back(tmp_path: Path) -> None:
     job = resolve(toy.registry(), "toy", [])
-    with claimed(tmp_path / "run", job, Alone()) as claim:  # type: ignore[arg-type]
+    with open_run_folder(tmp_path / "run", job, Alone()) as run_folder:  # type: ignore[arg-type]
         text = (tmp_path / "run" / "job.yaml").read_text()
-        claim.renew()
+        run_folder.restore()
         (tmp_path / "run" / "job.yaml").unlink()
-        claim.renew()
+        run_folder.restore()
         assert (tmp_path / "run" / "job.yaml").read_text() == text
 
 

@@ -20,13 +20,13 @@ LAYOUTS: Mapping[str, tuple[int, Sequence[str]]] = {
     "pp": (2, ["layout=pp"]),
     "pp x tp": (4, ["layout=pp", "layout.tp=2"]),
 }
-"""Processes and words of a run."""
+"""Processes and arguments of a run, by layout."""
 STEPS = 20
 WORDS = [f"train.steps={STEPS}", "train.log_every=1", "train.eval_every=0", "train.lr=3e-3", "train.warmup_steps=0"]
 
 
 def in_turn(cases: Mapping[str, Sequence[str]], folder: str) -> None:
-    """Train under several layouts, one after the other, in one process of each."""
+    """Body of one process: train under several layouts, one after the other."""
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     from recipe_core.cli.check import checked_job
@@ -37,11 +37,11 @@ def in_turn(cases: Mapping[str, Sequence[str]], folder: str) -> None:
     for number, (name, words) in enumerate(cases.items()):
         os.environ["RECIPE_STORE"] = f"{store}-{number}"
         run(checked_job(registry, "llama:tiny", words, int(os.environ["WORLD_SIZE"])), Path(folder, name))
-        _clear_sharding_prop_cache()  # or DTensor goes on with meshes of this run, whose groups are gone
+        _clear_sharding_prop_cache()  # or DTensor reuses meshes of this run, whose groups are destroyed
 
 
 def numbers(folder: Path) -> dict[int, tuple[float, float]]:
-    """Loss and gradient norm of each step."""
+    """Return loss and gradient norm of each step."""
     from recipe_core.train.metrics.curves import METRICS, read_rows
 
     rows = [row for row in read_rows(folder / METRICS) if "grad_norm" in row]
@@ -49,14 +49,14 @@ def numbers(folder: Path) -> dict[int, tuple[float, float]]:
 
 
 def agree(names: Sequence[str], words: Sequence[str], folder: Path) -> None:
-    """Train under the layouts ``names`` and compare each step with that of one process."""
+    """Train under the layouts ``names``; each step has to equal that of one process."""
     cases = {name: LAYOUTS[name] for name in ("single", *names)}
     for processes in sorted({count for count, _ in cases.values()}):
         of_these = {name: [*WORDS, *words, *rest] for name, (count, rest) in cases.items() if count == processes}
         spawn(in_turn, processes, of_these, str(folder), timeout=1800)
     expected = numbers(folder / "single")
     assert list(expected) == list(range(1, STEPS + 1))
-    assert expected[STEPS][0] < expected[1][0] - 0.2  # it learns, so that there is something to agree on
+    assert expected[STEPS][0] < expected[1][0] - 0.2  # it learns, or the comparison would prove little
     for name in names:
         assert numbers(folder / name) == {step: pytest.approx(pair, abs=1e-5) for step, pair in expected.items()}, name
 

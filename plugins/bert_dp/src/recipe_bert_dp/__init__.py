@@ -1,7 +1,7 @@
-"""BERT: its pre-training, and the data for it.
+"""BERT pre-training and its data.
 
-``plugin.py``: everything this plugin adds, by name; read it first. ``settings.py``: all settings. ``model/``,
+``plugin.py``: everything this plugin registers; read it first. ``settings.py``: all settings. ``model/``,
 ``data/``, ``prepare/``: the model, its batches, and how text becomes shards. ``checkpoint.py``: the format
-``neuron_bert``. ``fill_mask.py``: ``recipe generate``. ``console.py``, ``closing.py``: log line and closing words of a
-run. ``testing.py``: batches for tests. ``variants/``: one YAML file per variant.
+``neuron_bert``. ``fill_mask.py``: ``recipe generate``. ``console.py``, ``closing.py``: log line and closing summary of
+a run. ``testing.py``: batches for tests. ``variants/``: one YAML file per variant.
 """

@@ -1,4 +1,4 @@
-"""A row of metrics with the words of the published BERT scripts, so that what reads their log reads this one."""
+"""Log lines in the format of the published BERT scripts, for tools that parse their logs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from recipe_core import Job
 
 
 def line(row: Mapping[str, Any], job: Job) -> str:
-    """One line of the console for a row of metrics.jsonl.
+    """Format a row of metrics.jsonl for the console.
 
-    It begins as AWS's scripts log: time, (epoch, step), loss of the step, learning rate, sequences/s. Further figures
-    follow behind bars: both tasks apart, tokens/s without padding, and MFU where the device's peak is known.
+    It begins as in the logs of AWS's scripts: time, (epoch, step), loss, learning rate, sequences/s. Further values
+    follow, separated by bars: loss and accuracy of each task, tokens/s without padding, and MFU if the device's peak is
+    known.
     """
     head = f"LOG {time.asctime()} - ({_epoch(row, job)}, {row['step']})"
     if "loss" in row:
@@ -32,13 +33,11 @@ def line(row: Mapping[str, Any], job: Job) -> str:
 
 
 def _epoch(row: Mapping[str, Any], job: Job) -> int:
-    """How often every sample was seen; 0 where their number is not known."""
     samples = job.facts.data.train_samples if job.facts.data else None
     return int(row["consumed_samples"]) // samples if samples else 0
 
 
 def _tasks(row: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Loss and accuracy of masked words (MLM) and next sentence (NSP)."""
     fields = []
     for task in ("mlm", "nsp"):
         loss, accuracy = row.get(f"{prefix}{task}_loss"), row.get(f"{prefix}{task}_accuracy")

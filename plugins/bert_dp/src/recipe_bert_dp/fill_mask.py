@@ -1,4 +1,4 @@
-"""``recipe generate`` with a BERT: the likeliest tokens in the place of each [MASK]."""
+"""``recipe generate`` with a BERT: the most likely tokens for each [MASK]."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from recipe_core.files.documents import DocumentError, read_text
 
 MASK = "[MASK]"
 TOP_K = 5
-_NEEDED = ("[UNK]", "[CLS]", "[SEP]", MASK)
+_REQUIRED = ("[UNK]", "[CLS]", "[SEP]", MASK)
 _VOCABULARY, _SETTINGS = "vocab.txt", "tokenizer_config.json"
 
 
 def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
-    """A function that fills the masks of a text; see :attr:`recipe_core.Model.generate`.
+    """Return a function that fills the masks of a text; see :attr:`recipe_core.Model.generate`.
 
-    Its answers have ``text``, with the likeliest token in each place, and ``masks``: for each the ``top_k`` likeliest
-    tokens with their probabilities.
+    Its answers have ``text``, with the most likely token for each mask, and ``masks``: for each, the ``top_k`` most
+    likely tokens with their probabilities.
 
     Raises:
-        ConfigError: no vocabulary is known, or it is not the model's.
+        ConfigError: no vocabulary is known, or it does not fit the model.
         CheckpointError: the weights cannot be read.
     """
     options.require_only(trained.model.spec.name, "top_k", "tokenizer")
@@ -48,10 +48,10 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
             raise ConfigError(
                 f"the prompt {prompt!r:.60} has {len(ids):,} tokens, and the model {sizes.positions:,} positions"
             )
-        shares = _probabilities(module, ids, places)[:, :size]
+        probabilities = _probabilities(module, ids, places)[:, :size]
         best = [
             [{"token": tokenizer.id_to_token(int(n)), "probability": float(p)} for p, n in zip(*row, strict=True)]
-            for row in zip(*shares.topk(count), strict=True)
+            for row in zip(*probabilities.topk(count), strict=True)
         ]
         text = _filled(prompt, [str(row[0]["token"]) for row in best])
         return {"shown": "\n".join([text, *map(_line, best)]), "text": text, "masks": best}
@@ -61,30 +61,30 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
 
 @torch.inference_mode()
 def _probabilities(module: Any, ids: list[int], places: list[int]) -> torch.Tensor:
-    """``[masks, vocabulary]``, fp32 on the CPU."""
+    # fp32 [masks, vocabulary] on the CPU.
     device = module.cls.predictions.bias.device
     tokens = torch.tensor([ids], device=device)
     batch = {
         "input_ids": tokens, "input_mask": torch.ones_like(tokens), "segment_ids": torch.zeros_like(tokens),
         "masked_lm_positions": torch.tensor([places], device=device),
     }  # fmt: skip
-    shares: torch.Tensor = module.masked_logits(batch)[0].float().softmax(-1).cpu()
-    return shares
+    probabilities: torch.Tensor = module.masked_logits(batch)[0].float().softmax(-1).cpu()
+    return probabilities
 
 
 def _filled(prompt: str, tokens: list[str]) -> str:
-    """``prompt`` with a token in each mask; one that continues a word loses the space before it."""
-    left = iter(tokens)
+    # A token that continues a word replaces the space before its mask too.
+    remaining = iter(tokens)
 
-    def put(match: re.Match[str]) -> str:
-        token = next(left)
+    def replacement(match: re.Match[str]) -> str:
+        token = next(remaining)
         return token.removeprefix("##") if token.startswith("##") else match[1] + token
 
-    return re.sub(r"(\s*)\[MASK\]", put, prompt)
+    return re.sub(r"(\s*)\[MASK\]", replacement, prompt)
 
 
 def _line(row: list[dict[str, Any]]) -> str:
-    return "  " + "  ".join(f"{one['token']} {one['probability']:.1%}" for one in row)
+    return "  " + "  ".join(f"{entry['token']} {entry['probability']:.1%}" for entry in row)
 
 
 def _tokenizer(trained: TrainedModel, path: Path | None, accept: str | None) -> Any:
@@ -101,13 +101,12 @@ def _tokenizer(trained: TrainedModel, path: Path | None, accept: str | None) -> 
             "were; name it: --tokenizer PATH"
         )
     pieces = {piece: number for number, piece in enumerate(texts[_VOCABULARY].splitlines())}
-    if missing := [token for token in _NEEDED if token not in pieces]:
+    if missing := [token for token in _REQUIRED if token not in pieces]:
         raise ConfigError(f"--tokenizer: {path or _VOCABULARY}: lacks {', '.join(missing)}; name BERT's {_VOCABULARY}")
     return BertWordPieceTokenizer(pieces, lowercase=lowercases(texts))
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The texts of a vocab.txt, or of the folder that holds one."""
     folder, vocabulary = (path, path / _VOCABULARY) if path.is_dir() else (path.parent, path)
     files = {_VOCABULARY: vocabulary, _SETTINGS: folder / _SETTINGS}
     try:

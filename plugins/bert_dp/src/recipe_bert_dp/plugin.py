@@ -1,4 +1,4 @@
-"""Everything that this plugin adds. Start here."""
+"""Everything that this plugin registers. Start here."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _READ: dict[str, Any] = {
     "files": "recipe_bert_dp.data.inspect:BertFiles",
     "tokenizer": "recipe_bert_dp.data.tokenizer:files",
 }
-"""One reader takes both kinds of shards; it tells them apart by what is in them."""
+"""One reader for both kinds of shards, which it distinguishes by their arrays."""
 
 
 @hookimpl
 def register_models() -> Iterable[Model]:
-    """BERT with the heads of its pre-training."""
+    """BERT with its pre-training heads."""
     yield Model(
         name="bert_pretraining",
         build="recipe_bert_dp.model.bert:build",
@@ -39,14 +39,14 @@ def register_models() -> Iterable[Model]:
         resolved="recipe_bert_dp.settings:BertPretraining.resolved",
         example="recipe_bert_dp.model.bert:example",
         generate="recipe_bert_dp.fill_mask:generate",
-        adapters={"hf": "recipe_bert_dp.model.hf:HuggingFace"},
+        adapters={"hf": "recipe_bert_dp.model.hf:BertHuggingFace"},
         summary="BERT with masked words and next sentence, as Hugging Face's BertForPreTraining",
     )
 
 
 @hookimpl
 def register_datasets() -> Iterable[Dataset]:
-    """Shards of NVIDIA's and Neuron's BERT, one sample a row, and Habana's, several a row."""
+    """HDF5 shards: NVIDIA's and Neuron's, with one sample per row, and Habana's, with several."""
     yield Dataset(
         name="bert_hdf5",
         prepare="recipe_bert_dp.prepare.hdf5:prepare",
@@ -67,7 +67,7 @@ def register_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
-    """The files of Neuron's and NVIDIA's scripts."""
+    """Files of Neuron's and NVIDIA's scripts."""
     yield CheckpointFormat(
         name="neuron_bert",
         build="recipe_bert_dp.checkpoint:NeuronBertFormat",
@@ -84,8 +84,8 @@ def register_recipes() -> Iterable[Recipe]:
     yield Recipe(
         name="bert_dp",
         summary="BERT pre-training, phases 1 and 2, on HDF5 shards",
-        # Small enough for two cores: what a narrow model learns in minutes comes from many small steps, so rows are
-        # short, and weights begin larger than in a wide one, lest attention stay even for too long.
+        # Small enough for two cores: a narrow model learns most in minutes from many small steps, so rows are short.
+        # Initial weights are larger than in a wide model, or attention would stay uniform for too long.
         model=Use(
             "bert_pretraining", size="custom", layers=2, hidden=128, heads=2, positions=64, vocabulary=4096,
             dropout=0.0, attention_dropout=0.0, init_std=0.06,

@@ -13,11 +13,11 @@ SPECIAL_TOKENS = 3
 MOST_SEQUENCE = 65_535
 MOST_SEED = (1 << 31) - 1
 LEAST_VOCABULARY = 500
-"""Entries that a trained vocabulary has room for: the letters of the corpus, alone and inside words, and some words."""
+"""Smallest vocabulary that can be trained: letters, at the start of a word and inside, and some words."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class BertSizes:
     """The dimensions of a BERT."""
 
     layers: int
@@ -26,45 +26,47 @@ class Sizes:
     intermediate: int
     """Width between the two linear layers of a block."""
     positions: int
-    """Longest sequence: rows of the position embedding."""
+    """Maximum sequence length: rows of the position embedding."""
     vocabulary: int
-    """Rows of the word embedding, and entries of what is predicted."""
+    """Rows of the word embedding, and logits per prediction."""
 
 
 PUBLISHED = {
-    "bert-base-uncased": Sizes(layers=12, hidden=768, heads=12, intermediate=3072, positions=512, vocabulary=30522),
-    "bert-large-uncased": Sizes(layers=24, hidden=1024, heads=16, intermediate=4096, positions=512, vocabulary=30522),
+    "bert-base-uncased": BertSizes(layers=12, hidden=768, heads=12, intermediate=3072, positions=512, vocabulary=30522),
+    "bert-large-uncased": BertSizes(
+        layers=24, hidden=1024, heads=16, intermediate=4096, positions=512, vocabulary=30522
+    ),
 }
 """Devlin and others, "BERT" (2019), and the configurations published with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertPretraining:
-    """BERT with the heads of its pre-training, as Hugging Face's BertForPreTraining."""
+    """BERT with its pre-training heads, as Hugging Face's BertForPreTraining."""
 
     size: Literal["bert-base-uncased", "bert-large-uncased", "custom"] = "bert-base-uncased"
-    """Sizes where none is set below; ``custom``: none, so set layers, hidden and heads."""
+    """Defaults of the sizes below; ``custom`` has none, so set layers, hidden and heads."""
     layers: int | None = None
-    """Blocks, each attention and two linear layers."""
+    """Number of blocks, each with attention and two linear layers."""
     hidden: int | None = None
-    """Width of what goes from block to block."""
+    """Hidden size."""
     heads: int | None = None
-    """Attention heads; ``hidden`` divides by them."""
+    """Number of attention heads, a divisor of ``hidden``."""
     intermediate: int | None = None
-    """Width between the two linear layers of a block; of a custom size, 4 times ``hidden`` unless given."""
+    """Width between the two linear layers of a block; with a custom size, 4 times ``hidden`` by default."""
     positions: int | None = None
-    """Longest sequence: rows of the position embedding; 512 unless given."""
+    """Maximum sequence length: rows of the position embedding; 512 by default."""
     vocabulary: int | None = None
-    """Token ids that it takes and predicts, those of vocab.txt; 30522 unless given."""
+    """Vocabulary size, the number of lines of vocab.txt; 30522 by default."""
     dropout: float = 0.1
-    """After the embeddings, the attention and the linear layers of a block."""
+    """Dropout probability after the embeddings, the attention and the linear layers of a block."""
     attention_dropout: float = 0.1
-    """On the attention probabilities."""
+    """Dropout probability on the attention probabilities."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
 
     def __post_init__(self) -> None:
-        problems = self._sizes_missing() + too_small(self, 1, *(field.name for field in fields(Sizes)))
+        problems = self._sizes_missing() + too_small(self, 1, *(field.name for field in fields(BertSizes)))
         if not problems and self.sizes.hidden % self.sizes.heads:
             problems.append(f"hidden: {self.sizes.hidden} does not divide into {self.sizes.heads} heads")
         for name in ("dropout", "attention_dropout"):
@@ -76,19 +78,19 @@ class BertPretraining:
             raise ValueError("\n".join(problems))
 
     @property
-    def sizes(self) -> Sizes:
-        """The sizes that are set, and those of ``size`` for the others."""
+    def sizes(self) -> BertSizes:
+        """The sizes that are set, with those of ``size`` as defaults."""
         if self.size in PUBLISHED:
             base = asdict(PUBLISHED[self.size])
         else:
             base = {"intermediate": 4 * (self.hidden or 0), "positions": 512, "vocabulary": 30522}
-        for field in fields(Sizes):
+        for field in fields(BertSizes):
             if (value := getattr(self, field.name)) is not None:
                 base[field.name] = value
-        return Sizes(**base)
+        return BertSizes(**base)
 
     def resolved(self) -> dict[str, Any]:
-        """All settings with the sizes that are in force, without ``size``."""
+        """All settings with their resolved sizes, without ``size``."""
         return {name: value for name, value in {**asdict(self), **asdict(self.sizes)}.items() if name != "size"}
 
     def _sizes_missing(self) -> list[str]:
@@ -101,21 +103,21 @@ class BertPretraining:
 
 @dataclass(frozen=True, kw_only=True)
 class BertHdf5:
-    """HDF5 shards of BERT's pre-training, plain or packed, as ``recipe prepare`` and NVIDIA's scripts make them; or the
-    embedded corpus where no file is named."""
+    """HDF5 shards for BERT pre-training, plain or packed, as written by ``recipe prepare`` and NVIDIA's scripts;
+    without files, the embedded corpus."""
 
     files: tuple[str, ...] = ()
     """Folders, or single shards. In a folder, ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation,
-    at any depth. None: the English text that CPython carries, prepared once per machine."""
+    at any depth. Empty: the English text that ships with CPython, prepared once per machine."""
     packed: bool | None = None
-    """Rows with several samples: ``true`` takes packed shards only, ``false`` plain ones only; unless given,
-    the files decide, and the embedded corpus is packed. A sample of ``train.global_batch`` is a row."""
+    """Several samples per row: ``true`` accepts packed shards only, ``false`` plain ones only; by default, both, and
+    the embedded corpus is packed. ``train.global_batch`` counts rows."""
     sequence: int = 128
-    """Tokens of a row; the shards must have been made for it."""
+    """Tokens per row, as in the shards."""
     max_predictions: int = 20
-    """Masked tokens of a sample at most."""
+    """Maximum number of masked tokens per sample."""
     vocabulary: int = 8192
-    """Entries of the WordPiece vocabulary that is trained for the embedded corpus."""
+    """Size of the WordPiece vocabulary that is trained for the embedded corpus."""
 
     def __post_init__(self) -> None:
         problems = _out_of_range(self, sequence=(5, MOST_SEQUENCE), vocabulary=(LEAST_VOCABULARY, 1 << 20))
@@ -131,37 +133,37 @@ class BertHdf5:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareHdf5(TextInput):
-    """Text to HDF5 shards. The defaults are those of phase 1; phase 2: ``sequence=512 max_predictions=80``."""
+    """Text to HDF5 shards. Defaults are for phase 1; for phase 2, set ``sequence=512 max_predictions=80``."""
 
     vocabulary: str = ""
     """BERT's vocab.txt: one piece per line."""
     output: str = ""
-    """Folder to make."""
+    """Output folder."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
-    the new one is complete."""
+    """Replace the folder ``output`` if it is an earlier data set that holds nothing else and no input. The old data set
+    stays until the new one is complete."""
     workers: int = 0
-    """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
+    """Number of processes; 0: one per core, fewer for small inputs. The files do not depend on it."""
     seed: int = 1234
-    """Seed of pairs, masks and the shard of each sample."""
+    """Seed of pairs, masks and the assignment of samples to shards."""
     lowercase: bool = True
-    """For an uncased vocabulary: letters become small and lose their accents."""
+    """Lowercase the text and strip accents, for an uncased vocabulary."""
     sequence: int = 128
-    """Tokens of a sample, special tokens and padding included."""
+    """Tokens per sample, including special tokens and padding."""
     max_predictions: int = 20
-    """Masked tokens of a sample at most."""
+    """Maximum number of masked tokens per sample."""
     masked_lm_prob: float = 0.15
-    """Share of a sample's tokens that are to be predicted."""
+    """Fraction of a sample's tokens to predict."""
     short_seq_prob: float = 0.1
-    """Share of the documents that are cut into samples of a random shorter length."""
+    """Fraction of the documents that are cut into samples of a random shorter length."""
     whole_word_mask: bool = False
     """Mask all pieces of a word, or none."""
     dupe_factor: int = 5
-    """How often each training document is used, with other pairs and masks each time. Test documents are used once."""
+    """Passes over each training document, each with other pairs and masks. Test documents are used once."""
     test_share: float = 0.01
-    """Share of the documents that go to the test shards; 0 makes none."""
+    """Fraction of the documents for the test shards; 0 writes none."""
     samples_per_shard: int = 65_536
-    """About how many samples a shard has; chance decides about each."""
+    """Approximate number of samples per shard; samples are assigned at random."""
     gzip: bool = True
     """Compress the shards."""
 
@@ -200,25 +202,25 @@ class PrepareHdf5(TextInput):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparePacked:
-    """HDF5 shards to packed HDF5 shards, from any shards in the layout of ``bert_hdf5``."""
+    """HDF5 shards in the layout of ``bert_hdf5`` to packed HDF5 shards."""
 
     inputs: tuple[str, ...] = ()
     """Folders with shards, or single shards."""
     output: str = ""
-    """Folder to make."""
+    """Output folder."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
-    the new one is complete."""
+    """Replace the folder ``output`` if it is an earlier data set that holds nothing else and no input. The old data set
+    stays until the new one is complete."""
     workers: int = 0
-    """Processes; 0 takes one per core, and fewer where the input is small. The files do not depend on it."""
+    """Number of processes; 0: one per core, fewer for small inputs. The files do not depend on it."""
     seed: int = 1234
-    """Of the order of the rows in a shard."""
+    """Seed of the order of rows in a shard."""
     sequence: int = 0
-    """Tokens of a row; 0: as many as the rows of the inputs have."""
+    """Tokens per row; 0: as in the inputs."""
     max_samples: int = 3
-    """Samples in a row at most; 0: as many as fit."""
+    """Maximum number of samples per row; 0: as many as fit."""
     samples_per_shard: int = 65_536
-    """Samples that are packed together, into one shard."""
+    """Number of samples that are packed into one shard."""
     gzip: bool = True
     """Compress the shards."""
 
@@ -233,15 +235,15 @@ class PreparePacked:
 
 @dataclass(frozen=True, kw_only=True)
 class NeuronBert:
-    """``ckpt_<step>.pt`` of Neuron's and NVIDIA's BERT scripts."""
+    """Files ``ckpt_<step>.pt`` of Neuron's and NVIDIA's BERT scripts."""
 
     names: Literal["hf", "nvidia"] = "hf"
-    """Names of the tensors: Hugging Face's, as Neuron's script writes them, or NVIDIA's (``dense_act``). Both are
-    read."""
+    """Names of the tensors in written files: Hugging Face's, as in Neuron's script, or NVIDIA's (``dense_act``). Both
+    can be read."""
     files: tuple[str, ...] = ()
-    """Names of the shards that a script goes on with in the middle of an epoch; unless given, those of the run. Scripts
-    read one after the other, a run of ours from all at a time: the number in front of the names, the script's next
-    shard, says how much of the epoch is done."""
+    """Names of the shards with which a script continues in the middle of an epoch; by default those of the run. A
+    script reads one shard after another, a run reads from all at once: the index in the file, the script's next shard,
+    is the completed fraction of the epoch times the number of shards."""
 
 
 def _missing(settings: object, *names: str) -> list[str]:

@@ -15,9 +15,9 @@ _BY_SLOT = ("next_sentence_positions", "next_sentence_labels", "next_sentence_we
 
 
 def plain_rows(lengths: Sequence[int], *, sequence: int, predictions: int, vocabulary: int, seed: int = 3) -> Batch:
-    """Random samples of so many tokens, one per row ``[len(lengths), sequence]``, padded with zeros.
+    """Random samples with ``lengths`` tokens, one per row ``[len(lengths), sequence]``, padded with zeros.
 
-    Every other row has half as many predictions as places for them, the others ``predictions``, or as many as fit.
+    Even rows have ``predictions / 2`` predictions, rounded up, odd ones ``predictions``, or as many as fit.
     """
     random = np.random.default_rng(seed)
     rows = len(lengths)
@@ -35,7 +35,7 @@ def plain_rows(lengths: Sequence[int], *, sequence: int, predictions: int, vocab
 
 
 def packed_rows(plain: Batch, rows: Sequence[Sequence[int]], *, sequence: int, slots: int = 3) -> Batch:
-    """The samples of ``plain`` in packed rows of ``sequence`` tokens; ``rows`` numbers those of each row."""
+    """The samples of ``plain`` in packed rows of ``sequence`` tokens; ``rows`` lists the samples of each row."""
     predictions = slots * plain["masked_lm_ids"].shape[1]
     widths = dict.fromkeys((*_BY_TOKEN, "positions"), sequence)
     widths |= dict.fromkeys(_BY_PREDICTION, predictions) | dict.fromkeys(_BY_SLOT, slots)

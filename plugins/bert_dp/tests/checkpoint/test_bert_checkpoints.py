@@ -1,6 +1,6 @@
-"""Checkpoints of the published scripts: read, continued, begun from and written.
+"""Checkpoints of the published scripts: reading, resuming, starting from their weights, and writing.
 
-What the scripts do is written out here in plain torch and transformers, without our code.
+What the scripts do is reimplemented here in plain torch and transformers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def published(seed: int = 1) -> Published:
 
 
 def train(parts: Published, first: int, last: int) -> list[float]:
-    """Steps on made-up batches, and their losses."""
+    """Train on random batches; returns the losses."""
     model, optimizer, scheduler = parts
     losses = []
     for number in range(first, last):
@@ -74,7 +74,7 @@ def train(parts: Published, first: int, last: int) -> list[float]:
 
 
 def write_published(path: Path, parts: Published, **changes: Any) -> Path:
-    """``ckpt_<step>.pt`` as the script writes it; an entry that is None is left out."""
+    """Write ``ckpt_<step>.pt`` like the script; entries that are None are left out."""
     model, optimizer, scheduler = parts
     data = {
         "model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
@@ -85,43 +85,43 @@ def write_published(path: Path, parts: Published, **changes: Any) -> Path:
 
 
 def read_published(path: Path) -> Published:
-    """How the script goes on from a file."""
+    """Resume from a file like the script."""
     parts = model, optimizer, scheduler = published(seed=2)
-    found = torch.load(path, map_location="cpu", weights_only=True)
-    model.load_state_dict(found["model"], strict=True)
-    optimizer.load_state_dict(found["optimizer"])
-    scheduler.load_state_dict(found["scheduler"])
-    assert isinstance(found["files"][0], int)
-    assert isinstance(found["epoch"], int)
+    tree = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(tree["model"], strict=True)
+    optimizer.load_state_dict(tree["optimizer"])
+    scheduler.load_state_dict(tree["scheduler"])
+    assert isinstance(tree["files"][0], int)
+    assert isinstance(tree["epoch"], int)
     return parts
 
 
-def ours(settings: Train = TRAIN) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:
+def new_state(settings: Train = TRAIN) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:
     module, _ = build_model(TINY)
     optimizer = optim.build(list(module.named_parameters()), settings)
     state = {**gather_state(module, optimizer), "progress": {"step": 0, "consumed_samples": 0}}
     return module, optimizer, state
 
 
-def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> tuple[Path, Published]:
-    """A file of the script after three steps, and what wrote it."""
+    """A file of the script after three steps, and the script's state."""
     parts = published()
     train(parts, 0, 3)
     return write_published(tmp_path / "ckpt_3.pt", parts), parts
 
 
-# Reading what the scripts wrote
+# Reading files of the scripts
 
 
 def test_a_published_file_is_continued_as_the_script_would(file: tuple[Path, Published]) -> None:
-    """The same weights, states and step; and after one step on the same gradients, the same weights."""
-    path, (model, theirs, _) = file
-    module, optimizer, state = ours()
+    """The same weights, states and step; after one step with the same gradients, the same weights."""
+    path, (model, script_optimizer, _) = file
+    module, optimizer, state = new_state()
     NeuronBertFormat().load(path, state)
     apply_state(module, optimizer, state)
     assert same(weights(module), {n: t for n, t in model.state_dict().items() if n in weights(module)})
@@ -131,16 +131,16 @@ def test_a_published_file_is_continued_as_the_script_would(file: tuple[Path, Pub
     for name, parameter in module.named_parameters():
         parameter.grad = torch.full_like(parameter, 0.01)
         named[name].grad = parameter.grad.clone()
-    for group, other in zip(optimizer.param_groups, theirs.param_groups, strict=True):
+    for group, other in zip(optimizer.param_groups, script_optimizer.param_groups, strict=True):
         group["lr"] = other["lr"]
     optimizer.step()
-    theirs.step()
+    script_optimizer.step()
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(parameter, named[name], rtol=1e-6, atol=1e-7)
 
 
 def test_other_spellings(file: tuple[Path, Published], tmp_path: Path) -> None:
-    """NVIDIA's names, a prefix of DistributedDataParallel's, counted positions, steps in groups, fp16 with masters."""
+    """NVIDIA's names, DistributedDataParallel's prefix, a buffer of positions, steps in groups, fp16 with masters."""
     _, parts = file
     model, optimizer, _ = parts
     states = optimizer.state_dict()
@@ -156,30 +156,30 @@ def test_other_spellings(file: tuple[Path, Published], tmp_path: Path) -> None:
         tmp_path / "ckpt_28128.pt", parts, model=tensors, optimizer=states, scheduler=None, epoch=None,
         **{"master params": list(ordered)},
     )  # fmt: skip
-    module, ours_optimizer, state = ours()
+    module, loaded_optimizer, state = new_state()
     NeuronBertFormat().load(path, state)
-    apply_state(module, ours_optimizer, state)
+    apply_state(module, loaded_optimizer, state)
     assert same(weights(module), {n: t for n, t in model.state_dict().items() if n in weights(module)})
     assert state["progress"]["step"] == 28128
-    assert {s["step"].item() for s in ours_optimizer.state.values()} == {3.0}
+    assert {s["step"].item() for s in loaded_optimizer.state.values()} == {3.0}
 
 
 def nvidia(name: str) -> str:
-    """NVIDIA's name: the activation belongs to three of the layers."""
+    """NVIDIA's name: three layers include their activation."""
     for part in ("intermediate", "pooler", "transform"):
         name = name.replace(f"{part}.dense.", f"{part}.dense_act.")
     return name
 
 
 def test_one_group_in_the_models_order(file: tuple[Path, Published], tmp_path: Path) -> None:
-    """An optimizer of ``model.parameters()``, as other scripts have it."""
+    """An optimizer of ``model.parameters()``, as in other scripts."""
     model, _, _ = file[1]
     optimizer = torch.optim.AdamW(model.parameters())
     for number, p in enumerate(model.parameters()):
         p.grad = torch.full_like(p, number)
     optimizer.step()
     path = write_published(tmp_path / "ckpt_1.pt", file[1], optimizer=optimizer.state_dict())
-    _, _, state = ours()
+    _, _, state = new_state()
     NeuronBertFormat().load(path, state)
     for number, (name, _) in enumerate(model.named_parameters()):
         assert state["optimizer"]["state"][name]["exp_avg"].unique().tolist() == pytest.approx([number * 0.1])
@@ -191,13 +191,13 @@ class Evil:
 
 
 def as_written(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(file, weights_only=True)
-    return found
+    tree: dict[str, Any] = torch.load(file, weights_only=True)
+    return tree
 
 
 def no_model(path: Path) -> None:
-    found = as_written(path)
-    torch.save({"state_dict": found.pop("model"), **found}, path)
+    tree = as_written(path)
+    torch.save({"state_dict": tree.pop("model"), **tree}, path)
 
 
 def forbidden(path: Path) -> None:
@@ -209,34 +209,34 @@ def cut(path: Path) -> None:
 
 
 def minimal(path: Path) -> None:
-    found = as_written(path)
-    torch.save({name: found[name] for name in ("model", "files", "epoch")}, path)
+    tree = as_written(path)
+    torch.save({name: tree[name] for name in ("model", "files", "epoch")}, path)
 
 
 def other_sizes(path: Path) -> None:
-    found = as_written(path)
-    found["model"]["cls.seq_relationship.bias"] = torch.zeros(3)
-    found["optimizer"]["state"][45]["exp_avg"] = torch.zeros(3)
-    found["optimizer"]["state"][45]["exp_avg_sq"] = torch.zeros(3)
-    torch.save(found, path)
+    tree = as_written(path)
+    tree["model"]["cls.seq_relationship.bias"] = torch.zeros(3)
+    tree["optimizer"]["state"][45]["exp_avg"] = torch.zeros(3)
+    tree["optimizer"]["state"][45]["exp_avg_sq"] = torch.zeros(3)
+    torch.save(tree, path)
 
 
 def other_names(path: Path) -> None:
-    found = as_written(path)
-    found["model"] = {name.replace("bert.pooler", "bert.poller"): tensor for name, tensor in found["model"].items()}
-    torch.save(found, path)
+    tree = as_written(path)
+    tree["model"] = {name.replace("bert.pooler", "bert.poller"): tensor for name, tensor in tree["model"].items()}
+    torch.save(tree, path)
 
 
 def untied(path: Path) -> None:
-    found = as_written(path)
-    found["model"]["cls.predictions.decoder.weight"] = torch.zeros(1000, 64)
-    torch.save(found, path)
+    tree = as_written(path)
+    tree["model"]["cls.predictions.decoder.weight"] = torch.zeros(1000, 64)
+    torch.save(tree, path)
 
 
 def other_groups(path: Path) -> None:
-    found = as_written(path)
-    found["optimizer"]["param_groups"][0]["params"].pop()
-    torch.save(found, path)
+    tree = as_written(path)
+    tree["optimizer"]["param_groups"][0]["params"].pop()
+    torch.save(tree, path)
 
 
 def no_optimizer_at_all(path: Path) -> None:
@@ -263,18 +263,18 @@ def no_optimizer_at_all(path: Path) -> None:
 def test_what_cannot_be_continued(file: tuple[Path, Published], damage: Callable[[Path], None], message: str) -> None:
     damage(file[0])
     with pytest.raises(CheckpointError, match=message):
-        NeuronBertFormat().load(file[0], ours()[2])
+        NeuronBertFormat().load(file[0], new_state()[2])
 
 
-# Writing what the scripts read
+# Writing files for the scripts
 
 
-def test_the_script_goes_on_from_ours(tmp_path: Path) -> None:
-    """Strict names, states and schedule; and its next losses are those of a script that was never stopped."""
+def test_the_script_resumes_from_a_file_of_recipe(tmp_path: Path) -> None:
+    """Names are loaded strictly, with states and schedule; the next losses equal those of an uninterrupted script."""
     parts = published()
     train(parts, 0, 3)
     expected = train(parts, 3, 6)
-    module, optimizer, state = ours()
+    module, optimizer, state = new_state()
     again = published()
     train(again, 0, 3)
     NeuronBertFormat().load(write_published(tmp_path / "ckpt_3.pt", again), state)
@@ -289,9 +289,9 @@ def test_the_script_goes_on_from_ours(tmp_path: Path) -> None:
 
 
 def test_lambs_settings_are_all_there(tmp_path: Path) -> None:
-    """The script's Lamb takes them from the groups of the file, without a default."""
+    """The script's Lamb reads them from the groups in the file, without defaults."""
     settings = Train(optimizer="lamb", trust_clip=1.0, lr=6e-3, steps=10)
-    _, _, state = ours(settings)
+    _, _, state = new_state(settings)
     form = NeuronBertFormat()
     form.save(tmp_path, state | {"progress": {"step": 4, "consumed_samples": 32}}, SaveContext(train=settings))
     for group in torch.load(tmp_path / "ckpt_4.pt", weights_only=True)["optimizer"]["param_groups"]:
@@ -300,7 +300,7 @@ def test_lambs_settings_are_all_there(tmp_path: Path) -> None:
 
 
 def test_nvidias_names_are_those_of_its_model(tmp_path: Path) -> None:
-    _, _, state = ours()
+    _, _, state = new_state()
     form = NeuronBertFormat(NeuronBert(names="nvidia"))
     form.save(tmp_path, {"model": state["model"], "progress": {"step": 7}})
     names = set(torch.load(tmp_path / "ckpt_7.pt", weights_only=True)["model"])
@@ -309,46 +309,46 @@ def test_nvidias_names_are_those_of_its_model(tmp_path: Path) -> None:
 
 
 def test_a_run_that_saves_in_it_resumes_exactly(tmp_path: Path) -> None:
-    words = ("checkpoint=neuron_bert", "train.steps=4", "train.save_every=2")
-    whole = run_tiny("bert_dp", tmp_path / "whole", *words)
-    run_tiny("bert_dp", tmp_path / "parts", *words, "train.stop_after=2")
-    resumed = run_tiny("bert_dp", tmp_path / "parts", *words, "--processes", "1")
+    args = ("checkpoint=neuron_bert", "train.steps=4", "train.save_every=2")
+    whole = run_tiny("bert_dp", tmp_path / "whole", *args)
+    run_tiny("bert_dp", tmp_path / "parts", *args, "train.stop_after=2")
+    resumed = run_tiny("bert_dp", tmp_path / "parts", *args, "--processes", "1")
     assert resumed.column() == whole.column()
     folder = tmp_path / "parts" / "checkpoints" / "step-2"
     assert sorted(p.name for p in folder.iterdir()) == ["checkpoint.json", "ckpt_2.pt", "job.yaml"]
 
 
-def test_what_it_says_of_the_shards(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
-    """``files`` and ``epoch`` as the script reads them: how many shards are done, all shards, full rounds."""
+def test_position_in_the_shards(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
+    """``files`` and ``epoch`` as the script reads them: number of finished shards, all shards, finished epochs."""
     first = 0
     for shard in range(4):
         first = write_numbered(tmp_path / "data" / f"training_{shard}.hdf5", first, 6)
-    words = (f"data.files={tmp_path / 'data'}", "data.sequence=8", "data.max_predictions=1", "train.eval_every=0")
-    run_tiny("bert_dp", tmp_path / "run", *words, "checkpoint=neuron_bert", "train.save_every=1", "train.keep=0")
+    args = (f"data.files={tmp_path / 'data'}", "data.sequence=8", "data.max_predictions=1", "train.eval_every=0")
+    run_tiny("bert_dp", tmp_path / "run", *args, "checkpoint=neuron_bert", "train.save_every=1", "train.keep=0")
     shards = [str(tmp_path / "data" / f"training_{shard}.hdf5") for shard in range(4)]
     for step, epoch, index in ((1, 0, 1), (2, 0, 2), (3, 1, 0), (5, 1, 2)):  # 8 of 24 rows a step
-        found = torch.load(tmp_path / "run" / "checkpoints" / f"step-{step}" / f"ckpt_{step}.pt", weights_only=True)
-        assert (found["epoch"], found["files"]) == (epoch, [index, *shards])
+        tree = torch.load(tmp_path / "run" / "checkpoints" / f"step-{step}" / f"ckpt_{step}.pt", weights_only=True)
+        assert (tree["epoch"], tree["files"]) == (epoch, [index, *shards])
 
 
-def test_what_a_script_of_neuronx_distributed_reads(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
-    """``global_step`` and ``epoch`` by the rows that the run has read; the data may be gone."""
+def test_entries_for_a_script_of_neuronx_distributed(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
+    """``global_step`` and ``epoch`` follow from the rows that the run has read; the data may be missing."""
     write_numbered(tmp_path / "data" / "training_0.hdf5", 0, 24)
-    words = (f"data.files={tmp_path / 'data'}", "data.sequence=8", "data.max_predictions=1", "train.eval_every=0")
-    run_tiny("bert_dp", tmp_path / "run", *words, "train.steps=5")
+    args = (f"data.files={tmp_path / 'data'}", "data.sequence=8", "data.max_predictions=1", "train.eval_every=0")
+    run_tiny("bert_dp", tmp_path / "run", *args, "train.steps=5")
     for epoch in (1, 0):  # 40 rows of 24
         target = tmp_path / f"epoch-{epoch}"
         assert main(["convert", str(tmp_path / "run"), str(target), "--to", "nxd", "layout=old"]) == 0
-        found = torch.load(target / "tp_rank_00_pp_rank_00" / "checkpoint.pt", weights_only=True)
-        assert (found["global_step"], found["epoch"]) == (5, epoch)
+        tree = torch.load(target / "tp_rank_00_pp_rank_00" / "checkpoint.pt", weights_only=True)
+        assert (tree["global_step"], tree["epoch"]) == (5, epoch)
         (tmp_path / "data" / "training_0.hdf5").unlink(missing_ok=True)
 
 
-# The published file through the real commands
+# Published files through the real commands
 
 
-def test_a_run_goes_on_from_a_published_file(file: tuple[Path, Published], tmp_path: Path) -> None:
-    """In the format of the run's own checkpoints, whatever that is; the next step is the fourth."""
+def test_a_run_resumes_from_a_published_file(file: tuple[Path, Published], tmp_path: Path) -> None:
+    """With any format of the run's own checkpoints; the next step is the fourth."""
     for form in ("dcp", "neuron_bert"):
         done = run_tiny("bert_dp", tmp_path / form, f"checkpoint={form}", "train.steps=4", f"train.resume={file[0]}")
         assert "continuing after step 3" in done.text
@@ -357,7 +357,7 @@ def test_a_run_goes_on_from_a_published_file(file: tuple[Path, Published], tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (("model.positions=128",), "position_embeddings.weight: found [64, 64], expected [128, 64]"),
         (("model.hidden=32",), "44 of 46 entries differ"),
@@ -367,12 +367,12 @@ def test_a_run_goes_on_from_a_published_file(file: tuple[Path, Published], tmp_p
 def test_weights_of_another_architecture(
     file: tuple[Path, Published],
     tmp_path: Path,
-    words: tuple[str, ...],
+    args: tuple[str, ...],
     message: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    line = ["run", "bert_dp:tiny", f"train.init_from={file[0]}", *words, "--out", str(tmp_path / "run")]
+    line = ["run", "bert_dp:tiny", f"train.init_from={file[0]}", *args, "--out", str(tmp_path / "run")]
     assert main(line) == 2
-    told = capfd.readouterr().err
-    assert message in told
-    assert "Traceback" not in told
+    output = capfd.readouterr().err
+    assert message in output
+    assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""Checkpoints of Hugging Face: written from the published scripts' and from runs, read back, begun from."""
+"""Checkpoints of Hugging Face: converted from the scripts' and from runs, read back, and as initial weights."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def model() -> BertForPreTraining:
 
 @pytest.fixture
 def file(tmp_path: Path, model: BertForPreTraining) -> Path:
-    """The short form of the published scripts' file."""
+    """The minimal form of the published scripts' file."""
     path = tmp_path / "ckpt_3.pt"
     torch.save({"model": model.state_dict(), "files": [0], "epoch": 0}, path)
     return path
 
 
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
 
 
-def convert(*words: str | Path) -> int:
-    """``recipe convert``, in this process."""
-    return main(["convert", *map(str, words)])
+def convert(*args: str | Path) -> int:
+    """Run ``recipe convert`` in this process."""
+    return main(["convert", *map(str, args)])
 
 
 def test_neuron_to_hugging_face_and_back_is_bit_equal(file: Path, model: BertForPreTraining, tmp_path: Path) -> None:
-    """46 tensors there and back; in the middle, transformers itself reads them."""
+    """46 tensors there and back; transformers loads the intermediate folder."""
     assert convert(file, tmp_path / "hf", "--to", "hf", "--recipe", "bert_dp:tiny") == 0
     assert convert(tmp_path / "hf", tmp_path / "back", "--to", "neuron_bert") == 0
     last = next((tmp_path / "back").glob("ckpt_*.pt"))
@@ -64,15 +64,15 @@ def test_neuron_to_hugging_face_and_back_is_bit_equal(file: Path, model: BertFor
     assert not any(info.values())
     assert same(loaded.state_dict(), model.state_dict())
     for name in ("back", "again"):
-        found = torch.load(tmp_path / name / last.name, weights_only=True)
-        assert same(found["model"], dict(model.state_dict()))
+        tree = torch.load(tmp_path / name / last.name, weights_only=True)
+        assert same(tree["model"], dict(model.state_dict()))
 
 
 def test_the_model_is_known_by_its_shapes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(file, tmp_path / "hf", "--to", "hf") == 0
-    told = capsys.readouterr().out
-    assert "bert_pretraining by the shapes of its tensors: size=custom, layers=2, hidden=64, heads=1" in told
-    assert "and the model gives the same outputs with them" in told
+    output = capsys.readouterr().out
+    assert "bert_pretraining by the shapes of its tensors: size=custom, layers=2, hidden=64, heads=1" in output
+    assert "and the model gives the same outputs with them" in output
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["num_attention_heads"] == 1
 
 
@@ -85,30 +85,30 @@ def test_a_run_begins_with_hugging_faces_weights(tmp_path: Path, model: BertForP
         (folder / "model.safetensors").unlink()
         names = {name: old(name) if kind == "old names" else name for name in model.state_dict()}
         torch.save({names[n]: t for n, t in model.state_dict().items()}, folder / "pytorch_model.bin")
-    words = (f"train.init_from={folder}", "train.steps=1", "train.lr=0", "checkpoint=single")
-    done = run_tiny("bert_dp", tmp_path / "run", *words)
+    args = (f"train.init_from={folder}", "train.steps=1", "train.lr=0", "checkpoint=single")
+    done = run_tiny("bert_dp", tmp_path / "run", *args)
     written = tmp_path / "run" / "checkpoints" / "step-1" / "checkpoint.pt"
-    found = torch.load(written, weights_only=True)["model"]
-    assert all(torch.equal(tensor, found[name]) for name, tensor in saved.state_dict().items() if name in found)
+    loaded = torch.load(written, weights_only=True)["model"]
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in saved.state_dict().items() if name in loaded)
     assert f"weights of {folder} (hf); optimizer, schedule and data begin anew" in done.text
     heads = "not in it, and drawn at random: cls.predictions.bias"
     assert (heads in done.text) == (kind == "no heads")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words", "message"),
+    ("changes", "args", "message"),
     [
         ({}, ("model.heads=2",), "  - model.heads: 4 in its config.json, 2 in this run"),
         ({}, ("model.intermediate=64",), "add: model.intermediate=256"),
         ({"layer_norm_eps": 1e-5}, (), "layer_norm_eps is 1e-05 and not 1e-12"),
         ({"tie_word_embeddings": False}, (), "tie_word_embeddings is False and not True"),
         ({"hidden_dropout_prob": 0.3, "initializer_range": 1.0}, (), ""),
-        # The same sizes in other words.
+        # The same sizes, given differently.
         ({}, ("model.size=bert-base-uncased",), ""),
     ],
 )
 def test_a_start_of_another_model_is_refused(
-    tmp_path: Path, model: BertForPreTraining, changes: dict[str, Any], words: tuple[str, ...], message: str
+    tmp_path: Path, model: BertForPreTraining, changes: dict[str, Any], args: tuple[str, ...], message: str
 ) -> None:
     model.save_pretrained(tmp_path / "hf")
     path = tmp_path / "hf" / "config.json"
@@ -116,13 +116,13 @@ def test_a_start_of_another_model_is_refused(
     path.write_text(json.dumps(config))
     sizes = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads"}
     sizes |= {"intermediate": "intermediate_size", "positions": "max_position_embeddings", "vocabulary": "vocab_size"}
-    same = [f"model.{ours}={config[theirs]}" for ours, theirs in sizes.items()]
-    problems = start_problems(resolve(load(), "bert_dp", [*same, *words, f"train.init_from={tmp_path / 'hf'}"]))
+    same = [f"model.{field}={config[key]}" for field, key in sizes.items()]
+    problems = start_problems(resolve(load(), "bert_dp", [*same, *args, f"train.init_from={tmp_path / 'hf'}"]))
     assert (not problems) if not message else (len(problems) == 1 and message in problems[0])
 
 
 def old(name: str) -> str:
-    """As the first releases called it."""
+    """The name in the first releases."""
     return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
@@ -138,7 +138,7 @@ def old(name: str) -> str:
         ({"model_type": "t5"}, "its config.json is of a model of type 't5', which no installed model is (such folders"),
     ],
 )
-def test_a_config_of_something_else(
+def test_a_config_of_another_model(
     tmp_path: Path, model: BertForPreTraining, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.save_pretrained(tmp_path / "hf")
@@ -151,7 +151,7 @@ def test_a_config_of_something_else(
 
 
 def test_both_phases_and_the_export(tmp_path: Path) -> None:
-    """Phase 1, phase 2 from its weights, export; from_pretrained has the loss that the run told at its end."""
+    """Phase 1, phase 2 from its weights, export; the loaded model has the loss that the run reported."""
     plain = "data.packed=false"
     short = (plain, "data.sequence=32", "data.max_predictions=5", "train.steps=4", "train.eval_every=0")
     run_tiny("bert_dp", tmp_path / "phase1", *short)

@@ -1,4 +1,4 @@
-"""The corpus that needs no files, as shards."""
+"""The embedded corpus as shards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKED = BertHdf5(vocabulary=1000, sequence=64, max_predictions=10)
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the corpus in it, made by two processes that ask at once."""
+    """A cache with the corpus, built by two processes that start together."""
     folder = tmp_path_factory.mktemp("cache")
     code = (
         "import sys, pathlib; from recipe_bert_dp.data import corpus; from recipe_bert_dp.settings import BertHdf5; "

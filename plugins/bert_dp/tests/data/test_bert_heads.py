@@ -1,4 +1,4 @@
-"""How often shards are opened to learn their shapes, and that a change of them is noticed."""
+"""Number of times shards are opened to read their shapes, and detection of changed shards."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def folder(tmp_path: Path, write_numbered: Callable[..., int], monkeypatch: pyte
 
 @pytest.fixture
 def opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each shard was opened."""
-    seen: Counter[str] = Counter()
+    """Number of times each shard was opened."""
+    counts: Counter[str] = Counter()
 
     class Counting(h5py.File):  # type: ignore[misc]
         def __init__(self, path: Path, *args: Any) -> None:
-            seen[Path(path).name] += 1
+            counts[Path(path).name] += 1
             super().__init__(path, *args)
 
     monkeypatch.setattr(h5py, "File", Counting)
-    return seen
+    return counts
 
 
 def settings(folder: Path) -> BertHdf5:
@@ -47,8 +47,7 @@ def settings(folder: Path) -> BertHdf5:
 
 
 def another_process() -> None:
-    """Forget what only the memory of this process knows."""
-    heads._known.clear()
+    heads._cache.clear()
 
 
 def test_the_processes_of_a_run_open_each_shard_once(folder: Path, opens: Counter[str]) -> None:
@@ -85,7 +84,7 @@ def test_a_shard_that_changes_is_opened_again(
     content = (folder / "part002.hdf5").read_bytes()
     (folder / "part002.hdf5").write_bytes(b"x" * len(content))
     (folder / "part003.hdf5").write_bytes(content[:-100])
-    for _ in range(2):  # damage is told each time
+    for _ in range(2):  # damage is reported each time
         another_process()
         with pytest.raises(DataError) as caught:
             check(settings(folder), "training")
@@ -111,7 +110,7 @@ def test_a_damaged_cache_is_written_anew(folder: Path, opens: Counter[str], tmp_
         assert store.read_text() == lines
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(folder: Path, opens: Counter[str], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_ignored(folder: Path, opens: Counter[str], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     assert facts(settings(folder)).train_samples == 5 * COUNT
     assert facts(settings(folder)).train_samples == 5 * COUNT

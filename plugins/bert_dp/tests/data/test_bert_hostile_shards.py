@@ -1,4 +1,4 @@
-"""HDF5 files that contradict themselves: each is refused with a message, in bounded time and memory."""
+"""Damaged HDF5 files: each is refused with a message, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from recipe_bert_dp.data.inspect import BertFiles
 from recipe_core.testing.bounds import reading
 
 
-def whole(path: Path) -> None:
-    """A sound shard of three rows."""
+def write_valid(path: Path) -> None:
+    """A valid shard of three rows."""
     with h5py.File(path, "w") as file:
         for name, kind in shards.PLAIN.items():
             shape = (3,) if name == "next_sentence_labels" else (3, 2 if name.startswith("masked") else 8)
@@ -70,13 +70,13 @@ def texts(file: h5py.File) -> None:
 @pytest.mark.parametrize(
     "change", [group, no_values, never_written, long_rows, large_chunks, elsewhere, linked, virtual, dangling, texts]
 )
-def test_arrays_that_are_none(tmp_path: Path, change: Callable[[h5py.File], None]) -> None:
+def test_invalid_arrays(tmp_path: Path, change: Callable[[h5py.File], None]) -> None:
     path = tmp_path / "training.hdf5"
-    whole(path)
+    write_valid(path)
     with h5py.File(path, "r+") as file:
         del file["input_ids"]
         change(file)
-    for read in (BertFiles().verify, lambda place: BertFiles().inspect(place, None)):
+    for read in (BertFiles().verify, lambda path: BertFiles().inspect(path, None)):
         outcome = reading(read, path)
         outcome.require_bounded(path.stat().st_size)
     assert outcome.outcome == "refused"
@@ -89,19 +89,19 @@ def test_arrays_that_are_none(tmp_path: Path, change: Callable[[h5py.File], None
 def test_only_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = tmp_path / "training.hdf5"
     make(path)
-    outcome = reading(lambda place: BertFiles().inspect(place, None), path)
+    outcome = reading(lambda path: BertFiles().inspect(path, None), path)
     outcome.require_bounded(0)
     assert "is no regular file" in outcome.message
 
 
 def test_every_cut_and_many_changed_bytes(tmp_path: Path) -> None:
-    """Whatever is damaged in the small file, there is a message or a result, never another exception or a crash."""
-    path, sound = tmp_path / "training.hdf5", tmp_path / "sound.h5"
-    whole(sound)
-    content = sound.read_bytes()
+    """Any damage of the small file gives a message or a result, never another exception or a crash."""
+    path, valid = tmp_path / "training.hdf5", tmp_path / "valid.h5"
+    write_valid(valid)
+    content = valid.read_bytes()
     draw = np.random.default_rng(5)
 
-    def all_of_them() -> None:
+    def verify_all() -> None:
         for size in range(0, len(content), 397):
             path.write_bytes(content[:size])
             BertFiles().verify(path)
@@ -111,14 +111,14 @@ def test_every_cut_and_many_changed_bytes(tmp_path: Path) -> None:
             path.write_bytes(changed)
             BertFiles().verify(path)
 
-    outcome = reading(all_of_them)
+    outcome = reading(verify_all)
     assert outcome.outcome == "read", outcome
 
 
 def test_a_damaged_list_of_arrays(tmp_path: Path) -> None:
-    """The file opens, and asking it for a name raises what h5py raises of damage inside."""
+    """The file opens, and looking up a name raises."""
     path = tmp_path / "training.hdf5"
-    whole(path)
+    write_valid(path)
     content = bytearray(path.read_bytes())
     content[content.index(b"HEAP")] ^= 1
     path.write_bytes(content)

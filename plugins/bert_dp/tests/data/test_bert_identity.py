@@ -1,4 +1,4 @@
-"""Shards and vocabulary of a run under the paths of others."""
+"""Resuming with other shards or another vocabulary at the same paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
 
 @pytest.fixture
 def other(shards: Path, settings: Callable[..., PrepareHdf5], vocabulary: Path, tmp_path: Path) -> Path:
-    """The same text in shards of a vocabulary with the words in another order."""
+    """Shards of the same text with a reordered vocabulary."""
     pieces = vocabulary.read_text().splitlines()
     words = pieces[8:]
     random.Random(3).shuffle(words)
@@ -37,34 +37,34 @@ def other(shards: Path, settings: Callable[..., PrepareHdf5], vocabulary: Path, 
     return tmp_path / "other"
 
 
-def test_a_run_does_not_go_on_with_other_shards(shards: Path, other: Path, tmp_path: Path, typed: Typed) -> None:
+def test_a_run_does_not_resume_with_other_shards(shards: Path, other: Path, tmp_path: Path, typed: Typed) -> None:
     line = ("run", "bert_dp:tiny", f"data.files={shards}", *SIZES, "--out", tmp_path / "run")
-    code, said = typed(*line, "train.stop_after=2")
-    assert code == 0, said
+    code, output = typed(*line, "train.stop_after=2")
+    assert code == 0, output
     prompt = ("--prompt", "the [MASK] house")
     before = typed("generate", tmp_path / "run", *prompt)
     assert before[0] == 0
     shutil.move(shards, tmp_path / "kept")
     shutil.move(other, shards)
-    code, said = typed(*line)
-    assert (code, "  - the data: digest " in said, "  - the tokenizer: digest " in said) == (2, True, True)
-    assert typed("generate", tmp_path / "run", *prompt) == before  # by the run's own vocabulary
-    code, said = typed("generate", tmp_path / "run", *prompt, "--tokenizer", shards / "vocab.txt")
-    assert (code, "its tokenizer is not the one that " in said) == (2, True)
+    code, output = typed(*line)
+    assert (code, "  - the data: digest " in output, "  - the tokenizer: digest " in output) == (2, True, True)
+    assert typed("generate", tmp_path / "run", *prompt) == before  # with the run's own vocabulary
+    code, output = typed("generate", tmp_path / "run", *prompt, "--tokenizer", shards / "vocab.txt")
+    assert (code, "its tokenizer is not the one that " in output) == (2, True)
     assert typed("generate", tmp_path / "run", *prompt, "--tokenizer", tmp_path / "kept" / "vocab.txt")[0] == 0
-    code, said = typed("eval", tmp_path / "run", "--data", shards)
-    assert (code, f"--data {shards}: its tokenizer is not the one that " in said) == (2, True)
-    code, said = typed(*line, said.split()[-1].replace("--accept", "train.accept="))
-    assert code == 2  # that word was for another difference
+    code, output = typed("eval", tmp_path / "run", "--data", shards)
+    assert (code, f"--data {shards}: its tokenizer is not the one that " in output) == (2, True)
+    code, output = typed(*line, output.split()[-1].replace("--accept", "train.accept="))
+    assert code == 2  # the digest was of another difference
 
 
 def test_shards_of_two_vocabularies_are_not_mixed(shards: Path, other: Path, typed: Typed) -> None:
-    code, said = typed("check", "bert_dp:tiny", f"data.files={shards},{other}", *SIZES)
+    code, output = typed("check", "bert_dp:tiny", f"data.files={shards},{other}", *SIZES)
     assert code == 2
-    assert f"{shards}/vocab.txt and {other}/vocab.txt, the vocabularies of the shards, differ" in said
-    word = said.split()[-1]
-    assert word.startswith("train.accept=")
-    assert typed("check", "bert_dp:tiny", f"data.files={shards},{other}", *SIZES, word)[0] == 0
+    assert f"{shards}/vocab.txt and {other}/vocab.txt, the vocabularies of the shards, differ" in output
+    acceptance = output.split()[-1]
+    assert acceptance.startswith("train.accept=")
+    assert typed("check", "bert_dp:tiny", f"data.files={shards},{other}", *SIZES, acceptance)[0] == 0
 
 
 def test_digests_follow_the_training_shards(shards: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading plain and packed shards for training: the order, who may read what, and what is refused."""
+"""Reading plain and packed shards for training: order, forked processes, and invalid shards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def numbers(samples: Any, start: int, count: int) -> list[int]:
 def test_order_depends_on_the_seed_alone(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """However it is read, and whoever reads which part; each epoch has every row once, in another order."""
+    """The order depends neither on the size of reads nor on ranks; each epoch has every row once, in another order."""
     folder = request.getfixturevalue(kind)
     monkeypatch.setattr(stream, "WINDOW", 100)
     rows = sum(len(h5py.File(path)["input_ids"]) for path in folder.rglob("*training_*.hdf5"))
@@ -55,11 +55,11 @@ def test_order_depends_on_the_seed_alone(
     assert epochs[0] == epochs[1]
     assert not torch.equal(*whole["input_ids"].split(rows))
     other = build(config(folder), run())
-    for start, count in ((rows + 7, 90), (3, 1), (rows - 5, 10), (0, 64), (49, 2)):  # as a rank or a resumed run would
+    for start, count in ((rows + 7, 90), (3, 1), (rows - 5, 10), (0, 64), (49, 2)):  # as ranks and resumed runs read
         part = other.read("train", start, count)
         assert part.keys() == whole.keys()
         assert all(torch.equal(part[name], whole[name][start : start + count]) for name in whole)
-    for start in range(3, 2 * rows - 7, 7):  # one after the other, over the borders of windows and epochs
+    for start in range(3, 2 * rows - 7, 7):  # consecutive reads, across boundaries of windows and epochs
         part = other.read("train", start, 7)
         assert all(torch.equal(part[name], whole[name][start : start + 7]) for name in whole)
     assert not torch.equal(
@@ -70,15 +70,15 @@ def test_order_depends_on_the_seed_alone(
 
 
 def test_rows_of_many_shards_are_mixed(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
-    """A window of the order has rows from several places, none of them in the order of the files."""
+    """A window has rows from several places, in another order than in the files."""
     first = 0
     for shard in range(7):
         first = write_numbered(tmp_path / f"training_{shard}.hdf5", first, 1500 + 100 * shard)
     samples = build(BertHdf5(files=(str(tmp_path),), sequence=8), Run(**{**vars(run()), "vocabulary": None}))
-    found = np.array(numbers(samples, 0, 2 * first))
-    assert sorted(found[:first]) == sorted(found[first:]) == list(range(first))
+    order = np.array(numbers(samples, 0, 2 * first))
+    assert sorted(order[:first]) == sorted(order[first:]) == list(range(first))
     _, ends = samples._stream("train")._epoch(0)
-    windows = np.split(found[:first], ends[:-1])
+    windows = np.split(order[:first], ends[:-1])
     assert len(windows) == 7
     for window in windows[:-1]:
         assert len(set(window // 256)) >= 8
@@ -88,7 +88,7 @@ def test_rows_of_many_shards_are_mixed(tmp_path: Path, write_numbered: Callable[
 
 
 def test_slices_are_whole_chunks_of_the_file(tmp_path: Path, write_numbered: Callable[..., int]) -> None:
-    """As h5py cuts them by itself for the published scripts: thousands of rows, some columns."""
+    """Chunks as h5py chooses them for the published scripts: thousands of rows, a few columns."""
     write_numbered(tmp_path / "a_training.hdf5", 0, 20_000, compression="gzip")
     write_numbered(tmp_path / "b_training.hdf5", 20_000, 700, chunks=True)
     samples = build(BertHdf5(files=(str(tmp_path),), sequence=8), Run(**{**vars(run()), "vocabulary": None}))
@@ -125,7 +125,7 @@ def test_names_that_tell_the_kind() -> None:
 )
 @pytest.mark.parametrize("kind", ["<i4", "i1", ">i8"])
 def test_columns_are_what_h5py_reads(tmp_path: Path, packing: dict[str, Any], kind: str) -> None:
-    """Whatever the filters: whole chunks, parts of them, the end, rows that nobody wrote, and one number a row."""
+    """With any filters: whole chunks, parts of them, the end, rows never written, and one number per row."""
     values = np.random.default_rng(0).integers(-100, 100, (1000, 16))
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         wide = file.create_dataset("wide", (1400, 16), kind, chunks=(64, 16), **packing)
@@ -138,13 +138,13 @@ def test_columns_are_what_h5py_reads(tmp_path: Path, packing: dict[str, Any], ki
         for dataset in file.values():
             direct = Column(dataset, "i1" if kind == "i1" else "<i4")
             for start, stop in ((0, 64), (64, 320), (960, 1024), (1344, 1400), (1088, 1152), (3, 100), (0, 1400)):
-                found = np.empty((stop - start, *dataset.shape[1:]), "i1" if kind == "i1" else "<i4")
-                direct.read(found, start)
-                assert np.array_equal(found, dataset[start:stop]), (dataset.name, start, stop)
+                values_read = np.empty((stop - start, *dataset.shape[1:]), "i1" if kind == "i1" else "<i4")
+                direct.read(values_read, start)
+                assert np.array_equal(values_read, dataset[start:stop]), (dataset.name, start, stop)
 
 
 def test_whole_chunks_under_gzip_are_not_read_by_hdf5(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would hold its one lock, and Python's, for as long as that takes."""
+    """HDF5 would hold its global lock, and Python's, meanwhile."""
 
     def refuse(*_: Any) -> None:
         raise AssertionError("read by HDF5")
@@ -162,13 +162,13 @@ def test_handles_are_not_shared_with_a_forked_process(shards: Path) -> None:
     samples = build(config(shards), run())
     expected = samples.read("train", 0, 300)["input_ids"].numpy()
     samples._streams["train"]._window.cache_clear()
-    samples._streams["train"]._now = stream.Window(0, 0, {})
+    samples._streams["train"]._current = stream.ShuffledWindow(0, 0, {})
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=first_ids, args=(samples, theirs))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=first_ids, args=(samples, sender))
     process.start()
-    assert ours.poll(60)
-    assert np.array_equal(ours.recv(), expected)
+    assert receiver.poll(60)
+    assert np.array_equal(receiver.recv(), expected)
     process.join(60)
     assert process.exitcode == 0
     assert np.array_equal(samples.read("train", 0, 300)["input_ids"].numpy(), expected)
@@ -186,7 +186,7 @@ def test_no_more_shards_are_open_than_allowed(
 
 
 def refused(message: str, config: BertHdf5, *, before: bool = True) -> None:
-    """By reading, and, unless it only shows in the rows, before anything runs."""
+    """Check the message when reading and, unless only rows show the problem, before a run."""
     with pytest.raises(DataError, match=message):
         build(config, run()).read("train", 0, 2000)
     assert bool(facts(config).problems) == before
@@ -228,7 +228,7 @@ def test_refuses_shards_that_do_not_fit(shards: Path, packed: Path, tmp_path: Pa
         ("input_mask", (5, 7), 2, r"row 5: input_mask holds 2, expected 0 to 1"),
     ],
 )
-def test_numbers_that_cannot_be_are_named(
+def test_numbers_out_of_range_are_reported(
     shards: Path, name: str, at: tuple[int, ...], value: int, message: str
 ) -> None:
     path = shards / "training" / "training_00002.hdf5"
@@ -237,7 +237,7 @@ def test_numbers_that_cannot_be_are_named(
     refused(f"{path}: {message}", config(shards), before=False)
 
 
-def test_numbers_of_packed_rows_are_looked_at(packed: Path) -> None:
+def test_numbers_of_packed_rows_are_checked(packed: Path) -> None:
     path = packed / "training" / "training_packed_00000.hdf5"
     with h5py.File(path, "r+") as file:
         file["next_sentence_positions"][2, 1] = 64
@@ -263,7 +263,7 @@ def test_a_chunk_that_is_too_short(shards: Path) -> None:
 
 
 def test_a_shard_that_is_damaged_inside(shards: Path) -> None:
-    """Its head is right, its numbers cannot be unpacked."""
+    """Its header is valid, its numbers cannot be decompressed."""
     path = shards / "training" / "training_00001.hdf5"
     with h5py.File(path) as file:
         place = file["input_ids"].id.get_chunk_info(0)

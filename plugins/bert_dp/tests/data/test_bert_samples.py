@@ -1,4 +1,4 @@
-"""Which samples a run sees, recorded by their numbers: the same on any number of processes, and however it resumes."""
+"""The samples of a run, recorded by number: the same on any number of processes, resumed or not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Seen = list[tuple[int, list[int]]]
 """First sample of each micro batch in the order of the run, and the numbers of its samples."""
 
 
-def recorded(out: str, world_size: int, *words: str) -> Seen:
-    """On every rank: train, and keep what is read."""
+def recorded(out: str, world_size: int, *args: str) -> Seen:
     seen: Seen = []
     read = data.BertSamples.read
 
@@ -34,23 +33,22 @@ def recorded(out: str, world_size: int, *words: str) -> Seen:
         "data.sequence=8", "data.max_predictions=1", "model.vocabulary=3000", f"train.steps={STEPS}",
         f"train.global_batch={BATCH}", "train.micro_batch=2", "train.eval_every=0",
     )  # fmt: skip
-    run(checked_job(load(), "bert_dp:tiny", (*settings, *words), world_size, Path(out)), Path(out))
+    run(checked_job(load(), "bert_dp:tiny", (*settings, *args), world_size, Path(out)), Path(out))
     return seen
 
 
 def stream(ranks: list[Seen]) -> dict[int, int]:
-    """The number of every sample by its place in the run, from what all ranks saw."""
-    found: dict[int, int] = {}
+    """Number of each sample by its place in the run, from the records of all ranks."""
+    numbers_by_place: dict[int, int] = {}
     for seen in ranks:
         for start, numbers in seen:
-            assert found.keys().isdisjoint(range(start, start + len(numbers))), "a sample was seen twice"
-            found.update(enumerate(numbers, start))
-    return found
+            assert numbers_by_place.keys().isdisjoint(range(start, start + len(numbers))), "a sample was seen twice"
+            numbers_by_place.update(enumerate(numbers, start))
+    return numbers_by_place
 
 
 def one_process(out: Path, files: str, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """The samples of a run of one process, in this one."""
-    monkeypatch.setattr(data.BertSamples, "read", data.BertSamples.read)  # brought back at the end
+    monkeypatch.setattr(data.BertSamples, "read", data.BertSamples.read)  # restored at the end
     seen = stream([recorded(str(out), 1, files)])
     monkeypatch.undo()
     return seen
@@ -73,7 +71,8 @@ def test_seven_unequal_shards_on_four_ranks(
 def test_resumed_on_other_numbers_of_processes(
     tmp_path: Path, write_numbered: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1, 2 and then 4 ranks, more than there are shards, go on in the middle of one and over the end of an epoch."""
+    """1, 2 and then 4 ranks, more than there are shards, resume in the middle of a shard and cross the end of an
+    epoch."""
     write_numbered(tmp_path / "data" / "training_0.hdf5", 0, 41)
     files = f"data.files={tmp_path / 'data'}"
     whole = one_process(tmp_path / "one", files, monkeypatch)

@@ -1,4 +1,4 @@
-"""The model against plain code of transformers: whole logits, padding row by row."""
+"""The model against plain code of transformers, with all logits and padded rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def batch_of(form: str = "plain", seed: int = 3) -> Batch:
 
 
 def peers_loss(peer: BertForPreTraining, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-    """Loss as the published scripts compute it, -100 where nothing is predicted; and what is logged beside it."""
+    """Loss as in the published scripts, with labels of -100 where nothing is predicted; and the logged metrics."""
     labels = torch.full_like(batch["input_ids"], -100)
     for row in range(len(labels)):
         for place, word in zip(batch["masked_lm_positions"][row], batch["masked_lm_ids"][row], strict=True):
@@ -75,18 +75,18 @@ def gradients(module: nn.Module, value: Tensor) -> dict[str, Tensor]:
 def test_loss_and_gradients_are_those_of_transformers(form: str) -> None:
     module, batch = make(), batch_of(form)
     peer = peer_of(module)
-    wanted, values = peers_loss(peer, batch_of())
-    found = loss(module(batch), batch)
-    assert found["loss"].item() == pytest.approx(wanted.item(), rel=1e-6)
+    expected_loss, values = peers_loss(peer, batch_of())
+    metrics = loss(module(batch), batch)
+    assert metrics["loss"].item() == pytest.approx(expected_loss.item(), rel=1e-6)
     for name, value in values.items():
-        assert found[name].item() == pytest.approx(value, rel=1e-6), name
-    assert found["real_tokens"] == sum(LENGTHS)
-    assert found["sequences"] == len(LENGTHS)
-    theirs, ours = gradients(peer, wanted), gradients(module, found["loss"])
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
+        assert metrics[name].item() == pytest.approx(value, rel=1e-6), name
+    assert metrics["real_tokens"] == sum(LENGTHS)
+    assert metrics["sequences"] == len(LENGTHS)
+    expected, actual = gradients(peer, expected_loss), gradients(module, metrics["loss"])
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
         assert value.abs().max() > 1e-6 or name.endswith("key.bias"), name  # a comparison of zeros says nothing
-        torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(actual[name], value, atol=1e-6, rtol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -97,13 +97,13 @@ def test_ten_steps_are_those_of_transformers(form: str) -> None:
     first = last = 0.0
     for step in range(10):
         batch = batch_of(form, seed=step % 2)
-        mine, theirs = loss(module(batch), batch)["loss"], peers_loss(peer, batch_of(seed=step % 2))[0]
-        assert mine.item() == pytest.approx(theirs.item(), abs=1e-5)
-        for optimizer, value in zip(optimizers, (mine, theirs), strict=True):
+        actual, expected = loss(module(batch), batch)["loss"], peers_loss(peer, batch_of(seed=step % 2))[0]
+        assert actual.item() == pytest.approx(expected.item(), abs=1e-5)
+        for optimizer, value in zip(optimizers, (actual, expected), strict=True):
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
-        first, last = first or mine.item(), mine.item()
+        first, last = first or actual.item(), actual.item()
     assert last < first - 0.5
     weights = dict(module.named_parameters())
     for name, value in peer.named_parameters():
@@ -113,7 +113,7 @@ def test_ten_steps_are_those_of_transformers(form: str) -> None:
 
 
 def test_hits_are_those_of_the_peer() -> None:
-    """Labels that the peer thinks likeliest, so that there is something to hit."""
+    """Labels are the peer's most likely tokens, so that there are hits."""
     module, batch = make(), batch_of()
     with torch.no_grad():
         output = peer_of(module).eval()(
@@ -124,35 +124,35 @@ def test_hits_are_those_of_the_peer() -> None:
     batch["masked_lm_ids"] = torch.where(right, likeliest, (likeliest + 1) % 131)
     batch["next_sentence_labels"] = output.seq_relationship_logits.argmax(-1)
     used = batch["masked_lm_positions"] != 0
-    found = loss(module(batch), batch)
-    assert found["mlm_accuracy"].item() == pytest.approx((right & used).sum().item() / used.sum().item())
-    assert found["nsp_accuracy"] == 1
+    metrics = loss(module(batch), batch)
+    assert metrics["mlm_accuracy"].item() == pytest.approx((right & used).sum().item() / used.sum().item())
+    assert metrics["nsp_accuracy"] == 1
 
 
 def test_rows_do_not_depend_on_what_shares_them() -> None:
-    """Other samples of a row, padding and the row's length change no loss of a sample."""
+    """Neither other samples of a row, nor padding, nor the row's length changes the loss of a sample."""
     module = make()
     plain = plain_rows([30, 50, 20], sequence=60, predictions=4, vocabulary=131)
     both = packed_rows(plain, [[0, 1], [2]], sequence=100, slots=2)
     alone = packed_rows(plain, [[1], [2]], sequence=70, slots=1)
     with torch.no_grad():
-        together, apart = module(both), module(alone)
-    torch.testing.assert_close(together.masked_losses[0, 2:6], apart.masked_losses[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(together.masked_losses[1, :2], apart.masked_losses[1, :2], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(together.next_losses[:, :1][[1]], apart.next_losses[[1]], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(together.next_losses[0, 1], apart.next_losses[0, 0], atol=1e-5, rtol=1e-5)
+        in_shared, separate = module(both), module(alone)
+    torch.testing.assert_close(in_shared.masked_losses[0, 2:6], separate.masked_losses[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(in_shared.masked_losses[1, :2], separate.masked_losses[1, :2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(in_shared.next_losses[:, :1][[1]], separate.next_losses[[1]], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(in_shared.next_losses[0, 1], separate.next_losses[0, 0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_batch_without_predictions_has_a_loss() -> None:
     module, batch = make(), batch_of()
     batch["masked_lm_positions"].zero_()
-    found = loss(module(batch), batch)
-    assert found["mlm_loss"] == 0
-    assert found["loss"] == found["nsp_loss"]
+    metrics = loss(module(batch), batch)
+    assert metrics["mlm_loss"] == 0
+    assert metrics["loss"] == metrics["nsp_loss"]
 
 
 def test_its_weights_are_a_checkpoint_of_hugging_face(tmp_path: Path) -> None:
-    """from_pretrained reads the bare weights, each once, and gives an equal loss."""
+    """from_pretrained loads the weights, each once, and gives an equal loss."""
     from safetensors.torch import save_file
 
     module, batch = make(), batch_of()
@@ -163,27 +163,27 @@ def test_its_weights_are_a_checkpoint_of_hugging_face(tmp_path: Path) -> None:
     assert not notes["unexpected_keys"]
     assert not notes["missing_keys"]
     assert peer.config.architectures == ["BertForPreTraining"]
-    wanted, _ = peers_loss(peer, batch)
-    assert loss(module(batch), batch)["loss"].item() == pytest.approx(wanted.item(), rel=1e-6)
+    expected_loss, _ = peers_loss(peer, batch)
+    assert loss(module(batch), batch)["loss"].item() == pytest.approx(expected_loss.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_bfloat16_is_as_good_as_that_of_transformers(mixed: bool, form: str) -> None:
-    """Errors of loss and gradients against fp32 are at most a little larger than the peer's."""
+    """Errors of loss and gradients against fp32 are at most slightly larger than the peer's."""
     exact, batch = make(), batch_of(form)
     expected = loss(exact(batch), batch)["loss"]
-    wanted = gradients(exact, expected)
+    exact_gradients = gradients(exact, expected)
     errors = {}
-    for name in ("ours", "peer"):
-        module = make() if name == "ours" else peer_of(make())
+    for name in ("model", "peer"):
+        module = make() if name == "model" else peer_of(make())
         module = module if mixed else module.to(torch.bfloat16)
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-            found = loss(module(batch), batch)["loss"] if name == "ours" else peers_loss(module, batch_of())[0]
-        found_gradients = gradients(module, found)
-        assert {g.dtype for g in found_gradients.values()} == {torch.float32 if mixed else torch.bfloat16}
-        squares = [(g.float() - wanted[name]).square().sum() for name, g in found_gradients.items()]
-        errors[name] = torch.stack(squares).sum().sqrt().item(), abs(found.item() - expected.item())
-        assert name == "peer" or found.dtype == torch.float32
-    assert errors["ours"][0] < 1.1 * errors["peer"][0]
-    assert errors["ours"][1] < 0.01
+            value = loss(module(batch), batch)["loss"] if name == "model" else peers_loss(module, batch_of())[0]
+        module_gradients = gradients(module, value)
+        assert {g.dtype for g in module_gradients.values()} == {torch.float32 if mixed else torch.bfloat16}
+        squares = [(g.float() - exact_gradients[name]).square().sum() for name, g in module_gradients.items()]
+        errors[name] = torch.stack(squares).sum().sqrt().item(), abs(value.item() - expected.item())
+        assert name == "peer" or value.dtype == torch.float32
+    assert errors["model"][0] < 1.1 * errors["peer"][0]
+    assert errors["model"][1] < 0.01

@@ -1,4 +1,4 @@
-"""Settings of the model, its values at the beginning, its ties, and what is said about it beforehand."""
+"""Settings of the model, initial values, ties, and its facts before a run."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def test_named_sizes_are_those_of_the_published_checkpoints(size: str, parameter
 
 
 def test_own_sizes_go_over_named_ones() -> None:
-    found = replace(LARGE, layers=2, vocabulary=100).sizes
-    assert (found.layers, found.hidden, found.intermediate, found.vocabulary) == (2, 1024, 4096, 100)
+    sizes = replace(LARGE, layers=2, vocabulary=100).sizes
+    assert (sizes.layers, sizes.hidden, sizes.intermediate, sizes.vocabulary) == (2, 1024, 4096, 100)
     own = SMALL.sizes
     assert (own.intermediate, own.positions, own.vocabulary) == (192, 64, 131)
     assert BertPretraining(size="custom", layers=1, hidden=8, heads=2).sizes.vocabulary == 30522
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "messages"),
     [
         ({"size": "custom", "hidden": 8}, ["layers: size=custom needs it", "heads: size=custom needs it"]),
         ({"layers": 0, "vocabulary": -1}, ["layers: expected at least 1, got 0", "vocabulary: expected at least 1"]),
@@ -66,20 +66,20 @@ def test_own_sizes_go_over_named_ones() -> None:
         ({"init_std": 0}, ["init_std: expected more than 0, got 0"]),
     ],
 )  # fmt: skip
-def test_wrong_settings_are_all_named(settings: dict[str, object], said: list[str]) -> None:
+def test_wrong_settings_are_all_named(settings: dict[str, object], messages: list[str]) -> None:
     with pytest.raises(ValueError, match=r"expected|needs|divide") as caught:
         BertPretraining(**settings)
     lines = str(caught.value).splitlines()
-    assert len(lines) == len(said)
-    for line, start in zip(lines, said, strict=True):
+    assert len(lines) == len(messages)
+    for line, start in zip(lines, messages, strict=True):
         assert line.startswith(start)
 
 
 def test_names_and_shapes_are_those_of_hugging_face() -> None:
     with torch.device("meta"):
         peer = BertForPreTraining(bert_config(SMALL))
-    ours, theirs = ({name: p.shape for name, p in module.state_dict().items()} for module in (make(), peer))
-    assert ours == theirs
+    shapes, expected = ({name: p.shape for name, p in module.state_dict().items()} for module in (make(), peer))
+    assert shapes == expected
     assert list(dict(make().named_parameters())) == list(dict(peer.named_parameters()))
     assert isinstance(make(), BertForPreTraining)
 
@@ -111,12 +111,12 @@ def test_values_have_the_deviations_of_hugging_face() -> None:
     config = BertPretraining(size="custom", layers=1, hidden=256, heads=4, vocabulary=600, init_std=0.03)
     peer = dict(BertForPreTraining(bert_config(config)).named_parameters())
     for name, value in make(config).named_parameters():
-        theirs = peer[name]
+        expected = peer[name]
         if value.ndim == 1:
-            assert torch.equal(value, theirs), name
+            assert torch.equal(value, expected), name
         elif value.numel() > 10_000:
             assert value.std().item() == pytest.approx(0.03, rel=0.02)
-            assert value.std().item() == pytest.approx(theirs.std().item(), rel=0.03)
+            assert value.std().item() == pytest.approx(expected.std().item(), rel=0.03)
             assert abs(value.mean().item()) < 1e-3
     words = make(config).bert.embeddings.word_embeddings.weight
     assert torch.equal(words[0], torch.zeros(256))
@@ -142,7 +142,7 @@ def test_parameters(config: BertPretraining) -> None:
 
 @pytest.mark.parametrize(("config", "sequence"), [(SMALL, 64), (ODD, 48), (BASE, 128), (BASE, 512), (LARGE, 128)])
 def test_floating_point_operations(config: BertPretraining, sequence: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All products of forward and backward, counted by PyTorch on the way that computes attention in products."""
+    """All products of forward and backward, counted by PyTorch, with attention as plain products."""
     monkeypatch.setattr(group_attention, "F", Products)
     module = empty(config)
     predictions = round(sequence * 20 / 128 + 0.49)
@@ -154,7 +154,7 @@ def test_floating_point_operations(config: BertPretraining, sequence: int, monke
 
 
 class Products:
-    """Attention as two products, in the place of torch.nn.functional."""
+    """Attention as two products, as a replacement for torch.nn.functional."""
 
     @staticmethod
     def scaled_dot_product_attention(q, k, v, **_):  # type: ignore[no-untyped-def]
@@ -164,7 +164,7 @@ class Products:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("config", [replace(BASE, layers=2), ODD])
 def test_activations(config: BertPretraining, dropout: float) -> None:
-    """Within 5 % of what autograd keeps of a sample, without parameters, logits, ids and statistics of norms."""
+    """Within 5 % of what autograd saves per sample, without parameters, logits, ids and statistics of norms."""
     sequence = 48
     config = replace(config, dropout=dropout, attention_dropout=dropout)
     module, batch = make(config), plain_rows([sequence] * 2, sequence=sequence, predictions=8, vocabulary=100)
@@ -181,14 +181,14 @@ def test_activations(config: BertPretraining, dropout: float) -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = module(batch)
     assert facts(config, sequence).activation_values == pytest.approx(sum(kept.values()) / 2, rel=0.05)
-    del output  # until here the storages are alive, so that no address stands for two of them
+    del output  # keeps the storages alive until here, so that addresses are unique
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_mixed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_bytes_of_activations(precision: Precision, recomputed: bool, dropout: float) -> None:
-    """The estimate of `recipe check` is within a tenth of what autograd keeps of a micro batch of two."""
+    """The estimate of `recipe check` is within a tenth of what autograd saves for a micro batch of two."""
     sequence = 48
     config = replace(ODD, layers=6, dropout=dropout, attention_dropout=dropout)
     batch = plain_rows([sequence] * 2, sequence=sequence, predictions=8, vocabulary=100)
@@ -200,8 +200,8 @@ def test_bytes_of_activations(precision: Precision, recomputed: bool, dropout: f
         config.sizes.vocabulary,
     )
     train = Train(micro_batch=2, precision=precision, activation_checkpointing=recomputed)
-    said = estimate(facts(config, sequence), DataFacts(sequence=sequence), train).activations
-    assert said == pytest.approx(kept, rel=0.1)
+    estimated = estimate(facts(config, sequence), DataFacts(sequence=sequence), train).activations
+    assert estimated == pytest.approx(kept, rel=0.1)
 
 
 def test_recomputation_keeps_the_inputs_of_blocks_and_one_block() -> None:
@@ -213,5 +213,5 @@ def test_recomputation_keeps_the_inputs_of_blocks_and_one_block() -> None:
 
 
 def test_limits() -> None:
-    found = facts(ODD, 32)
-    assert (found.max_sequence, found.vocabulary, found.logits_values) == (48, 333, 5 * 333)
+    counts = facts(ODD, 32)
+    assert (counts.max_sequence, counts.vocabulary, counts.logits_values) == (48, 333, 5 * 333)

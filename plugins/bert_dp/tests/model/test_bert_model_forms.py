@@ -1,4 +1,4 @@
-"""The model under dropout, recomputation, compilation, on devices without values, and how much it holds at once."""
+"""The model under dropout, recomputation and compilation, on meta devices, and its largest tensors."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ def test_dropout_follows_the_seed_and_rests_in_evaluation() -> None:
 
 @pytest.mark.parametrize(("dropout", "attention_dropout"), [(0.1, 0.0), (0.0, 0.1), (0.5, 0.5)])
 def test_dropout_is_everywhere_where_transformers_has_it(dropout: float, attention_dropout: float) -> None:
-    """The spread of the loss over seeds is that of the peer's modules, which drop in their own way."""
+    """The loss has the same mean and deviation over seeds as the peer's, whose modules draw differently."""
     from transformers import BertForPreTraining
 
     config = replace(SMALL, layers=1, dropout=dropout, attention_dropout=attention_dropout, init_std=0.2)
     module, batch = make(config), plain_rows([24, 15], sequence=24, predictions=6, vocabulary=131)
     peer = BertForPreTraining(module.config)
     peer.load_state_dict(module.state_dict())
-    found: dict[str, list[float]] = {"ours": [], "peer": []}
+    losses: dict[str, list[float]] = {"model": [], "peer": []}
     for seed in range(400):
         torch.manual_seed(seed)
         with torch.no_grad():
-            found["ours"].append(module(batch).masked_losses[1].mean().item())
+            losses["model"].append(module(batch).masked_losses[1].mean().item())
             output = peer.train()(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
             words = output.prediction_logits[1, batch["masked_lm_positions"][1]]
-            found["peer"].append(nn.functional.cross_entropy(words, batch["masked_lm_ids"][1]).item())
-    ours, theirs = (torch.tensor(values, dtype=torch.float64) for values in found.values())
-    error = ((ours.var() + theirs.var()) / 400).sqrt()
-    assert abs(ours.mean() - theirs.mean()) < 4 * error
-    assert (ours.std() / theirs.std()).log().abs() < 4 / 400**0.5
+            losses["peer"].append(nn.functional.cross_entropy(words, batch["masked_lm_ids"][1]).item())
+    actual, expected = (torch.tensor(values, dtype=torch.float64) for values in losses.values())
+    error = ((actual.var() + expected.var()) / 400).sqrt()
+    assert abs(actual.mean() - expected.mean()) < 4 * error
+    assert (actual.std() / expected.std()).log().abs() < 4 / 400**0.5
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -99,24 +99,24 @@ def test_it_compiles(form: str, mixed: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         wanted, got = gradients(module, batch), gradients(compiled, batch)
     for name, value in wanted.items():
-        found = got[f"_orig_mod.{name}"]
-        assert (found - value).norm() <= (0.03 if mixed else 1e-5) * value.norm() + 1e-6, name
+        actual = got[f"_orig_mod.{name}"]
+        assert (actual - value).norm() <= (0.03 if mixed else 1e-5) * value.norm() + 1e-6, name
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_asked_of_the_values(form: str) -> None:
-    """On a device without values (as on XLA, before a graph is run), forward and backward go through."""
+def test_no_values_are_read(form: str) -> None:
+    """Forward and backward run on a device without values (as XLA before a graph runs)."""
     with torch.device("meta"):
         module, _ = build(DROPPING)
     batch = {name: values.to("meta") for name, values in batch_of(form).items()}
-    found = loss(module(batch), batch)
-    found["loss"].backward()
-    assert all(value.shape == () for value in found.values())
+    metrics = loss(module(batch), batch)
+    metrics["loss"].backward()
+    assert all(value.shape == () for value in metrics.values())
     assert all(p.grad.shape == p.shape for p in module.parameters())
 
 
 class Largest(TorchDispatchMode):
-    """The most elements of a tensor with a dimension of ``width``, of all that any operation gives."""
+    """Records the number of elements of the largest result with a dimension of ``width``."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -131,8 +131,8 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_only_masked_places_meet_the_vocabulary(form: str) -> None:
-    config = replace(SMALL, vocabulary=20_011)  # so many that the logits outnumber the embedding
+def test_only_masked_positions_have_logits(form: str) -> None:
+    config = replace(SMALL, vocabulary=20_011)  # large enough that the logits outnumber the embedding
     module, batch = make(config), batch_of(form)
     with Largest(config.vocabulary) as largest:
         loss(module(batch), batch)["loss"].backward()
@@ -146,11 +146,11 @@ def test_it_learns_a_batch_by_heart() -> None:
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
     values = []
     for _ in range(60):
-        found = loss(module(batch), batch)
+        metrics = loss(module(batch), batch)
         optimizer.zero_grad()
-        found["loss"].backward()
+        metrics["loss"].backward()
         optimizer.step()
-        values.append(found["mlm_loss"].item())
+        values.append(metrics["mlm_loss"].item())
     assert values[0] == pytest.approx(4.88, abs=0.1)  # ln 131
     assert values[-1] < 0.5
-    assert found["mlm_accuracy"] > 0.9
+    assert metrics["mlm_accuracy"] > 0.9

@@ -1,4 +1,4 @@
-"""``recipe prepare bert_packed``, ``recipe inspect`` and ``recipe verify``, and reading plain and packed shards."""
+"""``recipe prepare bert_packed``, and ``recipe inspect`` and ``recipe verify`` for plain and packed shards."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def arrays(path: Path) -> dict[str, Any]:
 
 
 def unpacked(folder: Path) -> Counter[tuple[Any, ...]]:
-    """The samples of plain shards, as often as they are there."""
-    found: Counter[tuple[Any, ...]] = Counter()
+    """Samples of plain shards, with their counts."""
+    samples: Counter[tuple[Any, ...]] = Counter()
     for path in sorted(folder.rglob("*.hdf5")):
         a = arrays(path)
         for row in range(len(a["input_ids"])):
             size, used = a["input_mask"][row].sum(), (a["masked_lm_positions"][row] > 0).sum()
             parts = [a[name][row, :size].tolist() for name in ("input_ids", "segment_ids")]
             parts += [a[name][row, :used].tolist() for name in ("masked_lm_positions", "masked_lm_ids")]
-            found[(*map(tuple, parts), int(a["next_sentence_labels"][row]))] += 1
-    return found
+            samples[(*map(tuple, parts), int(a["next_sentence_labels"][row]))] += 1
+    return samples
 
 
 def of_rows(folder: Path) -> Counter[tuple[Any, ...]]:
-    """The samples of packed shards, taken out of their rows."""
-    found: Counter[tuple[Any, ...]] = Counter()
+    """Samples of packed shards, with their counts."""
+    samples: Counter[tuple[Any, ...]] = Counter()
     for path in sorted(folder.rglob("*.hdf5")):
         a = arrays(path)
         assert [(name, a[name].dtype.str.replace("|", "")) for name in PACKED] == list(PACKED.items())
@@ -53,15 +53,15 @@ def of_rows(folder: Path) -> Counter[tuple[Any, ...]]:
                 assert a["next_sentence_weights"][row, number] == 1
                 assert np.array_equal(a["positions"][row, here], np.arange(here.size))
                 places = a["masked_lm_positions"][row]
-                mine = (places > 0) & np.isin(places, here)
-                found[
+                inside = (places > 0) & np.isin(places, here)
+                samples[
                     tuple(a["input_ids"][row, here].tolist()),
                     tuple(a["segment_ids"][row, here].tolist()),
-                    tuple((places[mine] - start).tolist()),
-                    tuple(a["masked_lm_ids"][row, mine].tolist()),
+                    tuple((places[inside] - start).tolist()),
+                    tuple(a["masked_lm_ids"][row, inside].tolist()),
                     int(a["next_sentence_labels"][row, number]),
                 ] += 1
-    return found
+    return samples
 
 
 @pytest.mark.parametrize("most", [3, 0, 1])
@@ -88,28 +88,28 @@ def test_rows_of_another_length(shards: Path, tmp_path: Path) -> None:
 
 
 def test_packing_is_the_same_each_time(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = {"inputs": (str(shards),), "samples_per_shard": 400}
+    common = {"inputs": (str(shards),), "samples_per_shard": 400}
 
     def contents(name: str) -> dict[str, bytes]:
         files = sorted(p for p in (tmp_path / name).rglob("*") if p.is_file())
         return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in files}
 
-    prepare(PreparePacked(output=str(tmp_path / "one"), workers=1, **usual))
-    prepare(PreparePacked(output=str(tmp_path / "two"), workers=2, **usual))
+    prepare(PreparePacked(output=str(tmp_path / "one"), workers=1, **common))
+    prepare(PreparePacked(output=str(tmp_path / "two"), workers=2, **common))
     assert contents("one") == contents("two")
     note = packing.Output.note
-    for left in (2, 5, 7):
+    for limit in (2, 5, 7):
 
-        def interrupted(output: packing.Output, entry: dict[str, Any], left: int = left) -> None:
+        def interrupted(output: packing.Output, entry: dict[str, Any], limit: int = limit) -> None:
             note(output, entry)
-            if len(output.done) >= left:
+            if len(output.done) >= limit:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(packing.Output, "note", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            prepare(PreparePacked(output=str(tmp_path / "three"), workers=1, overwrite=True, **usual))
+            prepare(PreparePacked(output=str(tmp_path / "three"), workers=1, overwrite=True, **common))
         monkeypatch.setattr(packing.Output, "note", note)
-        prepare(PreparePacked(output=str(tmp_path / "three"), workers=1, overwrite=True, **usual))
+        prepare(PreparePacked(output=str(tmp_path / "three"), workers=1, overwrite=True, **common))
         assert contents("three") == contents("one")
         shutil.rmtree(tmp_path / "three")
 
@@ -193,9 +193,9 @@ def test_inspect(shards: Path, packed: Path, vocabulary: Path) -> None:
 def test_verify_finds(shards: Path, name: str, at: tuple[int, ...], value: int, problem: str) -> None:
     path = shards / "training" / "training_00001.hdf5"
     change(path, name, at, value)
-    found = BertFiles().verify(shards)
-    assert any(f"{path}: row 5: {problem}" in line for line in found), found
-    assert any("SHA-256 differs" in line or "bytes instead of" in line for line in found)
+    problems = BertFiles().verify(shards)
+    assert any(f"{path}: row 5: {problem}" in line for line in problems), problems
+    assert any("SHA-256 differs" in line or "bytes instead of" in line for line in problems)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_verify_finds(shards: Path, name: str, at: tuple[int, ...], value: int, 
 )
 def test_verify_finds_in_packed_rows(packed: Path, name: str, at: tuple[int, ...], value: int, problem: str) -> None:
     change(packed / "training" / "training_packed_00000.hdf5", name, at, value)
-    found = BertFiles().verify(packed)
-    assert any(f"row 0: {problem}" in line for line in found), found
+    problems = BertFiles().verify(packed)
+    assert any(f"row 0: {problem}" in line for line in problems), problems
 
 
 def test_verify_names_a_missing_shard(shards: Path) -> None:
@@ -220,13 +220,13 @@ def test_verify_names_a_missing_shard(shards: Path) -> None:
 
 
 def test_verify_names_the_first_shard_if_it_cannot_be_opened(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was taken for a folder that holds no data set at all."""
-    first, *others = sorted(shards.rglob("*.hdf5"))
+    """It used to be reported as a folder without a data set."""
+    first, *rest = sorted(shards.rglob("*.hdf5"))
     first.write_bytes(first.read_bytes()[:300])
     capsys.readouterr()
     assert main(["verify", str(shards)]) == 1
     assert f"{first}: has 300 bytes instead of" in capsys.readouterr().out
-    for other in others:
+    for other in rest:
         other.write_bytes(b"")
     for path in (shards, first):
         assert main(["verify", str(path)]) == 1
@@ -242,7 +242,7 @@ def test_verify_says_that_there_are_no_hashes(shards: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("limit", [500, 20_000])
 def test_full_disk(shards: Path, tmp_path: Path, limit: int) -> None:
-    """While rows are planned or written: the output is named as the user did, and the next run goes on."""
+    """While rows are planned or written: the message has the path that the user gave, and the next run continues."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     settings = PreparePacked(inputs=(str(shards),), output=str(tmp_path / "packed"), workers=1)

@@ -1,4 +1,4 @@
-"""``recipe prepare bert_hdf5``: what the shards hold, that they are the same each time, and what is refused."""
+"""``recipe prepare bert_hdf5``: content of the shards, determinism, and invalid input."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ def test_layout_is_that_of_the_published_scripts(shards: Path) -> None:
 
 
 def test_every_sample_is_cut_from_the_documents(shards: Path, text: Path, vocabulary: Path) -> None:
-    """Undo the masks: both segments are runs of tokens of one document, and of another where the label says so."""
+    """Without masks, both segments are consecutive tokens of one document, or of two, according to the label."""
     wordpiece = Vocabulary.read(vocabulary, True).wordpiece()
     documents = []
     for line in text.read_text(encoding="utf-8").splitlines():
         ids, _ = wordpiece.encode(sentences(json.loads(line)["text"]))
         documents.append(f" {' '.join(map(str, ids.tolist()))} ")
-    found = samples(shards, "*.hdf5")
+    arrays = samples(shards, "*.hdf5")
     next_of = {0: 0, 1: 0}
-    for row in range(len(found["input_ids"])):
-        ids = found["input_ids"][row].copy()
-        places = found["masked_lm_positions"][row]
+    for row in range(len(arrays["input_ids"])):
+        ids = arrays["input_ids"][row].copy()
+        places = arrays["masked_lm_positions"][row]
         used = places[places > 0]
-        ids[used] = found["masked_lm_ids"][row][: used.size]
-        length, first = int(found["input_mask"][row].sum()), int((found["segment_ids"][row] == 0)[:64].argmin())
+        ids[used] = arrays["masked_lm_ids"][row][: used.size]
+        length, first = int(arrays["input_mask"][row].sum()), int((arrays["segment_ids"][row] == 0)[:64].argmin())
         assert ids[0] == 3
         assert ids[first - 1] == ids[length - 1] == 4
         assert not ids[length:].any()
@@ -87,7 +87,7 @@ def test_every_sample_is_cut_from_the_documents(shards: Path, text: Path, vocabu
         homes_a, homes_b = ({n for n, d in enumerate(documents) if part in d} for part in (a, b))
         assert homes_a
         assert homes_b
-        label = int(found["next_sentence_labels"][row])
+        label = int(arrays["next_sentence_labels"][row])
         next_of[label] += 1
         if label:
             assert len(homes_a | homes_b) > 1
@@ -98,7 +98,7 @@ def test_every_sample_is_cut_from_the_documents(shards: Path, text: Path, vocabu
 
 def test_same_bytes_for_any_number_of_workers_and_at_any_time(settings: Make, tmp_path: Path) -> None:
     prepare(settings(output=str(tmp_path / "one"), workers=1))
-    time.sleep(1.1)  # a time in the files would have changed by now
+    time.sleep(1.1)  # timestamps in the files would differ
     prepare(settings(output=str(tmp_path / "two"), workers=2))
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     prepare(settings(output=str(tmp_path / "other"), seed=2))
@@ -110,18 +110,18 @@ def test_same_bytes_for_any_number_of_workers_and_at_any_time(settings: Make, tm
 def test_interrupted_and_continued_gives_the_same_bytes(
     settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """Whatever had been noted when it was interrupted: batches of tokens, pairs, or shards."""
+    """Interrupted after entries of the journal about batches of tokens, pairs or shards."""
     monkeypatch.setattr(tokens, "BATCH", 5000)
     monkeypatch.setattr(tokens, "EVERY", 10_000)
     prepare(settings(output=str(tmp_path / "whole")))
-    left = calls
+    remaining = calls
     note = stages.Output.note
 
     def interrupted(output: stages.Output, entry: dict[str, Any]) -> None:
-        nonlocal left
+        nonlocal remaining
         note(output, entry)
-        left -= 1
-        if left < 0:
+        remaining -= 1
+        if remaining < 0:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(stages.Output, "note", interrupted)
@@ -139,7 +139,7 @@ def test_interrupted_and_continued_gives_the_same_bytes(
 
 
 def test_a_failure_names_the_document(settings: Make, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the whole batch of them that a worker has: what else would one leave out?"""
+    """The one document, not the whole batch of the worker."""
     lines = text.read_text(encoding="utf-8").splitlines()
     lines[6] = json.dumps({"text": "A house. A poisonous river."})
     text.write_text("\n".join(lines), encoding="utf-8")
@@ -168,12 +168,12 @@ def test_without_compression_the_same_samples(settings: Make, shards: Path, tmp_
 def test_whole_words_are_masked_whole(settings: Make, tmp_path: Path, vocabulary: Path) -> None:
     prepare(settings(whole_word_mask=True))
     pieces = vocabulary.read_text(encoding="utf-8").split()
-    found = samples(tmp_path / "out", "training_*.hdf5")
+    arrays = samples(tmp_path / "out", "training_*.hdf5")
     whole = 0
-    for row in range(len(found["input_ids"])):
-        predicted = set(found["masked_lm_positions"][row].tolist()) - {0}
-        real = found["input_ids"][row].copy()
-        for place, number in zip(found["masked_lm_positions"][row], found["masked_lm_ids"][row], strict=True):
+    for row in range(len(arrays["input_ids"])):
+        predicted = set(arrays["masked_lm_positions"][row].tolist()) - {0}
+        real = arrays["input_ids"][row].copy()
+        for place, number in zip(arrays["masked_lm_positions"][row], arrays["masked_lm_ids"][row], strict=True):
             real[place] = number if place else real[place]
         for place in range(1, 63):
             if pieces[real[place + 1]].startswith("##") and not pieces[real[place]].startswith("["):
@@ -190,7 +190,7 @@ def test_no_test_part(settings: Make, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sequence", [128, 512])
 def test_statistics_of_real_text(settings: Make, data: Path, tmp_path: Path, sequence: int) -> None:
-    """50 % random next, 15 % predicted (capped), 80/10/10: each within sampling error."""
+    """50 % random next, 15 % predicted (capped), 80/10/10, within sampling error."""
     most = 20 if sequence == 128 else 80
     manifest = prepare(
         settings(
@@ -207,21 +207,21 @@ def test_statistics_of_real_text(settings: Make, data: Path, tmp_path: Path, seq
     counts = manifest["counts"]["training"]
     free = counts["pairs"] - counts["single_sentence"]  # a chunk of one sentence has no other choice
     within(counts["random_next"] - counts["single_sentence"], free, 0.5)
-    found = samples(tmp_path / "out", "training_*.hdf5")
-    assert found["next_sentence_labels"].sum() == counts["random_next"]
-    lengths = found["input_mask"].sum(axis=1)
-    predicted = (found["masked_lm_positions"] > 0).sum(axis=1)
+    arrays = samples(tmp_path / "out", "training_*.hdf5")
+    assert arrays["next_sentence_labels"].sum() == counts["random_next"]
+    lengths = arrays["input_mask"].sum(axis=1)
+    predicted = (arrays["masked_lm_positions"] > 0).sum(axis=1)
     assert np.array_equal(predicted, np.minimum(most, np.maximum(1, np.round(lengths * 0.15))))
-    places = found["masked_lm_positions"]
-    shown = np.take_along_axis(found["input_ids"], places, axis=1)[places > 0]
-    real = found["masked_lm_ids"][places > 0]
+    places = arrays["masked_lm_positions"]
+    shown = np.take_along_axis(arrays["input_ids"], places, axis=1)[places > 0]
+    real = arrays["masked_lm_ids"][places > 0]
     within(int((shown == 103).sum()), real.size, 0.8)
     within(int((shown == real).sum()), real.size, 0.1 + 0.1 / 30_522)
     assert not np.isin(real, [0, 101, 102, 103]).any()
 
 
 def within(count: int, total: int, probability: float) -> None:
-    """``count`` of ``total`` is what chance gives in all but one of 15,000 cases."""
+    """``count`` of ``total`` is within four standard deviations: true in all but one of 15,000 cases."""
     assert abs(count - total * probability) < 4 * np.sqrt(total * probability * (1 - probability))
 
 
@@ -242,7 +242,7 @@ def test_settings_are_checked(settings: Make, changes: dict[str, Any], message: 
 
 
 def refused(settings: PrepareHdf5, error: type[Exception], message: str) -> None:
-    """With one message, and with nothing left."""
+    """One message, and no files left."""
     folder = Path(settings.output).parent
     before = sorted(folder.iterdir())
     with pytest.raises(error, match=re.compile(message, re.DOTALL)):
@@ -280,12 +280,12 @@ def test_refuses_an_output_that_exists(settings: Make, shards: Path) -> None:
 
 @pytest.mark.parametrize(("stage", "limit"), [("store", 10_000), ("shards", 100_000)])
 def test_full_disk(settings: Make, tmp_path: Path, stage: str, limit: int) -> None:
-    """A message, and no output; when there is space again, it goes on. A limit on files stands for a full disk."""
+    """A message, and no output; with space, the next call continues. A limit on file sizes stands for a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        # the output as the user named it, not the side folder in which it is made
+        # The path that the user gave, not that of the temporary folder.
         with pytest.raises(DiskError, match=rf"^{tmp_path}/out: cannot be written \(.*File too large.*\); free some"):
             prepare(settings(gzip=False))
     finally:
@@ -296,7 +296,7 @@ def test_full_disk(settings: Make, tmp_path: Path, stage: str, limit: int) -> No
     assert BertFiles().verify(tmp_path / "out") == []
 
 
-def test_space_is_asked_for_beforehand(settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_checked_beforehand(settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
     with pytest.raises(DiskError, match=rf"^{tmp_path}/out: the shards needs .* MB and 0\.1 MB are free"):
@@ -306,7 +306,7 @@ def test_space_is_asked_for_beforehand(settings: Make, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", ["text", "vocabulary", "folder", "pattern", "link"])
 def test_overwriting_never_takes_an_input(settings: Make, tmp_path: Path, text: Path, name: str) -> None:
-    """One that lies in the output: the earlier set stays whole, and so does the input."""
+    """An input inside the output: input and earlier data set stay intact."""
     folder = tmp_path / "above" / "data"
     prepare(settings(output=str(folder)))
     changes: dict[str, Any] = {"inputs": (str(text),)}
@@ -323,7 +323,7 @@ def test_overwriting_never_takes_an_input(settings: Make, tmp_path: Path, text: 
             "pattern": tmp_path / "*" / "*" / "*.jsonl",
         }
         changes["inputs"] = (str(inputs[name]),)
-    if name == "folder":  # of which the shards are no text
+    if name == "folder":  # whose shards are not text
         for path in folder.rglob("*.hdf5"):
             path.rename(path.with_name(f".{path.name}"))
     before = contents(tmp_path)

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - letters that look alike are what is tested here
-"""Token ids equal those of Hugging Face's tokenizers, document by document."""
+"""Token ids equal to those of Hugging Face's tokenizers, for each document."""
 
 from __future__ import annotations
 

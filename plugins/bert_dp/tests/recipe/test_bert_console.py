@@ -1,4 +1,4 @@
-"""The line of the console: what the published scripts' log says, and more."""
+"""The log line: the fields of the published scripts, and more."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def job(samples: int | None = 800) -> Any:
 
 
 def test_it_begins_as_the_published_log() -> None:
-    found = PUBLISHED.match(line(ROW, job()))
-    assert found is not None
-    assert found.groupdict() | {"time": ""} == {
+    match = PUBLISHED.match(line(ROW, job()))
+    assert match is not None
+    assert match.groupdict() | {"time": ""} == {
         "time": "", "epoch": "2", "step": "57", "loss": "9.1235", "rate": "1.25e-05", "throughput": "812.40"
     }  # fmt: skip
 

@@ -27,8 +27,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def line(capfd: pytest.CaptureFixture[str]) -> Typed:
-    def type_it(*words: object) -> tuple[int, str, str]:
-        code = main([*map(str, words)])
+    def type_it(*args: object) -> tuple[int, str, str]:
+        code = main([*map(str, args)])
         return code, *capfd.readouterr()
 
     return type_it
@@ -48,15 +48,15 @@ def test_masks_are_filled_as_by_transformers(trained: Path, line: Typed) -> None
         logits = model(**batch).prediction_logits[0][batch["input_ids"][0] == tokenizer.mask_token_id]
     wanted = logits.softmax(-1).topk(3)
     for row, values, ids in zip(answer["masks"], wanted.values, wanted.indices, strict=True):
-        assert [one["token"] for one in row] == tokenizer.convert_ids_to_tokens(ids)
-        assert [one["probability"] for one in row] == pytest.approx(values.tolist(), abs=1e-6)
+        assert [entry["token"] for entry in row] == tokenizer.convert_ids_to_tokens(ids)
+        assert [entry["probability"] for entry in row] == pytest.approx(values.tolist(), abs=1e-6)
     first, second = (row[0]["token"] for row in answer["masks"])
     assert answer["text"].replace(" ", "") == f"The{first}returnsa{second}.".replace("##", "")
     assert line("generate", trained / "hf", "--prompt", prompt, "--top-k", 3, "--json")[1] == out
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (["--prompt", "no mask"], "the prompt 'no mask' has no [MASK], which this model fills"),
         (["--prompt", "[MASK] " + "word " * 600], "and the model"),
@@ -64,15 +64,15 @@ def test_masks_are_filled_as_by_transformers(trained: Path, line: Typed) -> None
         (["--prompt", "[MASK]", "--tokenizer", "gone.txt"], "--tokenizer: gone.txt: cannot be read"),
     ],
 )
-def test_mistakes(trained: Path, line: Typed, words: list[str], message: str) -> None:
-    code, out, err = line("generate", trained / "run", *words)
+def test_mistakes(trained: Path, line: Typed, args: list[str], message: str) -> None:
+    code, out, err = line("generate", trained / "run", *args)
     assert (code, out) == (2, "")
     assert message in err
 
 
 def test_eval_repeats_the_validation_of_the_run(trained: Path, line: Typed, tmp_path: Path) -> None:
     assert line("eval", trained / "run", "--json", tmp_path / "out.json")[0] == 0
-    (row,) = json.loads((tmp_path / "out.json").read_text())["results"]
-    wanted = [one for one in read_rows(trained / "run" / METRICS) if "val_loss" in one][-1]
+    (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    wanted = [row for row in read_rows(trained / "run" / METRICS) if "val_loss" in row][-1]
     names = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy")
-    assert [row[name] for name in names] == pytest.approx([wanted[f"val_{name}"] for name in names], abs=1e-5)
+    assert [result[name] for name in names] == pytest.approx([wanted[f"val_{name}"] for name in names], abs=1e-5)

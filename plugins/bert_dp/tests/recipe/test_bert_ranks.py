@@ -1,4 +1,4 @@
-"""A BERT as files of each rank: tied tensors under both names, heads whole, and every bit back."""
+"""A BERT as files per rank: tied tensors under both names, whole heads, and a bit-equal round trip."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def first(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", [("nxd", "tp=2", "xser=true"), ("nxd", "tp=2", "pp=2"), ("nxd", "layout=old", "pp=2"), ("xser", "tp=2")]
+    "args", [("nxd", "tp=2", "xser=true"), ("nxd", "tp=2", "pp=2"), ("nxd", "layout=old", "pp=2"), ("xser", "tp=2")]
 )
-def test_there_and_back_is_bit_equal(first: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert convert(first, tmp_path / "n", "--to", *words) == 0
+def test_there_and_back_is_bit_equal(first: Path, tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert convert(first, tmp_path / "n", "--to", *args) == 0
     assert convert(tmp_path / "n", tmp_path / "back", "--to", "dcp") == 0
     assert equal(tensors(first), tensors(tmp_path / "back"))
 
 
 def test_what_each_rank_holds(first: Path, tmp_path: Path) -> None:
-    """The embedding's second name is with the heads, in the last stage; there it has states of its own."""
+    """The tied name of the embedding is in the last stage, with optimizer states of its own."""
     assert convert(first, tmp_path / "n", "--to", "nxd", "tp=2", "pp=2") == 0
     there = tensors(first)
 

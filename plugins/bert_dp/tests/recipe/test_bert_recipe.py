@@ -1,4 +1,4 @@
-"""The recipe through the real command: the figures of its variants, what a run ends with, and what it refuses."""
+"""The recipe through the real command: settings of its variants, closing summary, and messages about mistakes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ LARGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("packed", [None, True])
 def test_figures_of_the_published_recipes(name: str, packed: bool | None) -> None:
     data, train = LARGE[name]
-    words = [] if packed is None else ["data.packed=true"]
-    job = resolve(load(), f"bert_dp:{name}", [*words, "train.init_from=phase1"] if "2" in name else words)
+    args = [] if packed is None else ["data.packed=true"]
+    job = resolve(load(), f"bert_dp:{name}", [*args, "train.init_from=phase1"] if "2" in name else args)
     assert asdict(job.train).items() >= train.items()
     assert asdict(job.data.config).items() >= {**data, "packed": packed, "files": ()}.items()
     sizes = job.model.config.sizes
@@ -62,7 +62,7 @@ def test_phase_2_needs_a_start(name: str) -> None:
 
 
 @pytest.mark.parametrize("packed", ["false", "true"])
-def test_tiny_tells_the_unigram_entropy(tmp_path: Path, packed: str) -> None:
+def test_tiny_reports_the_unigram_entropy(tmp_path: Path, packed: str) -> None:
     done = run_tiny("bert_dp", tmp_path / "run", f"data.packed={packed}", "train.steps=2")
     assert 5 < done.results["unigram_entropy"] < np.log(1000)
     assert f"{done.results['unigram_entropy']:.4f} nats: the masked-word loss" in done.text
@@ -70,7 +70,7 @@ def test_tiny_tells_the_unigram_entropy(tmp_path: Path, packed: str) -> None:
 
 
 def test_unigram_entropy(shards: Path, packed: Path) -> None:
-    """-sum(p log p) by hand, over all masked words; packing changes nothing about it."""
+    """-sum(p log p) by hand over all masked words, the same for packed shards."""
     words: list[int] = []
     for path in (shards / "training").iterdir():
         with h5py.File(path) as file:
@@ -84,7 +84,7 @@ def test_unigram_entropy(shards: Path, packed: Path) -> None:
 
 @pytest.mark.parametrize("word", [-1, 2**31 - 1])
 def test_a_word_that_no_vocabulary_has_takes_no_memory(shards: Path, word: int) -> None:
-    """A run may end before it comes to the row that would have ended it."""
+    """A run may finish before it reads the invalid row."""
     config = BertHdf5(files=(str(shards),), sequence=64, max_predictions=10)
     expected = unigram_entropy(config)
     with h5py.File(shards / "training" / "training_00001.hdf5", "r+") as file:
@@ -102,7 +102,7 @@ def without_a_key(path: Path) -> None:
 
 
 def with_a_large_id(path: Path) -> None:
-    (path.parents[1] / "manifest.json").unlink()  # whose size of the file would be told instead
+    (path.parents[1] / "manifest.json").unlink()  # its file size would be reported instead
     with h5py.File(path, "r+") as file:
         file["input_ids"][7, 3] = 28_996
 
@@ -121,7 +121,7 @@ def removed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words", "message"),
+    ("damage", "args", "message"),
     [
         (without_a_key, (), "training_00001.hdf5: lacks the array(s) segment_ids; expected input_ids, input_mask"),
         (with_a_large_id, ("model.vocabulary=99",), "training_00001.hdf5: row 7: input_ids holds 28996, expected 0 to"),
@@ -135,19 +135,19 @@ def removed(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_mistake_is_one_message(
-    shards: Path, tmp_path: Path, damage: Prepared, words: tuple[str, ...], message: str
+    shards: Path, tmp_path: Path, damage: Prepared, args: tuple[str, ...], message: str
 ) -> None:
     damage(shards / "training" / "training_00001.hdf5")
     line = ("run", "bert_dp:tiny", f"data.files={shards}", "train.eval_every=0", "train.steps=300")
-    done = command(*line, *words, "--out", str(tmp_path / "run"))
+    done = command(*line, *args, "--out", str(tmp_path / "run"))
     assert done.returncode == 2, done.stdout
     assert message in done.stdout
     assert "Traceback" not in done.stdout
     assert done.stdout.count("recipe run: ") == 1
 
 
-def test_a_mistake_on_two_ranks_is_told_once(shards: Path, tmp_path: Path) -> None:
-    """Only one rank may meet it; the others must not wait for that one."""
+def test_a_mistake_on_two_ranks_is_reported_once(shards: Path, tmp_path: Path) -> None:
+    """Only one rank may read the row; the others must not wait for it."""
     with_a_large_id(shards / "training" / "training_00001.hdf5")
     line = ("run", "bert_dp:tiny", f"data.files={shards}", "train.eval_every=0", "train.steps=300", "--processes", "2")
     done = command(*line, "model.vocabulary=100", "--out", str(tmp_path / "run"))
@@ -156,7 +156,7 @@ def test_a_mistake_on_two_ranks_is_told_once(shards: Path, tmp_path: Path) -> No
     assert "Traceback" not in done.stdout
 
 
-def test_more_predictions_than_a_short_row_has_are_told_before_anything_starts() -> None:
+def test_too_many_predictions_for_a_short_row_are_reported_before_a_run() -> None:
     with pytest.raises(ConfigError, match=r"data\.max_predictions: expected at most sequence - 3 = 2, got 10"):
         resolve(load(), "bert_dp:tiny", ["data.sequence=5"])
     assert resolve(load(), "bert_dp:tiny", ["data.sequence=5", "data.files=[shards]"])

@@ -1,4 +1,4 @@
-"""BERT, tensor parallel.
+"""Tensor-parallel BERT pre-training.
 
-``plugin.py``: a recipe of parts that other plugins bring, by name. ``variants/``: one YAML file per variant.
+``plugin.py``: a recipe whose parts other plugins register. ``variants/``: one YAML file per variant.
 """

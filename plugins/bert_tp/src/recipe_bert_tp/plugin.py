@@ -1,4 +1,4 @@
-"""A recipe of parts that other plugins bring; model, data and log line are bert_dp's by name."""
+"""A recipe whose parts other plugins register: model, data and log line are named, and belong to bert_dp."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from recipe_core import Recipe, Train, Use, hookimpl, variants_of
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """BERT pre-training, tensor parallel."""
+    """Tensor-parallel BERT pre-training."""
     yield Recipe(
         name="bert_tp",
         summary="BERT pre-training, phase 1, tensor parallel",
-        # The settings of bert_dp's default run, so that the curves can be laid over each other.
+        # The settings of bert_dp's default run, so that the curves are comparable.
         model=Use(
             "bert_pretraining", size="custom", layers=2, hidden=128, heads=2, positions=64, vocabulary=4096,
             dropout=0.0, attention_dropout=0.0, init_std=0.06,

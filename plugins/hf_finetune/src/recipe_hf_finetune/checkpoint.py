@@ -16,15 +16,15 @@ from recipe_core.files.documents import read_json
 
 STATE = "trainer_state.json"
 TRAINING = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
-"""Patterns of the files, beside the model and :data:`STATE`, from which the Trainer continues."""
+"""Patterns of the files from which the Trainer continues, in addition to the model and :data:`STATE`."""
 
 
 class TrainerFormat(Format):
-    """``model.safetensors``, ``config.json``, the tokenizer, and what the Trainer needs to go on: ``optimizer.pt``,
+    """``model.safetensors``, ``config.json``, the tokenizer, and the training state: ``optimizer.pt``,
     ``scheduler.pt``, ``rng_state*.pth`` and ``trainer_state.json``.
 
-    For conversion it is the model and the position in the schedule. A run's Trainer is the
-    context's ``writer``, which writes all of it.
+    In a run, the context's ``writer`` is the Trainer, which writes all of these. Conversion reads and writes the model
+    and the position in the schedule.
     """
 
     name = "hf_trainer"
@@ -42,7 +42,7 @@ class TrainerFormat(Format):
         (path / STATE).write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
-        """The model, the texts beside it and the position.
+        """Read the model, its text files and the position.
 
         Raises:
             CheckpointError: a file is missing or damaged.
@@ -55,10 +55,10 @@ class TrainerFormat(Format):
         return {**self._hf.open(folder), "progress": {"step": step}}
 
     def require_training_state(self, folder: Path) -> None:
-        """Require that everything from which the Trainer continues can be read: it would end in a traceback.
+        """Require that every file from which the Trainer continues can be read; the Trainer would show a traceback.
 
         Raises:
-            CheckpointError: a file is damaged, takes more memory than it has bytes, or names what no checkpoint needs.
+            CheckpointError: a file is damaged, expands to more memory than its size, or names a forbidden global.
         """
         self.open(folder)
         for pattern in TRAINING:
@@ -70,15 +70,15 @@ class TrainerFormat(Format):
         """Fill the model's tensors and the position.
 
         Raises:
-            CheckpointError: a file is damaged, or holds other tensors.
+            CheckpointError: a file is damaged or holds other tensors.
         """
         state["progress"] = self.open(path)["progress"]
         self._hf.load(path, state)
 
     def files(self, path: Path) -> list[Path]:
-        """The files that are read, each with its own check sums where it is an archive."""
+        """Files of the model; archives among them have checksums of their own."""
         return self._hf.files(path if path.is_dir() else path.parent)
 
     def detect(self, path: Path) -> bool:
-        """True if ``path`` is such a folder."""
+        """True if ``path`` holds :data:`STATE`."""
         return (path / STATE).is_file()

@@ -22,7 +22,7 @@ LARGEST = (2 - 2**-23) * 2.0**127
 
 
 def problems(job: Job, world_size: int) -> Iterator[str]:
-    """Everything that the Trainer would mind, or do otherwise than the settings say."""
+    """Settings that the Trainer rejects or would not follow, one message each."""
     if job.model.spec.name != "sequence_classifier":
         yield f"model: {job.model.spec.name} is nothing that this recipe fine-tunes; take model=sequence_classifier"
         return
@@ -38,7 +38,6 @@ def problems(job: Job, world_size: int) -> Iterator[str]:
 
 
 def _resume(job: Job) -> Iterator[str]:
-    """Check that the checkpoint to continue from has a model of these sizes, as far as its job.yaml tells."""
     if job.train.resume_path is None:
         return
     try:
@@ -67,7 +66,7 @@ def _train(job: Job) -> Iterator[str]:
         if getattr(train, name) != value:
             shown = {None: "null", False: "false"}.get(value, value)  # type: ignore[call-overload]
             yield f"train.{name}: the Trainer knows {shown} alone, got {getattr(train, name)}"
-    first = train.lr / (1 - train.betas[0])  # Adam's, whose mean of the gradients begins with 0
+    first = train.lr / (1 - train.betas[0])  # the largest first step of Adam, whose moving average starts at 0
     if first > LARGEST:
         yield f"train.lr: a step of up to {first:g} is more than a weight can hold ({LARGEST:g}), got {train.lr:g}"
     if train.precision == "fp8":
@@ -108,7 +107,6 @@ def _traced(job: Job) -> Iterator[str]:
 
 
 def _source(config: SequenceClassifier) -> Iterator[str]:
-    """Check that the model exists, as far as that can be seen without a network."""
     source = config.source
     if source is None:
         return
@@ -121,17 +119,17 @@ def _source(config: SequenceClassifier) -> Iterator[str]:
             yield f"model.source: {source}: there is no such file or folder, and it is no name of a hub either"
         return
     try:
-        place = ready(source)
-        if place is None:
+        folder = ready(source)
+        if folder is None:
             stored = checkpoint_at(path)
             if config.recipe is not None:
                 require_consistent(job_of(config.recipe).model, stored, {}, f"model.recipe={config.recipe}")
     except RecipeError as error:
         yield f"model.source: {error}"
         return
-    if place is not None and config.tokenizer is None and not has_tokenizer(place):
+    if folder is not None and config.tokenizer is None and not has_tokenizer(folder):
         yield (
-            f"model.source: {place}: holds no tokenizer (vocab.txt, tokenizer.json); put it there, or name it: "
+            f"model.source: {folder}: holds no tokenizer (vocab.txt, tokenizer.json); put it there, or name it: "
             "model.tokenizer=FOLDER"
         )
 
@@ -150,10 +148,9 @@ def _recipe(name: str) -> Iterator[str]:
 
 
 def _length(job: Job) -> Iterator[str]:
-    """Check that the model has as many positions as samples have tokens, if its config.json is here."""
-    place = ready(job.model.config.source or "") if job.model.config.source else None
-    path = Path(place or "") / "config.json"
-    if not place or not path.is_file():
+    folder = ready(job.model.config.source or "") if job.model.config.source else None
+    path = Path(folder or "") / "config.json"
+    if not folder or not path.is_file():
         return
     try:
         recorded = read_json(path)
@@ -163,6 +160,6 @@ def _length(job: Job) -> Iterator[str]:
         return
     if positions and positions < job.data.config.max_length:
         yield (
-            f"data.max_length: samples have up to {job.data.config.max_length:,} tokens, and the model in {place} "
+            f"data.max_length: samples have up to {job.data.config.max_length:,} tokens, and the model in {folder} "
             f"takes {positions:,}; set data.max_length={positions} or less"
         )

@@ -1,4 +1,4 @@
-"""Everything that this plugin adds. Start here."""
+"""Everything that this plugin registers. Start here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipe_hf_finetune.settings import FineTune, SequenceClassifier, TextClassi
 
 @hookimpl
 def register_models() -> Iterable[Model]:
-    """Whatever transformers has with a head for classification."""
+    """Any model of transformers with a classification head."""
     yield Model(
         name="sequence_classifier",
         build="recipe_hf_finetune.model.classifier:build",
@@ -27,7 +27,7 @@ def register_models() -> Iterable[Model]:
 
 @hookimpl
 def register_datasets() -> Iterable[Dataset]:
-    """Sentences or pairs of them, with labels."""
+    """Labelled sentences and sentence pairs."""
     yield Dataset(
         name="text_classification",
         build="recipe_hf_finetune.data.samples:build",
@@ -55,7 +55,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """Fine-tuning; by default of the BERT that ``recipe run bert_dp`` trains, beside one of random weights."""
+    """Fine-tuning, by default of the BERT that ``recipe run bert_dp`` trains and, to compare, from random weights."""
     yield Recipe(
         name="hf_finetune",
         summary="fine-tuning for classification of text, with Hugging Face's Trainer",

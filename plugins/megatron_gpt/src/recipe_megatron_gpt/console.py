@@ -1,4 +1,4 @@
-"""A row of metrics with the words of Megatron-LM's training log, so that what reads those reads these."""
+"""Rows of metrics in the format of Megatron-LM's training log, for tools that parse it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recipe_core import Job
 
 
 def line(row: Mapping[str, Any], job: Job) -> str:
-    """One line of the console for a row of metrics.jsonl."""
+    """The console line of a row of metrics.jsonl."""
     parts = [f" iteration {row['step']:8d}/{job.train.steps:8d}", f"consumed samples: {row['consumed_samples']:12d}"]
     if "loss" in row:
         parts += [

@@ -1,4 +1,4 @@
-"""A sample of text for the closing words of a run, under any layout."""
+"""A text sample for the summary at the end of a run, under any layout."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TOKENS = 60
 
 
 def closing(module: GptModel, job: Job, run: Run) -> dict[str, Any]:
-    """Text that the model adds to a prompt, as ``{"sample": text}``; empty where no tokenizer of the data is known.
+    """The model's continuation of a prompt, as ``{"sample": text}``; empty without a tokenizer of the data.
 
-    Every rank may call it and gets the same. A tokenizer that cannot be read does not fail a run that has finished: its
-    message comes back as ``{"sample_error": message}``.
+    All ranks get the same result. If the tokenizer cannot be read, the result is ``{"sample_error": message}``, so that
+    a finished run does not fail.
     """
     data = job.data.config
     if not isinstance(data, GptIndexed):
@@ -49,12 +49,12 @@ def sample(
 ) -> Tensor:
     """Continue ``tokens``, int64 ``[batch, length]``, by ``count`` tokens each: ``[batch, length + count]``.
 
-    The model sees the last ``module.config.positions`` tokens each time; nothing is cached between them.
+    Each forward pass gets the last ``module.config.positions`` tokens; there is no key-value cache.
 
     Args:
-        temperature: what logits are divided by; 0 takes the likeliest token.
-        top_k: draw among so many of the likeliest tokens; None: among all.
-        generator: of the CPU, where tokens are drawn so that equal ranks draw equally; None: torch's default one.
+        temperature: divisor of the logits; 0 takes the most likely token.
+        top_k: sample from the K most likely tokens; None: from all.
+        generator: on the CPU, where tokens are sampled, so that all ranks sample the same; None: torch's default one.
     """
     was_training = module.training
     module.eval()

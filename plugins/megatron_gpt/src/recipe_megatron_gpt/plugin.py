@@ -1,4 +1,4 @@
-"""Everything that this plugin adds. Start here."""
+"""The contributions of this plugin. Start here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from recipe_megatron_gpt.settings import Gpt, GptIndexed, GptPrepare, MegatronSe
 
 @hookimpl
 def register_models() -> Iterable[Model]:
-    """A GPT."""
+    """The model ``gpt``."""
     yield Model(
         name="gpt",
         build="recipe_megatron_gpt.model.gpt:build",
         facts="recipe_megatron_gpt.model.facts:facts",
         adapters={
-            "hf": "recipe_megatron_gpt.model.hf:HuggingFace",
+            "hf": "recipe_megatron_gpt.model.hf:GptHuggingFace",
             "megatron": "recipe_megatron_gpt.model.megatron:Megatron",
         },
         config=Gpt,
@@ -36,7 +36,7 @@ def register_models() -> Iterable[Model]:
 
 @hookimpl
 def register_datasets() -> Iterable[Dataset]:
-    """Token files."""
+    """The dataset ``gpt_indexed``."""
     yield Dataset(
         name="gpt_indexed",
         build="recipe_megatron_gpt.data.samples:build",
@@ -56,7 +56,7 @@ def register_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
-    """Megatron-LM's files."""
+    """The checkpoint format ``megatron``."""
     yield CheckpointFormat(
         name="megatron",
         build="recipe_megatron_gpt.checkpoint.format:MegatronFormat",
@@ -76,12 +76,12 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """GPT pre-training."""
+    """The recipe ``megatron_gpt``."""
     yield Recipe(
         name="megatron_gpt",
         summary="GPT pre-training on memory-mapped token files",
-        # Small enough for two cores: most parameters are in the embedding, and batches are small, since many steps
-        # teach more here than long ones. So the second moment has a long memory: a rare word's gradient is rare.
+        # Small enough for two cores. Most parameters are in the embedding. Batches are small, since many short steps
+        # train better here than few long ones; beta2 is large, because the gradients of rare words are rare.
         model=Use(
             "gpt",
             layers=2,

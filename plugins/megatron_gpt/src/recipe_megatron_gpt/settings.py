@@ -1,4 +1,4 @@
-"""Settings of the model, the data and the preparation, in this order. No torch here."""
+"""Settings of the model, the data, the preparation and the checkpoint format. No torch here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipe_core.data.text_settings import TextInput
 from recipe_megatron_gpt.data.sources import parse
 
 TRAIN = "train"
-"""As ``tokenizer``: make one from the input."""
+"""Value of ``tokenizer``: train one on the input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,22 +18,22 @@ class Gpt:
     """A decoder-only transformer as Megatron-LM trains it."""
 
     layers: int = 4
-    """Transformer blocks, each attention and an MLP."""
+    """Number of transformer blocks, each with attention and an MLP."""
     hidden: int = 256
     """Width of the residual stream; the MLP is four times as wide."""
     heads: int = 4
-    """Attention heads; ``hidden`` divides by them."""
+    """Attention heads; ``hidden`` must be a multiple of them."""
     positions: int = 256
     """Longest sequence: rows of the learned position embedding."""
     vocabulary: int = 8192
     """Rows of the token embedding; pad it to a multiple of 128 for speed."""
     dropout: float = 0.1
-    """After the embeddings, the attention and the MLP."""
+    """Dropout probability after the embeddings, the attention and the MLP."""
     attention_dropout: float = 0.1
-    """On the attention probabilities."""
+    """Dropout probability on the attention probabilities."""
     init_std: float = 0.02
-    """Standard deviation of the initial weights; for matrices that write into the residual stream it
-    is divided by the root of twice the layers."""
+    """Standard deviation of the initial weights, divided by the square root of twice the layers for matrices that write
+    to the residual stream."""
 
     def __post_init__(self) -> None:
         problems = too_small(self, 1, "layers", "hidden", "heads", "positions", "vocabulary")
@@ -50,11 +50,11 @@ class Gpt:
 
 @dataclass(frozen=True, kw_only=True)
 class GptIndexed:
-    """Token files of Megatron (.bin and .idx), or the embedded corpus where no file is named."""
+    """Token files of Megatron (.bin and .idx); without files, the embedded corpus."""
 
     files: tuple[str, ...] = ()
     """Paths without their ending, or folders that ``recipe prepare gpt_indexed`` made; several are blended, by their
-    sizes or each as ``weight:path``. None: the English text that CPython carries."""
+    sizes or each as ``weight:path``. Without files: the English text in CPython's library."""
     split: tuple[float, ...] = (969, 30, 1)
     """Shares of the documents for training, validation and test."""
     sequence: int = 256
@@ -62,9 +62,9 @@ class GptIndexed:
     order: Literal["fast", "megatron"] = "fast"
     """``megatron``: sample i equals sample i of megatron-core's GPTDataset."""
     tokenizer: str | None = None
-    """A tokenizer.json, for reading samples as text; unless given, the one that lies beside the files, if any."""
+    """A tokenizer.json, to show samples as text; by default the one next to the files, if any."""
     vocabulary: int = 8192
-    """Entries of the tokenizer that is trained for the embedded corpus."""
+    """Entries of the tokenizer that is trained on the embedded corpus."""
 
     def __post_init__(self) -> None:
         problems = too_small(self, 1, "sequence")
@@ -89,41 +89,40 @@ class GptPrepare(TextInput):
     output: str = ""
     """Folder to make."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set with nothing else in it, and no input. It stays until
-    the new one is complete."""
+    """Replace the folder ``output``, if it holds only an earlier data set and no input. It stays until the new one is
+    complete."""
     tokenizer: str = TRAIN
     """A tokenizer.json; GPT-2's vocab.json and merges.txt (one of them, or their folder); BERT's vocab.txt; or
     ``train``, to train a byte-level BPE on the input."""
     vocab_size: int | None = None
-    """Entries of the vocabulary that ``tokenizer=train`` makes: 8192 unless given, which is what the default model
-    has room for."""
+    """Entries of the vocabulary that ``tokenizer=train`` makes; by default 8192, as in the default model."""
     train_characters: int = 200_000_000
-    """Characters of the input, spread over all of it, that ``tokenizer=train`` reads; it bounds the memory."""
+    """Characters that ``tokenizer=train`` reads, spread over the whole input; bounds the memory."""
     empty_documents: Literal["keep", "drop"] = "keep"
-    """JSON lines whose text is empty or white space. ``keep``, as Megatron-LM does: white space is tokenized, an empty
+    """JSON lines whose text is empty or white space. ``keep``, as Megatron-LM does: white space is tokenised, an empty
     text is a document without tokens. ``drop``: both are left out, as plain text and wiki pages without text are."""
     append_eod: bool = True
-    """End each document that has any token with the token ``eod``."""
+    """End each document that has tokens with the token ``eod``."""
     eod: str = "<|endoftext|>"
     """The token that ends a document; the vocabulary must have it."""
     add_special_tokens: bool = False
-    """Have the tokenizer add what it adds to a text by itself, such as [CLS] or <s>."""
+    """Add the tokenizer's special tokens to each text, such as [CLS] or <s>."""
     split_sentences: bool = False
-    """Make each sentence a sequence of its own; otherwise each document is one."""
+    """Make each sentence a sequence; otherwise each document is one."""
     workers: int = 0
-    """Processes; 0 takes one per core, and fewer where the input is small. More than there are cores, or chunks of the
-    input, are not started. The files do not depend on it."""
+    """Processes; 0: one per core, and fewer for small inputs. At most one per core and per chunk of the input is
+    started. The files do not depend on it."""
     engine: Literal["auto", "tokenizers", "gigatoken"] = "auto"
-    """``auto``: gigatoken, if it is installed and gives the same ids, else tokenizers."""
+    """Library that tokenises. ``auto``: gigatoken, if it is installed and gives the same ids, else tokenizers."""
 
     @property
     def keeps_empty(self) -> bool:
-        """True where a JSON line whose text is empty or white space is a document, too."""
+        """True if JSON lines whose text is empty or white space are documents."""
         return self.empty_documents == "keep"
 
     @property
     def trained_size(self) -> int:
-        """Entries of the vocabulary that is trained."""
+        """Entries of the vocabulary that ``tokenizer=train`` makes."""
         return Gpt.vocabulary if self.vocab_size is None else self.vocab_size
 
     def __post_init__(self) -> None:
@@ -158,14 +157,15 @@ class MegatronSettings:
     """A folder for Megatron-LM."""
 
     tp: int = 1
-    """Tensor-parallel ranks that it is written for."""
+    """Tensor-parallel ranks for which it is written."""
     pp: int = 1
-    """Pipeline stages that it is written for."""
+    """Pipeline stages for which it is written."""
     names: Literal["core", "legacy"] = "core"
-    """Names of the tensors: megatron-core's, or those of before it (``--use-legacy-models``). Both are read."""
+    """Names of the tensors: megatron-core's, or the older ones (``--use-legacy-models``). Both can be read."""
     vocabulary_multiple: int = 128
-    """The rows of the vocabulary are padded with zeros to a multiple of this times ``tp``, as Megatron expects it
-    (``--make-vocab-size-divisible-by``); 1: not at all. Padding is taken off again where the model's size is known."""
+    """Pad the rows of the vocabulary with zeros to a multiple of this times ``tp``, as Megatron expects
+    (``--make-vocab-size-divisible-by``); 1: no padding. Reading removes the padding if the model's
+    vocabulary is known."""
 
     def __post_init__(self) -> None:
         if problems := too_small(self, 1, "tp", "pp", "vocabulary_multiple"):

@@ -275,7 +275,7 @@ def test_degrees_that_do_not_fit(
     [
         ({}, ("model.heads=2",), "model.heads: 4 in its args, 2 in this run"),
         ({}, ("model.vocabulary=99",), "model.vocabulary: 101 in its args, 99 in this run"),
-        ({"orig_vocab_size": None}, ("model.vocabulary=99",), ""),  # so many rows may be 99 with padding
+        ({"orig_vocab_size": None}, ("model.vocabulary=99",), ""),  # the rows may be 99 with padding
         ({"orig_vocab_size": None}, ("model.vocabulary=80",), "model.vocabulary: 104 in its args, 80 in this run"),
         ({}, (), ""),
         ({"hidden_dropout": 0.3, "seq_length": 8, "bf16": True}, (), ""),

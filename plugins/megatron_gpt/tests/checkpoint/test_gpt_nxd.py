@@ -91,7 +91,7 @@ def test_the_newer_layout(module: GptModel, write_checkpoint: Callable[..., Path
 
 
 def test_an_optimizer_takes_the_states(module: GptModel, write_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    """PyTorch's own, with two groups as scripts make them: its next step is that of the run."""
+    """PyTorch's own, with two groups as in scripts: its next step equals the run's."""
     first = write_checkpoint(module, optimizer=True)
     assert convert(first, tmp_path / "n", "--to", "nxd") == 0
     named = list(module.named_parameters())

@@ -108,7 +108,7 @@ def test_an_empty_split_is_named_before_the_run_starts(
     run_of: Callable[..., Run], write_tokens: Callable[..., str], order: Literal["fast", "megatron"]
 ) -> None:
     config = GptIndexed(files=(write_tokens([9, 9]),), sequence=4, split=(99, 1), order=order)
-    build(config, run_of())  # nobody asks for validation
+    build(config, run_of())  # without validation
     with pytest.raises(DataError, match=r"tokens\.bin: the split 'valid' gets 0 of its 2 sequences and no token"):
         build(config, run_of(eval_every=5))
 
@@ -240,13 +240,13 @@ from pathlib import Path
 import numpy as np
 from recipe_megatron_gpt.data import arrays
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.order import Part, fast
+from recipe_megatron_gpt.data.order import BlendPart, fast
 
 arrays.SMALL = 0
 file = IndexedFile.open(Path(sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
-order = fast(Part(file, "train", range(file.sizes.size), 16, 1234, 1 << 16, Path(sys.argv[1])))
+order = fast(BlendPart(file, "train", range(file.sizes.size), 16, 1234, 1 << 16, Path(sys.argv[1])))
 print(sha256(order.gather(np.arange(900))).hexdigest())
 """
 

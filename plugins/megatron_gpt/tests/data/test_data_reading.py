@@ -203,5 +203,5 @@ EPOCH = sum(SIZES[:150]) // 16
 
 
 def in_order(samples: GptSamples, epochs: int) -> torch.Tensor:
-    """The tokens of so many epochs, read in pieces."""
+    """The tokens of several epochs, read in pieces."""
     return torch.cat([samples.read("train", start, 50)["tokens"] for start in range(0, epochs * EPOCH, 50)])

@@ -52,7 +52,7 @@ def typed(capfd: pytest.CaptureFixture[str]) -> Typed:
 
 
 def swap(made: Path) -> None:
-    """Put B in the place of the data of the run."""
+    """Replace the data of the run by B."""
     shutil.rmtree(made / "D")
     shutil.copytree(made / "B", made / "D")
 
@@ -152,7 +152,7 @@ def test_the_order_belongs_to_it(place: Path) -> None:
 
 
 def test_a_tokenizer_has_one_digest_in_each_form_that_it_is_read_from(place: Path) -> None:
-    """What the library writes again, and what a file says."""
+    """The library's own output, and the content of a file."""
     from tokenizers import Tokenizer
 
     text = (place / "A" / "tokenizer.json").read_text()

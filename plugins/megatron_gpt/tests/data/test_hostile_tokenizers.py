@@ -1,4 +1,4 @@
-"""Files that make the library tokenizers panic or abort: each is a message, and the process goes on."""
+"""Files that make the library tokenizers panic or abort: each is a message, and the process continues."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 
 from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
-from recipe_core.testing.compiling import Traced, traced
+from recipe_core.testing.compiling import GraphCounts, traced
 from recipe_core.train.compiling import compile_blocks
 from recipe_megatron_gpt.model.gpt import build
 from recipe_megatron_gpt.settings import Gpt
@@ -26,7 +26,7 @@ WORDS = (
 ])  # fmt: skip
 def test_all_layers_are_one_graph_without_breaks(words: tuple[str, ...], tmp_path: Path) -> None:
     job = checked_job(load(), "megatron_gpt:tiny", (*WORDS, *words), 1, tmp_path)
-    assert traced(job, tmp_path / "run") == Traced(graphs=2)  # of training and of evaluation
+    assert traced(job, tmp_path / "run") == GraphCounts(graphs=2)  # of training and of evaluation
 
 
 def test_compiled_blocks_compute_the_same_and_keep_their_names() -> None:

@@ -14,13 +14,13 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from recipe_megatron_gpt.tokenizer import characters
-from recipe_megatron_gpt.tokenizer.characters import Ids, differing
+from recipe_megatron_gpt.tokenizer.characters import Ids, differing_characters
 from recipe_megatron_gpt.tokenizer.encoders import _PATTERNS, encoder, load_gigatoken
 from recipe_megatron_gpt.tokenizer.vocabulary import read_vocabulary
 
 DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 NEW = "\u088f\u0c5c\u0cdc\ua7ce\ua7f1\U00010940\U00011db6\U00016ea0\U00018d80\U0002b73a\U000323b0\U00032a36\U00033479"
-"""Assigned by Unicode 15 to 17: letters for whoever knows it."""
+"""Assigned by Unicode 15 to 17: letters for libraries with these versions."""
 BESIDE = (
     "a{0}b",
     "Z{0}Z {0}",
@@ -77,12 +77,12 @@ def without(letters: str) -> Callable[[str], Ids]:
 
 def test_exactly_the_characters_that_differ_are_found_and_kept() -> None:
     content = sensitive(by_pattern(GPT2))
-    found = differing(content, ids_of, without("äжΩ"))
+    found = differing_characters(content, ids_of, without("äжΩ"))
     assert found is not None
     for _ in range(2):
         assert [c for c in map(chr, range(0x500)) if found.in_text(f"x{c}")] == ["ä", "Ω", "ж"]
         assert [found.in_text(text) for text in ("", "abc", "naïve", "a ж 中")] == [False, False, False, True]
-        found = differing(content, pytest.fail, pytest.fail)  # all that was asked for is known
+        found = differing_characters(content, pytest.fail, pytest.fail)  # all that was asked for is known
         assert found is not None
 
 
@@ -93,7 +93,7 @@ def test_a_block_is_tried_when_a_text_has_a_character_of_it() -> None:
         ids = ids_of(content)
         return lambda texts: asked.extend(texts) or ids(texts)  # type: ignore[func-returns-value]
 
-    found = differing(sensitive(by_pattern(GPT2)), noted, ids_of)
+    found = differing_characters(sensitive(by_pattern(GPT2)), noted, ids_of)
     assert found is not None
     for text, blocks in (("abc", 0), ("é", 1), ("ñ", 1), ("é中ж", 3), ("\U0010fffd", 4), ("中", 4)):
         assert not found.in_text(text)
@@ -103,12 +103,12 @@ def test_a_block_is_tried_when_a_text_has_a_character_of_it() -> None:
 def test_tokenizers_that_know_no_kinds_of_characters_need_no_trial() -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    found = differing(tokenizer.to_str(), pytest.fail, pytest.fail)
+    found = differing_characters(tokenizer.to_str(), pytest.fail, pytest.fail)
     assert found is not None
     assert not found.in_text(NEW)
     for part in (normalizers.Replace(Regex(r"\s"), "▁"), normalizers.NFKC(), normalizers.Lowercase()):
         tokenizer.normalizer = part
-        assert differing(tokenizer.to_str(), pytest.fail, pytest.fail) is None
+        assert differing_characters(tokenizer.to_str(), pytest.fail, pytest.fail) is None
 
 
 def assert_equal(content: str, texts: list[str]) -> int:

@@ -69,7 +69,7 @@ DIFFICULT = st.text(st.sampled_from("aZ09 \n\t\r.,'s-()!\"?/:;_é\u0301\u00a0\u2
 @pytest.fixture
 def no_character_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying all characters with a stand-in for gigatoken would only take long."""
-    monkeypatch.setattr(characters, "_tried", lambda *_: iter(()))
+    monkeypatch.setattr(characters, "_find_differing", lambda *_: iter(()))
 
 
 @pytest.fixture(autouse=True)
@@ -259,10 +259,10 @@ def test_what_was_compared_once_is_not_compared_again(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "gigatoken", SimpleNamespace(Tokenizer=Giga))
     content = TOKENIZERS["gpt2"].to_str()
     assert choose("auto", content, False, TEXTS[:3]) == ("gigatoken", "")
-    compare = encoders._differing
-    monkeypatch.setattr(encoders, "_differing", lambda *_: pytest.fail("compared again"))
+    compare = encoders._id_differences
+    monkeypatch.setattr(encoders, "_id_differences", lambda *_: pytest.fail("compared again"))
     assert choose("auto", content, False, TEXTS[:3]) == ("gigatoken", "")
-    monkeypatch.setattr(encoders, "_differing", compare)
+    monkeypatch.setattr(encoders, "_id_differences", compare)
     monkeypatch.setattr(Giga, "wrong", "differs")
     encoders.load_gigatoken.cache_clear()
     assert choose("auto", content, False, [*TEXTS[:3], "many others"])[0] == "pieces"

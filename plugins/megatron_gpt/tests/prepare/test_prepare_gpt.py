@@ -121,7 +121,7 @@ main(sys.argv[2:])
 
 
 def killed(after: int, *words: str) -> None:
-    """Run the command and kill it after so many chunks."""
+    """Run the command and kill it after some chunks."""
     command = [sys.executable, "-c", INTERRUPTED, str(after), "prepare", "gpt_indexed", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -141,9 +141,9 @@ def test_a_killed_run_continues_to_the_same_bytes(
     read = entries[-1]["state"]["read"]
     assert 0 < read < 300
     seen: list[int] = []
-    tokenise = indexed.Tokenise.__call__
+    tokenise = indexed.ChunkEncoder.__call__
     monkeypatch.setattr(
-        indexed.Tokenise, "__call__", lambda self, chunk: seen.append(len(chunk)) or tokenise(self, chunk)
+        indexed.ChunkEncoder, "__call__", lambda self, chunk: seen.append(len(chunk)) or tokenise(self, chunk)
     )
     monkeypatch.setattr(indexed, "train_tokenizer", lambda *_: pytest.fail("it was trained already"))
     assert typed(*line, "output=out")[0] == 0

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from recipe_core.errors import ConfigError, DataError
 from recipe_megatron_gpt.data.corpus import END, train_tokenizer
 from recipe_megatron_gpt.tokenizer import known
-from recipe_megatron_gpt.tokenizer.known import KnownTokenizer, given
+from recipe_megatron_gpt.tokenizer.known import KnownTokenizer, read_known_tokenizer
 
 
 @pytest.fixture
@@ -31,44 +31,44 @@ def expected(path: Path, eod: str | None) -> KnownTokenizer:
 
 @pytest.mark.parametrize("eod", [END, None])
 def test_the_second_time_it_is_not_read(path: Path, eod: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert given(path, eod) == expected(path, eod)
+    assert read_known_tokenizer(path, eod) == expected(path, eod)
     monkeypatch.setattr(known, "read_vocabulary", lambda _: pytest.fail("read again"))
-    assert given(path, eod) == given(path.parent, eod) == expected(path, eod)
+    assert read_known_tokenizer(path, eod) == read_known_tokenizer(path.parent, eod) == expected(path, eod)
 
 
 def test_other_content_or_another_end_is_another_tokenizer(path: Path, texts: list[str]) -> None:
-    given(path, END)
+    read_known_tokenizer(path, END)
     train_tokenizer(texts, 300).save(str(path))
-    assert given(path, END) == expected(path, END)
-    assert given(path, "e") == expected(path, "e")
+    assert read_known_tokenizer(path, END) == expected(path, END)
+    assert read_known_tokenizer(path, "e") == expected(path, "e")
     for _ in range(2):  # what failed is not kept
         with pytest.raises(ConfigError, match=r"tokenizer\.json has no token '<none>'"):
-            given(path, "<none>")
+            read_known_tokenizer(path, "<none>")
 
 
 @pytest.mark.parametrize("name", ["*.json", "*.data"])
 @pytest.mark.parametrize("content", ["", '{"size": ', "[]", "{}", "\xff"])
 def test_a_damaged_entry_is_made_again(path: Path, name: str, content: str) -> None:
-    given(path, END)
+    read_known_tokenizer(path, END)
     (entry,) = (path.parent / "cache" / "tokenizers").glob(name)
     good = entry.read_bytes()
     entry.write_text(content, encoding="latin-1")
-    assert given(path, END) == expected(path, END)
+    assert read_known_tokenizer(path, END) == expected(path, END)
     assert entry.read_bytes() == good
 
 
 def test_a_fact_that_was_changed_is_found_out_again(path: Path) -> None:
-    given(path, END)
+    read_known_tokenizer(path, END)
     (entry,) = (path.parent / "cache" / "tokenizers").glob("*.json")
     good = json.loads(entry.read_text())
     entry.write_text(json.dumps({**good, "size": good["size"] + 1}))
-    assert given(path, END) == expected(path, END)
+    assert read_known_tokenizer(path, END) == expected(path, END)
     assert json.loads(entry.read_text()) == good
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(path: Path) -> None:
     (path.parent / "cache").write_text("a file, no folder")
-    assert given(path, END) == given(path, END) == expected(path, END)
+    assert read_known_tokenizer(path, END) == read_known_tokenizer(path, END) == expected(path, END)
 
 
 def test_a_file_that_cannot_be_read_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,4 @@ def test_a_file_that_cannot_be_read_is_named(path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(DataError, match=f"^{path}: cannot be read \\(Permission denied\\)$"):
-        given(path, END)
+        read_known_tokenizer(path, END)

@@ -86,7 +86,7 @@ def test_it_holds_all_tokens_and_is_made_once(
     assert found.vocab[tokenizer.token_to_id(END)] == END.encode()
     for number, token in found.vocab.items():
         assert tokenizer.decode([number], skip_special_tokens=False) == token.decode(errors="replace")
-    monkeypatch.setattr(rank_file, "_ranks", lambda _: pytest.fail("made again"))
+    monkeypatch.setattr(rank_file, "_token_ranks", lambda _: pytest.fail("made again"))
     again = by_ranks(content)
     assert (again.vocab, again.merges) == (found.vocab, found.merges)
     assert read[0] != read[1]

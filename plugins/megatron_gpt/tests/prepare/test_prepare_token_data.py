@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recipe_core.cli.main import main
-from recipe_core.data.sealed import sealed, unsealed
+from recipe_core.data.digest import verify_digest, with_digest
 from recipe_core.errors import DataError
 from recipe_megatron_gpt.data.corpus import train_tokenizer
 from recipe_megatron_gpt.data.indexed import IndexedWriter
@@ -101,7 +101,7 @@ def test_a_good_data_set_has_no_problem(made: Path, capsys: pytest.CaptureFixtur
 
 
 def test_verify_says_that_there_are_no_hashes(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A lost manifest, or files of others: `no problem found` alone would be a promise that nobody can keep."""
+    """With a lost manifest, or files of other programs, `no problem found` alone would promise too much."""
     (made / "manifest.json").unlink()
     capsys.readouterr()
     assert main(["verify", "out"]) == 0
@@ -116,9 +116,9 @@ def edit(path: Path, at: int, data: bytes) -> None:
 
 
 def change_manifest(folder: Path) -> None:
-    manifest = unsealed((folder / "manifest.json").read_text())
+    manifest = verify_digest((folder / "manifest.json").read_text())
     manifest["counts"]["documents"] = 61
-    (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (folder / "manifest.json").write_text(json.dumps(with_digest(manifest)))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {

@@ -1,5 +1,5 @@
 """Muon, an optimizer for the matrices of a model's blocks.
 
-``plugin.py``: what the plugin contributes; ``settings.py``: its settings, its memory, and what it refuses;
+``plugin.py``: the plugin's contributions; ``settings.py``: settings, memory, and unsupported settings of a run;
 ``optimizer.py``: the optimizer.
 """

@@ -1,4 +1,4 @@
-"""Muon on parameters of any layout: whole matrices are gathered, and each process updates its shard."""
+"""Muon under any layout: whole matrices are gathered, and each process updates its shard."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core import ConfigError, Trainable
 from recipe_core.layouts.reducer import local_shard
-from recipe_core.train.optim.adamw import AdamW, Group
+from recipe_core.train.optim.adamw import AdamW, ParamGroup
 from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.shards import local_gradient, positions
-from recipe_core.train.optim.wide import Widener
+from recipe_core.train.optim.upcast import Upcaster
 from recipe_muon.settings import MuonSettings
 
 _COMPUTE = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def build(config: MuonSettings, trainable: Trainable) -> Muon:
-    """Muon over what ``trainable`` holds.
+    """Build Muon over the parameters of ``trainable``.
 
     Raises:
-        ConfigError: the layout keeps shards that cannot be gathered here, or there is no matrix for Muon.
+        ConfigError: the layout keeps shards that Muon cannot gather, or there is no matrix for Muon.
     """
     if trainable.traced or trainable.shard_groups:
         raise ConfigError(
             "optimizer: muon gathers whole matrices step by step, which PyTorch/XLA's layouts do not offer; take "
             "engine=native, or optimizer=adamw"
         )
-    matrices = chosen(config, trainable)
+    matrices = muon_matrices(config, trainable)
     if not matrices:
         patterns = ", ".join(config.matrices) or trainable.structure.blocks or "no blocks"
         raise ConfigError(
@@ -42,7 +42,7 @@ def build(config: MuonSettings, trainable: Trainable) -> Muon:
     return Muon(config, trainable, matrices)
 
 
-def chosen(config: MuonSettings, trainable: Trainable) -> list[nn.Parameter]:
+def muon_matrices(config: MuonSettings, trainable: Trainable) -> list[nn.Parameter]:
     """The parameters that Muon trains: matrices of the blocks, or those that the settings name."""
     blocks = trainable.structure.blocks.split(".") if trainable.structure.blocks else None
 
@@ -58,30 +58,30 @@ def chosen(config: MuonSettings, trainable: Trainable) -> list[nn.Parameter]:
 class Muon(AdamW):
     """Muon (Jordan and others, 2024), and AdamW for all other parameters.
 
-    The state of a matrix is ``momentum_buffer``, placed as the parameter is. The step of a matrix W with gradient G is
-    that of ``torch.optim.Muon``, with O the orthogonalised momentum and s the scale of its shape::
+    The state of a matrix is ``momentum_buffer``, with the parameter's placements. The step of a matrix W with gradient
+    G is that of ``torch.optim.Muon``, with O the orthogonalised momentum and s the scale of its shape::
 
         momentum = mean of gradients;  W = W - lr * weight_decay * W - lr * s * O
 
-    O follows from the whole matrix: the ranks that hold shards of it gather it, and compute the same.
+    O depends on the whole matrix: the ranks with shards of it gather it, and all compute the same.
 
     Args:
         config: Muon's settings.
         trainable: all parameters.
-        matrices: those of them that Muon trains.
+        matrices: the parameters that Muon trains.
     """
 
     def __init__(self, config: MuonSettings, trainable: Trainable, matrices: Iterable[nn.Parameter]) -> None:
         matrices = list(matrices)
         self._config, self._matrices = config, set(matrices)
         self._positions: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
-        others = trainable.groups((name, p) for name, p in trainable.named if p not in self._matrices)
-        own = {"params": matrices, "weight_decay": trainable.train.weight_decay}
-        super().__init__([own, *others], trainable.train, trainable.names)
+        adamw_groups = trainable.groups((name, p) for name, p in trainable.named if p not in self._matrices)
+        muon_group = {"params": matrices, "weight_decay": trainable.train.weight_decay}
+        super().__init__([muon_group, *adamw_groups], trainable.train, trainable.names)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have gradients; ``closure`` computes these first and gives the loss back."""
+        """Update all parameters that have gradients; ``closure`` computes these first and returns the loss."""
         loss = super().step(closure)
         for group in self.param_groups:
             for parameter in group["params"]:  # in the same order on all ranks
@@ -89,18 +89,17 @@ class Muon(AdamW):
                     self._update_matrix(parameter, group)
         return loss
 
-    def _update_matrix(self, parameter: nn.Parameter, group: Group) -> None:
+    def _update_matrix(self, parameter: nn.Parameter, group: ParamGroup) -> None:
         config, lr = self._config, group["lr"]
         weight, gradient = local_shard(parameter), local_gradient(parameter)
         momentum = local_shard(self._state(parameter)["momentum_buffer"])
         momentum.lerp_(gradient, 1 - config.momentum)
         update = gradient.lerp(momentum, config.momentum) if config.nesterov else momentum
-        whole = orthogonalised(_whole(parameter, update), config)
+        whole = orthogonalised(_gathered(parameter, update), config)
         weight.mul_(1 - lr * group["weight_decay"])
-        weight.add_(self._own(parameter, whole), alpha=-lr * scale(parameter.shape, config.adjust))
+        weight.add_(self._local_shard(parameter, whole), alpha=-lr * scale(parameter.shape, config.adjust))
 
-    def _own(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
-        """This process's shard of a tensor that has the whole shape of ``parameter``."""
+    def _local_shard(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
         if not isinstance(parameter, DTensor):
             return whole
         if parameter not in self._positions:
@@ -109,11 +108,11 @@ class Muon(AdamW):
         rows, columns = self._positions[parameter]
         return whole.index_select(0, rows).index_select(1, columns)
 
-    def _update(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
-        super()._update(batch, {**group, "lr": group["lr"] * self._config.adamw_lr_ratio}, widener)
+    def _update(self, batch: ParameterBatch, group: ParamGroup, upcaster: Upcaster) -> None:
+        super()._update(batch, {**group, "lr": group["lr"] * self._config.adamw_lr_ratio}, upcaster)
 
     def _batches(self, parameters: list[nn.Parameter]) -> list[ParameterBatch]:
-        """Those that AdamW updates."""
+        # only those that AdamW updates
         return super()._batches([parameter for parameter in parameters if parameter not in self._matrices])
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -128,9 +127,9 @@ class Muon(AdamW):
 
 
 def orthogonalised(matrix: Tensor, config: MuonSettings) -> Tensor:
-    """An approximation of U V^T, where ``matrix`` is U S V^T, by Newton-Schulz iterations.
+    """An approximation of U V^T, where ``matrix`` is U S V^T, by Newton-Schulz iterations; not in place.
 
-    The singular values end between about 0.7 and 1.2 (Jordan and others, 2024). Not in place.
+    The singular values of the result are about 0.7 to 1.2 (Jordan and others, 2024).
 
     Args:
         matrix: ``[rows, columns]``.
@@ -139,7 +138,7 @@ def orthogonalised(matrix: Tensor, config: MuonSettings) -> Tensor:
     a, b, c = config.coefficients
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.to(_COMPUTE[config.compute])
-    x = x.T if tall else x  # the products are then of the smaller side
+    x = x.T if tall else x  # so that the products have the smaller side
     x = x / x.norm().clamp(min=config.min_norm)
     for _ in range(config.iterations):
         gram = x @ x.T
@@ -148,13 +147,13 @@ def orthogonalised(matrix: Tensor, config: MuonSettings) -> Tensor:
 
 
 def scale(shape: torch.Size, adjust: str) -> float:
-    """The factor of the learning rate for a matrix of ``shape``, as ``torch.optim.Muon`` has it."""
+    """Factor of the learning rate for a matrix of ``shape``, as in ``torch.optim.Muon``."""
     rows, columns = shape
     return 0.2 * math.sqrt(max(rows, columns)) if adjust == "match_rms_adamw" else math.sqrt(max(1.0, rows / columns))
 
 
-def _whole(parameter: nn.Parameter, local: Tensor) -> Tensor:
-    """All of a tensor that is placed as ``parameter``, of which ``local`` is this process's shard; a collective."""
+def _gathered(parameter: nn.Parameter, local: Tensor) -> Tensor:
+    """The whole tensor with the placements of ``parameter`` and this process's shard ``local``; a collective."""
     if not isinstance(parameter, DTensor):
         return local
     placed = DTensor.from_local(

@@ -1,4 +1,4 @@
-"""Settings of Muon, its memory, and the settings of a run that it cannot do. No torch here."""
+"""Settings of Muon, its memory, and the settings of a run that it does not support. No torch here."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from recipe_core import Layout, Model, ModelFacts, OptimizerFacts, Part, Train, 
 
 @dataclass(frozen=True, kw_only=True)
 class MuonSettings:
-    """Muon's own settings; those of its AdamW are in the section ``train``."""
+    """Settings of Muon; those of its AdamW are in the section ``train``."""
 
     momentum: float = 0.95
-    """How much of the moving mean of the gradients each step keeps."""
+    """Fraction of the moving mean of the gradients that each step keeps."""
     nesterov: bool = True
-    """Orthogonalise the mean that the next step would have (Nesterov's momentum)."""
+    """Nesterov's momentum: orthogonalise the mean that the next step would have."""
     iterations: int = 5
     """Newton-Schulz iterations."""
     coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
     """Coefficients of the quintic polynomial of each iteration."""
     min_norm: float = 1e-7
-    """Smallest norm that a gradient is divided by."""
+    """Smallest norm by which an update is divided."""
     compute: Literal["bf16", "fp32"] = "bf16"
     """Precision of the iterations. ``bf16`` is fast on accelerators; ``fp32`` makes layouts agree to rounding."""
     adjust: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
@@ -45,7 +45,7 @@ class MuonSettings:
 
 
 def facts(config: MuonSettings, train: Train, model: ModelFacts) -> OptimizerFacts:
-    """One moment of a matrix in the blocks, two of all other parameters; few parameters of a block are no matrix."""
+    """One moment for matrices in the blocks, two for others; all parameters of a block count as matrices."""
     width = 2 if train.precision == "bf16" else 4
     in_blocks = model.blocks * model.block_parameters / model.parameters
     return OptimizerFacts(bytes_per_parameter=width * (2 - in_blocks))
@@ -54,7 +54,7 @@ def facts(config: MuonSettings, train: Train, model: ModelFacts) -> OptimizerFac
 def problems(
     config: MuonSettings, train: Train, layout: Part[Layout] | None, model: Part[Model] | None
 ) -> Iterator[str]:
-    """Everything that Muon cannot do of what the settings ask for."""
+    """Settings that Muon does not support."""
     if layout is not None and getattr(layout.config, "cpu_offload", False):
         yield (
             "layout.cpu_offload: optimizer=muon gathers whole matrices on the device, and these are in the host's "

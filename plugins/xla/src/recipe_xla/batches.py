@@ -13,10 +13,10 @@ from recipe_core.engine.loader import Batch, Request, all_widened
 
 
 class Transfer(Protocol):
-    """Moves batches to a device by threads of its own."""
+    """Moves batches to a device in threads of its own."""
 
     def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
-        """``batches`` on the device, about ``ahead`` of them there before they are asked for."""
+        """``batches`` on the device, about ``ahead`` of them prefetched."""
         ...
 
     def place(self, batch: Batch) -> Batch:
@@ -29,11 +29,11 @@ class Transfer(Protocol):
 
 
 class XlaTransfer:
-    """Brings batches to the device by threads of torch_xla; see :class:`Transfer`.
+    """Moves batches to the device in threads of torch_xla; see :class:`Transfer`.
 
     Args:
-        device: where to.
-        mesh: of several devices (``torch_xla.distributed.spmd.Mesh``), over whose axis ``dp`` samples are shared out.
+        device: the target.
+        mesh: a ``torch_xla.distributed.spmd.Mesh`` of devices that shard samples over its axis ``dp``; or None.
     """
 
     def __init__(self, device: torch.device, mesh: Any) -> None:
@@ -42,17 +42,17 @@ class XlaTransfer:
         self._loader: Any = None
 
     def stream(self, batches: Iterator[Batch], ahead: int) -> Iterator[Batch]:
-        """See :class:`Transfer`. Asking for the next one syncs what came before."""
+        """See :class:`Transfer`. Each ``next`` first syncs the operations before it."""
         from torch_xla.distributed.parallel_loader import ParallelLoader
 
         self.close()
-        # What MpDeviceLoader makes of itself when it is walked through; this one can be closed.
+        # MpDeviceLoader creates one when it is iterated; this one can be closed.
         self._loader = ParallelLoader(
             batches, [self._device], loader_prefetch_size=ahead, device_prefetch_size=ahead,
             input_sharding=self._sharding,
         )  # fmt: skip
-        found: Iterator[Batch] = self._loader.per_device_loader(self._device)
-        return found
+        loaded: Iterator[Batch] = self._loader.per_device_loader(self._device)
+        return loaded
 
     def place(self, batch: Batch) -> Batch:
         """See :class:`Transfer`."""
@@ -69,10 +69,10 @@ class XlaTransfer:
 
 
 class _BySample:
-    """The sharding that torch_xla asks for with each tensor: along its first dimension."""
+    """The sharding of each tensor for torch_xla: along its first dimension."""
 
     minibatch = False
-    """It is all there: no other process has more of it."""
+    """The batch is whole: no other process has parts of it."""
 
     def __init__(self, mesh: Any) -> None:
         self._mesh = mesh
@@ -88,14 +88,14 @@ class _BySample:
 
 
 class StreamLoader:
-    """Reads as many steps ahead as the transfer asks for; see :class:`recipe_core.engine.loader.DeviceLoader`.
+    """Reads ahead as far as the transfer prefetches; see :class:`recipe_core.engine.loader.DeviceLoader`.
 
-    A step's micro batches can be taken once, in order.
+    The micro batches of a step allow one pass, in order.
 
     Args:
         transfer: moves them to the device.
-        request: asks the reading thread.
-        train: the batch sizes, and for how long.
+        request: asks the reading thread for a step.
+        train: the batch sizes and the number of steps.
     """
 
     def __init__(self, transfer: Transfer, request: Request, train: Train) -> None:
@@ -138,10 +138,10 @@ class _Stream(Iterator[Batch]):
     def step(self) -> Sequence[Batch]:
         """The micro batches of the next step."""
         self.position += self._train.global_batch
-        return _Once(self._taken(), self._count)
+        return _SinglePass(self._taken(), self._count)
 
     def stop(self) -> None:
-        """Nothing more is wanted."""
+        """End the stream."""
         self._stopped = True
 
     def __next__(self) -> Batch:
@@ -150,7 +150,7 @@ class _Stream(Iterator[Batch]):
                 raise StopIteration
             try:
                 self._waiting = self._request(self._ahead).result()
-            except BaseException as error:  # raised where it is noticed: a thread of the transfer's would lose it
+            except BaseException as error:  # raised by _taken: a thread of the transfer would lose it
                 self._failure = error
                 raise StopIteration from error
             self._ahead += self._train.global_batch
@@ -164,8 +164,8 @@ class _Stream(Iterator[Batch]):
             yield all_widened(batch)
 
 
-class _Once(Sequence[Batch]):
-    """So many micro batches, each taken once and in order: one that was used is not kept."""
+class _SinglePass(Sequence[Batch]):
+    """Micro batches for one pass, in order; it keeps none of them."""
 
     def __init__(self, batches: Iterator[Batch], count: int) -> None:
         self._batches, self._count = batches, count

@@ -1,8 +1,8 @@
-"""Communication of tensors on an XLA device between ranks: the only way there is.
+"""Communication of tensors on an XLA device between ranks.
 
-Neuron and TPU exchange them on the device. On XLA's CPU each process is a world of its own: ``xm.all_reduce`` gives
-back what it got, ``xm.rendezvous`` waits for nobody, and gloo changes a copy of an XLA tensor and says nothing. There
-the values go over the host, and PyTorch's own collectives refuse an XLA tensor (:func:`refuse_raw_collectives`).
+Neuron and TPU exchange them on the device. XLA's CPU does not connect processes: ``xm.all_reduce`` returns its input,
+``xm.rendezvous`` does not wait, and gloo silently changes a copy of an XLA tensor. There, values are exchanged on the
+host, and PyTorch's own collectives refuse an XLA tensor (:func:`refuse_raw_collectives`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recipe_xla.mesh import Group
+from recipe_xla.mesh import DeviceGroup
 
 _OPERATIONS = (
     "allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
@@ -23,26 +23,26 @@ _OPERATIONS = (
     "recv_any_source_",
 )  # fmt: skip
 _kept: list[torch.library.Library] = []
-"""A library's kernels live as long as it does."""
+"""Kernels live as long as their library."""
 
 
 class Collectives(Protocol):
-    """One rank's way to the others."""
+    """Communication of one rank with the others."""
 
     def sync(self) -> None:
-        """Have the device compute what was asked of it so far, as one graph."""
+        """Run the operations traced so far, as one graph."""
         ...
 
-    def mean(self, tensor: Tensor, group: Group | None) -> Tensor:
-        """Mean over the ranks of ``group`` (None: over this one alone), on ``tensor``'s device, in its type.
+    def mean(self, tensor: Tensor, group: DeviceGroup | None) -> Tensor:
+        """Mean over the ranks of ``group`` (None: this rank alone), on ``tensor``'s device, in its dtype.
 
         All of these ranks call it.
         """
         ...
 
 
-class OneProcess:
-    """A process that has nobody to talk to: one device, or all devices of a run under SPMD."""
+class SingleProcessCollectives:
+    """A single process: one device, or all devices of a run under SPMD."""
 
     def sync(self) -> None:
         """See :class:`Collectives`."""
@@ -50,15 +50,15 @@ class OneProcess:
 
         torch_xla.sync()
 
-    def mean(self, tensor: Tensor, group: Group | None) -> Tensor:
+    def mean(self, tensor: Tensor, group: DeviceGroup | None) -> Tensor:
         """See :class:`Collectives`."""
         return tensor.detach().clone()
 
 
-class OverHost(OneProcess):
-    """Values are copied to the host, exchanged by gloo, and copied back."""
+class HostCollectives(SingleProcessCollectives):
+    """Copies values to the host, reduces them by gloo, and copies them back."""
 
-    def mean(self, tensor: Tensor, group: Group | None) -> Tensor:
+    def mean(self, tensor: Tensor, group: DeviceGroup | None) -> Tensor:
         """See :class:`Collectives`."""
         if group is None or group.size() == 1:
             return super().mean(tensor, group)
@@ -67,10 +67,10 @@ class OverHost(OneProcess):
         return total.div_(group.size()).to(tensor.device)
 
 
-class OnDevices(OverHost):
-    """Values stay on the devices (Neuron, TPU); those of the host go over gloo."""
+class DeviceCollectives(HostCollectives):
+    """Reduces values on the devices (Neuron, TPU); those on the host by gloo."""
 
-    def mean(self, tensor: Tensor, group: Group | None) -> Tensor:
+    def mean(self, tensor: Tensor, group: DeviceGroup | None) -> Tensor:
         """See :class:`Collectives`."""
         if group is None or tensor.device.type != "xla":
             return super().mean(tensor, group)
@@ -81,38 +81,38 @@ class OnDevices(OverHost):
         return mean
 
 
-def average_gradients(parameters: Iterable[nn.Parameter], by: Collectives, group: Group, bucket: int) -> None:
-    """Make every gradient the mean over the ranks of ``group``, which all have gradients of the same parameters.
+def average_gradients(parameters: Iterable[nn.Parameter], by: Collectives, group: DeviceGroup, bucket: int) -> None:
+    """Average every gradient over the ranks of ``group``, which all have gradients of the same parameters.
 
     Args:
         parameters: in the model's order.
-        by: exchanges them.
+        by: the collectives.
         group: the ranks that hold copies.
-        bucket: bytes that are exchanged at once, as one flat tensor; 0: all of one type.
+        bucket: bytes of a bucket, one flat tensor; 0: all of one dtype.
     """
-    for some in _buckets([p for p in parameters if p.grad is not None], bucket):
-        gradients = [p.grad for p in some if p.grad is not None]
+    for members in _buckets([p for p in parameters if p.grad is not None], bucket):
+        gradients = [p.grad for p in members if p.grad is not None]
         flat = by.mean(torch.cat([gradient.flatten() for gradient in gradients]), group)
         parts = flat.split([gradient.numel() for gradient in gradients])
-        for parameter, part in zip(some, parts, strict=True):
+        for parameter, part in zip(members, parts, strict=True):
             parameter.grad = part.view(parameter.shape)
 
 
 def _buckets(parameters: list[nn.Parameter], limit: int) -> list[list[nn.Parameter]]:
-    found: list[list[nn.Parameter]] = []
+    buckets: list[list[nn.Parameter]] = []
     size = 0
     for parameter in parameters:
         full = limit and size + parameter.nbytes > limit
-        if not found or full or found[-1][0].dtype != parameter.dtype:
-            found.append([])
+        if not buckets or full or buckets[-1][0].dtype != parameter.dtype:
+            buckets.append([])
             size = 0
-        found[-1].append(parameter)
+        buckets[-1].append(parameter)
         size += parameter.nbytes
-    return found
+    return buckets
 
 
 def refuse_raw_collectives() -> None:
-    """From now on, PyTorch's own collectives raise for an XLA tensor instead of returning what nobody reduced."""
+    """Make PyTorch's own collectives raise for XLA tensors, which they would return without a reduction."""
     if _kept:
         return
     library = torch.library.Library("c10d", "IMPL")

@@ -1,4 +1,4 @@
-"""Graphs that PyTorch/XLA compiled in this process, and Neuron's tool that compiles them before a run."""
+"""Counts of the graphs that PyTorch/XLA compiled, and Neuron's tool that compiles them before a run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class XlaCompiler:
 
 
 def precompile(job: Job, words: Sequence[str], out: Path | None, processes: int) -> int | None:
-    """On Neuron, by its tool; see :class:`recipe_core.hooks.specs.EngineSpec`."""
+    """Compile by Neuron's tool; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     here = stack.at_hand(job.train.device, "xla") is not None and worker() is None
     return _extract(words, out, processes) if here and not is_on(os.environ, "NEURON_EXTRACT_GRAPHS_ONLY") else None
 
 
 def _extract(words: Sequence[str], out: Path | None, processes: int) -> int:
-    """Have Neuron's tool run this command once more to collect its graphs, and compile them side by side."""
+    # The tool runs this command again to collect its graphs, and compiles them in parallel.
     tool = shutil.which(_TOOL)
     if tool is None:
         raise LaunchError(
@@ -74,5 +74,5 @@ def _extract(words: Sequence[str], out: Path | None, processes: int) -> int:
 
 
 def _neffs(place: str) -> int | None:
-    """Compiled graphs in a folder; None for a cache elsewhere (S3)."""
+    # None for a cache outside of the file system (S3)
     return None if "://" in place else sum(1 for _ in Path(place).rglob("*.neff"))

@@ -1,4 +1,4 @@
-"""PyTorch/XLA on this machine, for ``recipe doctor``. The library is asked in a process of its own."""
+"""Findings about PyTorch/XLA for ``recipe doctor``, which tries the library in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print("FOUND" + json.dumps(found))
 
 
 def findings(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Everything about torch-xla and the variables that it reads."""
+    """Findings about torch-xla and the environment variables that it reads."""
     yield from _package(package("torch"))
     yield from _variables(environment)
 

@@ -1,4 +1,4 @@
-"""PyTorch/XLA: operations are gathered into graphs, which the device compiles once and runs."""
+"""The engine for PyTorch/XLA, which traces operations into graphs that the device compiles once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from recipe_core import ConfigError, Engine, LaunchError, Layout, Part, Train
-from recipe_core.checkpoint.lazy import hosted
+from recipe_core.checkpoint.lazy import to_host
 from recipe_core.engine.loader import DeviceLoader, Request
 from recipe_core.engine.memory import peak_resident
 from recipe_core.engine.native import NativeEngine, fork_rng
@@ -24,39 +24,39 @@ from recipe_xla.batches import StreamLoader, XlaTransfer
 from recipe_xla.checkpoint.shards import on_host
 from recipe_xla.collectives import (
     Collectives,
-    OnDevices,
-    OneProcess,
-    OverHost,
+    DeviceCollectives,
+    HostCollectives,
+    SingleProcessCollectives,
     average_gradients,
     refuse_raw_collectives,
 )
 from recipe_xla.compiler import XlaCompiler
 from recipe_xla.machine import one_process, pjrt_device
-from recipe_xla.mesh import Grid, Group
+from recipe_xla.mesh import DeviceGrid, DeviceGroup
 from recipe_xla.settings import XlaSettings
 
 
 def build(config: XlaSettings, train: Train, layout: Part[Layout] | None = None) -> AbstractContextManager[Engine]:
-    """The engine ``xla``; a layout that divides the model over devices other than Neuron's has one process."""
+    """The engine ``xla``; a layout that shards the model over devices other than Neuron's has one process."""
     return XlaEngine(config, train, one_process=layout is not None and divides(layout) and one_process(layout))
 
 
 class XlaEngine(NativeEngine):
     """One process with one XLA device, or under SPMD with all of them; see :class:`recipe_core.engine.protocol.Engine`.
 
-    Processes meet on the host, as those of a native run on a CPU do: flags, Python objects, barriers and checkpoints
-    never touch the device. What the device has goes through ``collectives``.
+    Processes communicate on the host, as in a native run on a CPU: flags, Python objects, barriers and checkpoints
+    never touch the device. Tensors on the device go through ``collectives``.
     """
 
     traced = True
 
     def __init__(self, config: XlaSettings, train: Train, *, one_process: bool) -> None:
-        """``one_process``: drive all devices of the run by SPMD."""
+        # one_process: drive all devices of the run by SPMD
         super().__init__("cpu", train.timeout)
         self._bucket, self._one_process = int(config.bucket_mb * 2**20), one_process
         self._kind = pjrt_device()
-        self._grid: Grid | None = None
-        self.collectives: Collectives = OneProcess()
+        self._grid: DeviceGrid | None = None
+        self.collectives: Collectives = SingleProcessCollectives()
 
     def __enter__(self) -> XlaEngine:
         os.environ["PJRT_DEVICE"] = self._kind
@@ -73,10 +73,10 @@ class XlaEngine(NativeEngine):
             runtime.use_spmd()
         elif self.world_size > 1:
             refuse_raw_collectives()
-            self.collectives = OverHost() if self._kind == "CPU" else OnDevices()
+            self.collectives = HostCollectives() if self._kind == "CPU" else DeviceCollectives()
         self.device = torch_xla.device()  # before any model exists, see docs/explanation/xla.md
-        if isinstance(self.collectives, OnDevices) and runtime.world_size() != self.world_size:
-            # Else its collectives would leave everything as it is.
+        if isinstance(self.collectives, DeviceCollectives) and runtime.world_size() != self.world_size:
+            # Else its collectives would not reduce.
             raise LaunchError(
                 f"this run has {self.world_size} processes, and the runtime of PJRT_DEVICE={self._kind} knows of "
                 f"{runtime.world_size()}; start them as its manual says (torchrun), each with a device of its own"
@@ -91,14 +91,14 @@ class XlaEngine(NativeEngine):
 
         return int(runtime.global_runtime_device_count())
 
-    def mesh(self, axes: dict[str, int]) -> Any:  # a Grid, which tells what a DeviceMesh does
+    def mesh(self, axes: dict[str, int]) -> Any:  # a DeviceGrid, with the methods of a DeviceMesh
         self._require_size(axes)
         if self._one_process and self.devices > 1:
-            self._grid = Grid.of_devices(axes)
-        elif self.world_size > 1 and "tp" in axes:  # who shares layers, neuronx-distributed decides
+            self._grid = DeviceGrid.of_devices(axes)
+        elif self.world_size > 1 and "tp" in axes:  # neuronx-distributed decides which ranks share layers
             self._grid = neuronx.grid(axes, self.rank, self._timeout)
         elif self.world_size > 1:
-            self._grid = Grid.of_processes(axes, self.rank, self._timeout)
+            self._grid = DeviceGrid.of_processes(axes, self.rank, self._timeout)
         return self._grid
 
     def synchronize(self) -> None:
@@ -110,20 +110,20 @@ class XlaEngine(NativeEngine):
         self.collectives.sync()
 
     def read(self, tensor: Tensor) -> Tensor:
-        """See :class:`recipe_core.engine.protocol.Engine`; the transfer waits for the graph that computes it, and
-        makes none."""
+        """See :class:`recipe_core.engine.protocol.Engine`; waits for the graph that computes ``tensor``, without a
+        graph of its own."""
         from torch_xla.core import xla_model as xm
 
-        found: list[Tensor] = []
-        xm.add_step_closure(lambda value: found.append(value.cpu()), args=(tensor.detach(),))
+        copied: list[Tensor] = []
+        xm.add_step_closure(lambda value: copied.append(value.cpu()), args=(tensor.detach(),))
         self.collectives.sync()
-        return found[0]
+        return copied[0]
 
     def mean(self, tensor: Tensor, group: Any = None) -> Tensor:
         wide = tensor.detach().to(self._mean_type(tensor.dtype))
         if group is None and self._grid is not None and self.world_size > 1:
             return super().mean(wide.cpu()).to(tensor.device)
-        return self.collectives.mean(wide, group if isinstance(group, Group) else None)
+        return self.collectives.mean(wide, group if isinstance(group, DeviceGroup) else None)
 
     def seed(self, number: int) -> None:
         import torch_xla
@@ -138,7 +138,7 @@ class XlaEngine(NativeEngine):
 
         try:
             return int(xm.get_memory_info(self.device)["peak_bytes_used"])
-        except (KeyError, RuntimeError):  # not every runtime tells
+        except (KeyError, RuntimeError):  # not every runtime knows it
             return None
 
     def peak_flops(self, precision: str) -> float | None:
@@ -149,7 +149,7 @@ class XlaEngine(NativeEngine):
         return None if value is None else value * 1e12
 
     def counters(self) -> dict[str, float]:
-        """How many graphs were compiled so far, and how often values went from the device to the host."""
+        """The numbers of compiled graphs and of transfers from the device to the host so far."""
         from torch_xla.debug import metrics
 
         named = {"graphs_compiled": "CompileTime", "host_transfers": "TransferFromDeviceTime"}
@@ -169,32 +169,34 @@ class XlaEngine(NativeEngine):
 
         def copy(tensor: Tensor) -> Any:
             if isinstance(tensor, DTensor):
-                return hosted(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
+                return to_host(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
             return next(copies) if tensor.device.type == "xla" else tensor.detach().to("cpu", copy=True)
 
         return [copy(tensor) for tensor in tensors]
 
-    def fillable(self, tensor: Tensor) -> Tensor:
-        """Memory on the host: each part that a checkpoint writes would be an operation of a graph."""
+    def load_target(self, tensor: Tensor) -> Tensor:
+        """Memory on the host: on the device, each part that a checkpoint loads would be an operation of a graph."""
         if isinstance(tensor, DTensor):
-            return hosted(tensor, blank=True)
+            return to_host(tensor, blank=True)
         return torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.device.type == "xla" else tensor
 
+    fillable = load_target  # its name until API 2
+
     def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """A barrier keeps the compiler from finding that both times give the same, and so computing them once."""
+        """torch_xla's checkpoint, with a barrier that keeps the compiler from merging both computations."""
         from torch_xla.utils.checkpoint import checkpoint
 
         return partial(checkpoint, forward, use_reentrant=True)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
-        if isinstance(group, Group):
+        if isinstance(group, DeviceGroup):
             average_gradients(parameters, self.collectives, group, self._bucket)
         else:
             super().average_gradients(parameters, group)
 
     @contextmanager
     def fork_rng(self, number: int) -> Iterator[None]:
-        """The device's generator is a number on the host, which becomes data of the graph: no graph depends on it."""
+        """The state of the device's generator is a number on the host, an input of the graph: graphs stay the same."""
         from torch_xla.core import xla_model as xm
 
         state = xm.get_rng_state(self.device)

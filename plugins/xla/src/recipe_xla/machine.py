@@ -1,4 +1,4 @@
-"""The engine's claim on a machine, and its problems with the settings of a run. Imports no torch."""
+"""The machines that the engine claims, and the settings that it refuses. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from recipe_core.engine.environment import is_on
 from recipe_core.engine.select import processes_here
 
 REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-"""They make bf16 of every fp32 tensor on XLA, silently: losses, counters and optimizer states included."""
+"""They silently turn every fp32 tensor on XLA into bf16: losses, counters and optimizer states, too."""
 
 
 def refused(environment: Mapping[str, str]) -> Iterator[str]:
-    """A problem for each variable that no run on XLA takes."""
+    """A problem for each variable of ``REFUSED`` that is set."""
     for name in REFUSED:
         if is_on(environment, name):
             yield (
@@ -26,8 +26,8 @@ def refused(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def claims(device: str) -> bool:
-    """True where the device is an XLA device by name, or the environment (``PJRT_DEVICE``) or the packages installed
-    (Neuron's plugin beside torch-xla) say that the accelerator is reached by PyTorch/XLA."""
+    """True for the device ``xla``, and for ``auto`` if ``PJRT_DEVICE`` or the installed packages (torch-xla with
+    Neuron's plugin) show that PyTorch/XLA reaches the accelerator."""
     if device == "xla":
         return True
     accelerated = os.environ.get("PJRT_DEVICE") in ("NEURON", "TPU") or find_spec("libneuronxla") is not None
@@ -35,7 +35,7 @@ def claims(device: str) -> bool:
 
 
 def pjrt_device(environment: Mapping[str, str] = os.environ) -> str:
-    """The device type that PyTorch/XLA computes on: ``PJRT_DEVICE`` where it is set, else by what is installed."""
+    """The device type of PyTorch/XLA: ``PJRT_DEVICE`` if it is set, else by the installed packages."""
     if value := environment.get("PJRT_DEVICE"):
         return value.upper()
     if find_spec("libneuronxla") is not None:
@@ -44,12 +44,13 @@ def pjrt_device(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def one_process(layout: Part[Layout]) -> bool:
-    """True if one process drives all devices of a run whose ``layout`` divides the model; on Neuron, each has one."""
+    """True if one process drives all devices of a run whose ``layout`` shards the model; on Neuron, each has its
+    own."""
     return pjrt_device() != "NEURON"
 
 
 def problems(config: object, train: Train, layout: Part[Layout] | None, processes: int | None) -> Iterator[str]:
-    """Everything that the engine cannot do of what the settings ask for."""
+    """Settings that the engine does not support."""
     if train.device not in ("auto", "xla"):
         yield (
             f"train.device: {train.device}, and train.engine is xla, whose device PJRT_DEVICE names "
@@ -76,11 +77,11 @@ def problems(config: object, train: Train, layout: Part[Layout] | None, processe
 
 def _layout_problems(layout: Part[Layout]) -> Iterator[str]:
     config, name = layout.config, layout.spec.name
-    way_out = "take layout=ddp or layout=tp, or train.engine=native"
+    remedy = "take layout=ddp or layout=tp, or train.engine=native"
     if config.pp > 1:
-        yield f"layout: {name} makes a pipeline, which train.engine=xla has none of; {way_out}"
+        yield f"layout: {name} makes a pipeline, which train.engine=xla has none of; {remedy}"
     if config.data != "ddp":
-        yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {way_out}"
+        yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {remedy}"
     if config.tp > 1 and pjrt_device() == "NEURON":
         yield from (f"layout.tp: {problem}" for problem in stack.nxd_problems())
     if config.sequence_parallel:

@@ -1,4 +1,4 @@
-"""The ranks of a run on PyTorch/XLA as a grid with named axes."""
+"""The mesh of a run on PyTorch/XLA: a grid of ranks or devices with named axes."""
 
 from __future__ import annotations
 
@@ -19,89 +19,95 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The ranks along one axis that this rank is one of. No process group: PyTorch's functions refuse it."""
+class DeviceGroup:
+    """The ranks along one axis that include this rank. Not a ProcessGroup: PyTorch's functions refuse it."""
 
     ranks: tuple[int, ...]
     every: tuple[tuple[int, ...], ...]
-    """The same of all ranks; a device's collective names them all."""
+    """The groups of all ranks along the axis, which a collective on devices names."""
     host: dist.ProcessGroup | None
-    """gloo, for what lives on the host; None where one process drives all devices."""
+    """A gloo group for tensors on the host; None if one process drives all devices."""
 
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.ranks)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a grid, as :class:`torch.distributed.device_mesh.DeviceMesh` tells of it."""
+    """One axis of a grid, with the methods of :class:`torch.distributed.device_mesh.DeviceMesh`."""
 
     place: int
-    group: Group
+    group: DeviceGroup
 
     def get_local_rank(self) -> int:
-        """Where this rank stands along the axis."""
+        """The position of this rank along the axis."""
         return self.place
 
-    def get_group(self) -> Group:
-        """The ranks along it."""
+    def get_group(self) -> DeviceGroup:
+        """The ranks along the axis."""
         return self.group
 
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks along the axis."""
         return self.group.size()
 
 
-class Grid:
+class DeviceGrid:
     """Ranks 0 to N - 1, last axis fastest."""
 
-    def __init__(self, axes: Mapping[str, int], found: Mapping[str, Axis], mesh: Mesh | None = None) -> None:
-        self.sizes, self._found, self.mesh = dict(axes), dict(found), mesh
+    def __init__(self, axes: Mapping[str, int], by_name: Mapping[str, Axis], mesh: Mesh | None = None) -> None:
+        self.sizes, self._by_name, self.mesh = dict(axes), dict(by_name), mesh
 
     def __getitem__(self, axis: str) -> Axis:
-        return self._found[axis]
+        return self._by_name[axis]
 
     @property
     def of_one_process(self) -> bool:
-        """This process drives all its devices; else each has a process."""
+        """True if this process drives all devices; else each has a process."""
         return self.mesh is not None
 
     @classmethod
-    def of_processes(cls, axes: Mapping[str, int], rank: int, timeout: timedelta) -> Grid:
+    def of_processes(cls, axes: Mapping[str, int], rank: int, timeout: timedelta) -> DeviceGrid:
         """A grid of processes, each with a device of its own; all of them call it."""
         return cls(axes, {name: _axis(along(axes, name), rank, timeout) for name in axes})
 
     @classmethod
-    def of_places(cls, axes: Mapping[str, int], places: Sequence[Sequence[int]], rank: int, timeout: timedelta) -> Grid:
-        """A grid of processes that somebody else has placed; all of them call it.
+    def of_places(
+        cls, axes: Mapping[str, int], places: Sequence[Sequence[int]], rank: int, timeout: timedelta
+    ) -> DeviceGrid:
+        """A grid of processes at given positions; all of them call it.
 
-        ``places``: of every rank, where it stands on each of the ``axes``, in their order.
+        ``places``: the position of every rank on the ``axes``, in their order.
 
         Raises:
-            LaunchError: two ranks stand at one place, or one beside the grid.
+            LaunchError: two ranks have one position, or a position is outside of the grid.
         """
         sizes = tuple(axes.values())
         if len(places) != math.prod(sizes) or {tuple(place) for place in places} != set(np.ndindex(sizes)):
-            words = " x ".join(f"{name}={size}" for name, size in axes.items())
-            told = ", ".join(f"{number}: {tuple(place)}" for number, place in enumerate(places))
-            raise LaunchError(f"layout: {words} expects a rank at each place of the grid, and they stand at {told}")
+            shape = " x ".join(f"{name}={size}" for name, size in axes.items())
+            positions = ", ".join(f"{number}: {tuple(place)}" for number, place in enumerate(places))
+            raise LaunchError(
+                f"layout: {shape} expects a rank at each place of the grid, and they stand at {positions}"
+            )
         numbers = np.empty(sizes, dtype=np.int64)
         for number, place in enumerate(places):
             numbers[tuple(place)] = number
         return cls(axes, {name: _axis(along(axes, name, numbers), rank, timeout) for name in axes})
 
     @classmethod
-    def of_devices(cls, axes: Mapping[str, int]) -> Grid:
-        """A grid of devices that this process drives all: it stands at the beginning of every axis."""
+    def of_devices(cls, axes: Mapping[str, int]) -> DeviceGrid:
+        """A grid of devices that this process drives; its position is 0 on every axis."""
         from torch_xla.distributed.spmd import Mesh
 
         mesh = Mesh(np.arange(math.prod(axes.values())), tuple(axes.values()), tuple(axes))
-        return cls(axes, {name: Axis(0, Group(tuple(range(size)), (), None)) for name, size in axes.items()}, mesh)
+        return cls(
+            axes, {name: Axis(0, DeviceGroup(tuple(range(size)), (), None)) for name, size in axes.items()}, mesh
+        )
 
 
 def along(axes: Mapping[str, int], name: str, numbers: NDArray[np.int64] | None = None) -> tuple[tuple[int, ...], ...]:
-    """The ranks along one axis, for every place on the others; ``numbers``: which rank stands where."""
+    """The groups of ranks along the axis ``name``; ``numbers``: the grid of ranks (None: in order)."""
     if numbers is None:
         numbers = np.arange(math.prod(axes.values())).reshape(list(axes.values()))
     rows = np.moveaxis(numbers, list(axes).index(name), -1).reshape(-1, axes[name])
@@ -114,4 +120,4 @@ def _axis(every: tuple[tuple[int, ...], ...], rank: int, timeout: timedelta) -> 
         made = dist.new_group(list(ranks), timeout=timeout, backend="gloo")
         if rank in ranks:
             host, own = made, ranks
-    return Axis(own.index(rank), Group(own, every, host))
+    return Axis(own.index(rank), DeviceGroup(own, every, host))

@@ -1,8 +1,8 @@
-"""neuronx-distributed: what cuts layers over NeuronCores where PyTorch/XLA reaches them, one for each process.
+"""neuronx-distributed: tensor-parallel layers on NeuronCores with PyTorch/XLA, one process for each core.
 
-Its published interface is used and nothing behind it: ``parallel_state``, ``layers``, ``mappings`` and
-``loss_functions`` of ``neuronx_distributed.parallel_layers``, as release 0.18 has them
-(https://awsdocs-neuron.readthedocs-hosted.com, "Distributed Strategies APIs"). It is imported when a run needs it.
+Uses only the published interface: ``parallel_state``, ``layers``, ``mappings`` and ``loss_functions`` of
+``neuronx_distributed.parallel_layers``, as of release 0.18 (https://awsdocs-neuron.readthedocs-hosted.com, "Distributed
+Strategies APIs"). The package is imported when a run needs it.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipe_core import ConfigError
-from recipe_core.engine.stack import NXD_WAY_OUT, logical_core_size
-from recipe_xla.mesh import Grid
+from recipe_core.engine.stack import NXD_REMEDY, logical_core_size
+from recipe_xla.mesh import DeviceGrid
 
 
-def grid(axes: Mapping[str, int], rank: int, timeout: timedelta, *, on_xla: bool = True) -> Grid:
-    """Have neuronx-distributed make its groups, and tell where its ranks stand; all of them call it.
+def grid(axes: Mapping[str, int], rank: int, timeout: timedelta, *, on_xla: bool = True) -> DeviceGrid:
+    """Create neuronx-distributed's groups and return their grid; all ranks call it.
 
-    The package decides who shares layers: neighbours, but with four in a team ranks that a trn1 connects, eight apart.
-    So the grid follows the places that it tells.
+    The package decides which ranks share layers: neighbours, or in groups of four those that a trn1 connects, eight
+    apart. The grid follows it.
 
     Args:
         axes: ``dp`` and ``tp``.
-        rank: this process'.
-        timeout: of exchanges on the host.
-        on_xla: its groups exchange tensors on XLA devices; else what the default group exchanges.
+        rank: of this process.
+        timeout: of collectives on the host.
+        on_xla: create groups for tensors on XLA devices; else for those of the default group.
 
     Raises:
         ConfigError: the package cannot be imported.
-        LaunchError: its ranks make no grid of these sizes.
+        LaunchError: its ranks form no grid of these sizes.
     """
     state = _module("parallel_state")
-    if state.model_parallel_is_initialized():  # by an earlier run of this process, whose groups are gone
+    if state.model_parallel_is_initialized():  # by an earlier run of this process, whose groups were destroyed
         state.destroy_model_parallel()
     with _world_on_xla() if on_xla else nullcontext():
         state.initialize_model_parallel(tensor_model_parallel_size=axes["tp"], lnc_size=logical_core_size())
     own = {"dp": state.get_data_parallel_rank(), "tp": state.get_tensor_model_parallel_rank()}
     places: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(places, tuple(int(own[axis]) for axis in axes))
-    return Grid.of_places(axes, places, rank, timeout)
+    return DeviceGrid.of_places(axes, places, rank, timeout)
 
 
 def tensor_parallel_group() -> Any:
-    """The package's group of ranks that share layers with this one."""
+    """The package's tensor-parallel group of this rank."""
     return _module("parallel_state").get_tensor_model_parallel_group()
 
 
 def mark(parameter: Any, dim: int) -> None:
-    """Mark a shard along ``dim`` with the attributes that the package's own functions read."""
+    """Set the attributes by which the package's functions recognise a shard along ``dim``."""
     parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
 
 
 def column(dense: nn.Linear) -> nn.Module:
-    """``dense``, of whose matrix each rank holds some rows: the whole input, a part of the output's features."""
-    with torch.device("meta"):  # values and place are those of the parameters that it is given
+    """Column-parallel ``dense``: each rank holds rows of its matrix; whole input, a part of the output features."""
+    with torch.device("meta"):  # _adopt replaces its parameters
         layer = _module("layers").ColumnParallelLinear(
             dense.in_features, dense.out_features, bias=dense.bias is not None, gather_output=False,
             dtype=dense.weight.dtype, reduce_dtype=dense.weight.dtype,
@@ -72,21 +72,21 @@ def column(dense: nn.Linear) -> nn.Module:
 
 
 def row(dense: nn.Linear) -> nn.Module:
-    """``dense``, of whose matrix each rank holds some columns: a part of the input's features, the whole output."""
+    """Row-parallel ``dense``: each rank holds columns of its matrix; a part of the input features, whole output."""
     with torch.device("meta"):
         layer = _module("layers").RowParallelLinear(
             dense.in_features, dense.out_features, bias=dense.bias is not None, input_is_parallel=True,
-            dtype=dense.weight.dtype, reduce_dtype=torch.float32,  # of the sum over ranks, which is rounded once
+            dtype=dense.weight.dtype, reduce_dtype=torch.float32,  # of the sum over ranks, so that it is rounded once
         )  # fmt: skip
     return _linear(layer, dense, _forward)
 
 
 def embedding(dense: nn.Embedding, words: int) -> nn.Module:
-    """``dense``, of which each rank holds some words; of so many ``words``, filled up so that the ranks divide them."""
+    """Vocabulary-parallel ``dense``: each rank holds some rows of ``words``, padded to a multiple of the ranks."""
     with torch.device("meta"):
         layer = _module("layers").ParallelEmbedding(words, dense.embedding_dim, dtype=dense.weight.dtype)
     _adopt(layer, dense)
-    layer.forward = partial(_found, layer, layer.forward, dense.padding_idx)
+    layer.forward = partial(_embed, layer, layer.forward, dense.padding_idx)
     return layer  # type: ignore[no-any-return]
 
 
@@ -95,7 +95,7 @@ class VocabularyHead:
     :class:`recipe_core.layouts.tensor_parallel.heads.Head`.
 
     Args:
-        words: of the whole vocabulary. The last rank may hold rows beyond it.
+        words: size of the vocabulary. The last rank may hold rows beyond it.
     """
 
     def __init__(self, words: int) -> None:
@@ -111,7 +111,7 @@ class VocabularyHead:
         """See :class:`recipe_core.layouts.tensor_parallel.heads.Head`."""
         logits = self._own_logits(hidden, weight, bias).float()
         hits = self._likeliest(logits) == labels if with_hits else labels.new_empty(0, dtype=torch.bool)
-        # Its cross entropy knows no label to be left out, and changes the logits in their place.
+        # Its cross entropy has no ignored label, and changes the logits in place.
         counted = labels >= 0
         losses: Tensor = self._cross_entropy(logits, labels.masked_fill(~counted, 0))
         return losses.masked_fill(~counted, 0.0), hits
@@ -123,7 +123,7 @@ class VocabularyHead:
         return whole[..., : self._words]
 
     def _own_logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Of this rank's rows; those beyond the vocabulary are never likely."""
+        # Rows beyond the vocabulary get the lowest logit.
         logits = F.linear(self._mappings.copy_to_tensor_model_parallel_region(hidden), weight, bias)
         rows = weight.shape[0]
         if rows * self._size == self._words:
@@ -134,7 +134,7 @@ class VocabularyHead:
 
     @torch.no_grad()
     def _likeliest(self, logits: Tensor) -> Tensor:
-        """Which word has the largest logit, ``[...]``: the best of each rank are compared."""
+        # ``[...]``: the maxima of all ranks are compared.
         value, place = logits.max(-1)
         best = torch.stack([value, (place + self._rank * logits.shape[-1]).float()], -1)  # exact below 2**24
         every = self._mappings.gather_from_tensor_model_parallel_region(best).unflatten(-1, (self._size, 2))
@@ -144,26 +144,18 @@ class VocabularyHead:
 
 
 def _module(name: str) -> Any:
-    """A module of the package's parallel layers.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
     try:
         return import_module(f"neuronx_distributed.parallel_layers.{name}")
     except ImportError as error:
         raise ConfigError(
             f"layout.tp: neuronx-distributed, which divides layers on Neuron over PyTorch/XLA, cannot be imported "
-            f"({error}); {NXD_WAY_OUT}"
+            f"({error}); {NXD_REMEDY}"
         ) from error
 
 
 @contextmanager
 def _world_on_xla() -> Iterator[None]:
-    """Have the default process group be one of XLA's, of which the package makes its own.
-
-    Around it stays gloo, by which the host's side of a run meets.
-    """
+    # The package derives its groups from the default group. Outside of the block that stays gloo, for the host.
     from torch.distributed.distributed_c10d import _get_default_group, _update_default_pg
     from torch_xla.distributed import xla_backend  # noqa: F401  # makes the backend known
 
@@ -182,10 +174,7 @@ def _linear(layer: nn.Module, dense: nn.Linear, forward: Callable[..., Tensor]) 
 
 
 def _adopt(layer: nn.Module, dense: nn.Module) -> None:
-    """Put the parameters of ``dense``, of which this rank has its part, in the place of the layer's.
-
-    They stay the same objects, so that ties hold.
-    """
+    # Gives ``layer`` the sharded parameters of ``dense``; they stay the same objects, so that they stay tied.
     for name, parameter in dense.named_parameters(recurse=False):
         made = getattr(layer, name)
         if made.shape != parameter.shape:
@@ -198,16 +187,12 @@ def _adopt(layer: nn.Module, dense: nn.Module) -> None:
 
 
 def _column_forward(layer: Any, forward: Any, x: Tensor) -> Tensor:
-    """As :func:`_forward`; the backward pass sums the input's gradient over the ranks as wide as it is.
-
-    In any other ``reduce_dtype`` the package sums a copy and goes on with what nobody summed.
-    """
+    # In any other ``reduce_dtype`` the package's backward all-reduces a copy and returns the gradient without the sum.
     layer.reduce_dtype = _computing_dtype(layer, x)
     return _forward(layer, forward, x)
 
 
 def _computing_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
-    """The type that ``layer`` multiplies in: autocast's, else that of its weights."""
     device = x.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -217,19 +202,18 @@ def _computing_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
 
 
 def _forward(layer: nn.Module, forward: Any, x: Tensor) -> Tensor:
-    """The output of a linear layer of the package, which takes three dimensions and knows of CUDA's autocast alone."""
+    # The package's layers take three dimensions and know only CUDA's autocast.
     device, dtype = x.device.type, _computing_dtype(layer, x)
-    given = x.to(dtype) if x.ndim == 3 else x.to(dtype).reshape(1, -1, x.shape[-1])
-    with torch.autocast(device, enabled=False), _as_wide(layer, dtype):
-        output: Tensor = forward(given)
+    batched = x.to(dtype) if x.ndim == 3 else x.to(dtype).reshape(1, -1, x.shape[-1])
+    with torch.autocast(device, enabled=False), _parameters_as(layer, dtype):
+        output: Tensor = forward(batched)
     if output.requires_grad:
-        output.register_hook(Tensor.contiguous)  # of which its backward takes views
+        output.register_hook(Tensor.contiguous)  # its backward takes views of the gradient
     return output.reshape(*x.shape[:-1], output.shape[-1])
 
 
 @contextmanager
-def _as_wide(layer: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """The layer's parameters in ``dtype``, with gradients that find their way back."""
+def _parameters_as(layer: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     held = dict(layer._parameters)
     layer._parameters.update(
         {name: p if p is None or p.dtype == dtype else p.to(dtype) for name, p in held.items()}  # type: ignore[misc]
@@ -240,9 +224,9 @@ def _as_wide(layer: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         layer._parameters.update(held)
 
 
-def _found(layer: nn.Module, forward: Any, padding: int | None, ids: Tensor) -> Tensor:
-    """The output of the package's embedding, in the width of its weights; it has a padding of its own for 0."""
+def _embed(layer: nn.Module, forward: Any, padding: int | None, ids: Tensor) -> Tensor:
+    # The package treats id 0 as padding.
     output: Tensor = forward(ids).to(layer.weight.dtype)
     if padding is None:
         return output
-    return torch.where((ids == padding)[..., None], output.detach(), output)  # the padding's row learns nothing
+    return torch.where((ids == padding)[..., None], output.detach(), output)  # no gradient for the padding's row

@@ -8,7 +8,7 @@ from recipe_core import CheckpointFormat, EngineSpec, hookimpl
 from recipe_xla.settings import NxdSettings, XlaSettings, XserSettings
 
 _DIVIDED = ("zero1", "fsdp", "tp", "pp")
-"""Layouts of the core that one function divides as their settings say."""
+"""Layouts of the core that one function builds, by their settings."""
 
 
 @hookimpl
@@ -36,7 +36,7 @@ def register_engines() -> Iterable[EngineSpec]:
 
 @hookimpl
 def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
-    """neuronx-distributed's folders and torch_xla's files; neither package is needed to convert them."""
+    """neuronx-distributed's folders and torch_xla's files; converting needs neither package."""
     yield CheckpointFormat(
         name="nxd",
         build="recipe_xla.checkpoint.nxd:Nxd",

@@ -1,4 +1,4 @@
-"""Settings of the engine xla and of the checkpoint formats nxd and xser. No torch here."""
+"""Settings of the engine xla and of the checkpoint formats nxd and xser. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class XlaSettings:
     """PyTorch/XLA, on the device that ``PJRT_DEVICE`` names (``CPU``, ``NEURON``, ``TPU``)."""
 
     bucket_mb: float = 25.0
-    """Megabytes (2^20 bytes) of gradients that are exchanged at once between ranks; 0: all of them."""
+    """Megabytes (2^20 bytes) of gradients that ranks reduce at once; 0: all of them."""
 
     def __post_init__(self) -> None:
         if problems := too_small(self, 0, "bucket_mb"):
@@ -25,16 +25,16 @@ class NxdSettings:
     """A folder for neuronx-distributed."""
 
     tp: int = 1
-    """Tensor-parallel ranks that it is written for."""
+    """Tensor-parallel ranks that read the checkpoint."""
     pp: int = 1
-    """Pipeline stages that it is written for."""
+    """Pipeline stages that read the checkpoint."""
     layout: Literal["new", "old"] = "new"
     """``new``: ``step_<N>/model`` and ``step_<N>/optim`` with a file for each rank, as ``nxd.save_checkpoint`` writes
     them; ``old``: ``tp_rank_<T>_pp_rank_<P>``, as ``parallel_layers.checkpointing.save`` does. Both are read."""
     xser: bool = False
-    """Each tensor in a file of its own, as torch_xla's serialization has it."""
+    """Write each tensor to a file of its own, as torch_xla's serialization does."""
     writers: int = 1
-    """Ranks whose files are written at once; each keeps one tensor in memory."""
+    """Rank files to write at once; each keeps one tensor in memory."""
 
     def __post_init__(self) -> None:
         if problems := too_small(self, 1, "tp", "pp", "writers"):
@@ -46,11 +46,11 @@ class XserSettings:
     """Files of torch_xla's serialization."""
 
     tp: int = 1
-    """Tensor-parallel ranks that it is written for; more than one makes a file for each."""
+    """Tensor-parallel ranks that read the checkpoint; more than one makes a file for each."""
     pp: int = 1
-    """Pipeline stages that it is written for."""
+    """Pipeline stages that read the checkpoint."""
     writers: int = 1
-    """Ranks whose files are written at once; each keeps one tensor in memory."""
+    """Rank files to write at once; each keeps one tensor in memory."""
 
     def __post_init__(self) -> None:
         if problems := too_small(self, 1, "tp", "pp", "writers"):

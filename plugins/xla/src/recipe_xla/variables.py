@@ -1,4 +1,4 @@
-"""Environment variables that PyTorch/XLA and AWS Neuron over it read. Imports no torch."""
+"""Environment variables for PyTorch/XLA and AWS Neuron over it. Imports no torch."""
 
 from __future__ import annotations
 

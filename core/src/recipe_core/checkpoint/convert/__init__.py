@@ -1,5 +1,5 @@
-"""``recipe convert``: one checkpoint as another, checked before it appears.
+"""``recipe convert``: convert a checkpoint to another format and verify it before it gets its name.
 
 ``convert.py``: tensor by tensor; read it first. ``outputs.py``: a model's outputs with the weights before and after.
-``card.py``: generation_config.json and a model card beside an export for Hugging Face.
+``card.py``: generation_config.json and the model card of an export for Hugging Face.
 """

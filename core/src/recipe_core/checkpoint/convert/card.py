@@ -1,4 +1,4 @@
-"""Files beside an export for Hugging Face: the token that ends a text, generation_config.json, and a model card."""
+"""Additional files of an export for Hugging Face: the end-of-text token, generation_config.json and a model card."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from recipe_core.files.documents import DocumentError, parse_json, read_text
 
 CARD, GENERATION = "README.md", "generation_config.json"
 _TASKS = {"LMHeadModel": "text-generation", "ForPreTraining": "fill-mask", "Classification": "text-classification"}
-"""The task of the hub by the end of the name of the architecture."""
+"""Hugging Face task by the suffix of the architecture's name."""
 
 
-def completed(files: Mapping[str, str], source: StoredCheckpoint, provenance: Provenance, step: int) -> dict[str, str]:
-    """Return ``files`` of an export with what was missing of the three; what is there stays as it is."""
+def with_export_files(
+    files: Mapping[str, str], source: StoredCheckpoint, provenance: Provenance, step: int
+) -> dict[str, str]:
+    """Return ``files`` with the missing ones of the three; existing ones are unchanged."""
     config = read_hf_config(files)
     if config is None:
         return dict(files)
     task = next((task for end, task in _TASKS.items() if str(config.get("architectures", "")).find(end) >= 0), "")
-    found = dict(files)
+    texts = dict(files)
     end = _end_of_text(files)
     if task == "text-generation" and end is not None and config.get("eos_token_id") is None:
         ends = {"bos_token_id": end, "eos_token_id": end}
-        found[CONFIG] = json.dumps({**config, **ends}, indent=2, sort_keys=True) + "\n"
-        found.setdefault(GENERATION, json.dumps({**ends, "pad_token_id": end}, indent=2) + "\n")
-    found.setdefault(CARD, _card(source, provenance, step, config, task))
-    return found
+        texts[CONFIG] = json.dumps({**config, **ends}, indent=2, sort_keys=True) + "\n"
+        texts.setdefault(GENERATION, json.dumps({**ends, "pad_token_id": end}, indent=2) + "\n")
+    texts.setdefault(CARD, _card(source, provenance, step, config, task))
+    return texts
 
 
 def _end_of_text(files: Mapping[str, str]) -> int | None:
-    """The id of the tokenizer's ``eos_token``; None where it has none, or is not known."""
     try:
         token = parse_json(files["tokenizer_config.json"])["eos_token"]
         added = parse_json(files["tokenizer.json"])["added_tokens"]
-        return next((int(one["id"]) for one in added if one["content"] == token), None)
+        return next((int(entry["id"]) for entry in added if entry["content"] == token), None)
     except (DocumentError, KeyError, TypeError, ValueError):
         return None
 
@@ -53,7 +54,6 @@ def _card(source: StoredCheckpoint, provenance: Provenance, step: int, config: M
 def _facts(
     source: StoredCheckpoint, provenance: Provenance, step: int, config: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Name and text of each known fact of the run; nothing is guessed."""
     yield "architecture", ", ".join(config.get("architectures") or [str(config.get("model_type"))])
     sections = provenance.sections or {}
     train, data = sections.get("train", {}), sections.get("data", {})
@@ -73,7 +73,6 @@ def _facts(
 
 
 def _training_loss(source: StoredCheckpoint, step: int) -> float | None:
-    """The loss of the run's last step, if this is its checkpoint."""
     try:
         results = parse_json(read_text(source.path.parents[1] / "results.json"))
         return float(results["loss"]) if results["step"] == step else None

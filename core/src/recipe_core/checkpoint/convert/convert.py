@@ -1,4 +1,4 @@
-"""``recipe convert``: a checkpoint of one format as one of another, tensor by tensor, and checked before it appears."""
+"""``recipe convert``: convert a checkpoint to another format, tensor by tensor, and verify the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 
-from recipe_core.checkpoint.convert.card import completed
+from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import Format, SaveContext
 from recipe_core.checkpoint.lazy import Lazy, same_bits
@@ -27,15 +27,14 @@ from recipe_core.settings.fill import flat
 
 State = dict[str, Any]
 _LARGE = 1 << 20
-"""Bytes from which on tensors are compared by their hashes."""
+"""Tensors of at least this many bytes are compared by their hashes."""
 
 
 def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
-    """Make the checkpoint, and say what was done, as rows of name and text.
+    """Convert the checkpoint and return a report as rows of name and text.
 
-    The source is opened, its tensors are brought under the module's names, and the target's format writes them, each
-    read when it is written. What was written is then opened and every tensor compared with the source, bit by bit. Only
-    then does the folder get its name.
+    Tensors are renamed to the module's names and written by the target format, one at a time. The result is then opened
+    and every tensor is compared with the source, bit by bit; only then does the folder get its final name.
 
     Raises:
         CheckpointError: the source is damaged or of another model, or the target cannot hold what is in it.
@@ -50,46 +49,44 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     opened = source.open(weights=request.drop_optimizer)
     provenance = provenance_of(registry, source, opened, request.recipe)
     if provenance.model is not None:
-        said = f"--recipe {request.recipe}" if request.recipe else "its job.yaml"
-        require_consistent(provenance.model, source, opened.get("files", {}), said)
-    ours = provenance.ours(opened, source.format, source.path)
-    _require_known(ours, provenance, source.path)
+        origin = f"--recipe {request.recipe}" if request.recipe else "its job.yaml"
+        require_consistent(provenance.model, source, opened.get("files", {}), origin)
+    native = provenance.to_native(opened, source.format, source.path)
+    _require_known(native, provenance, source.path)
     if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
-        whose = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
-        raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {whose}")
+        actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
+        raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {actual}")
     if "epoch" in target.holds:
-        ours.setdefault("epoch", provenance.epoch(ours.get("progress", {})))
-    converted = _convertible(ours, target, request.drop_optimizer)
-    step = source.manifest.step if source.manifest else int(ours.get("progress", {}).get("step") or 0)
+        native.setdefault("epoch", provenance.epoch(native.get("progress", {})))
+    converted = _convertible(native, target, request.drop_optimizer)
+    step = source.manifest.step if source.manifest else int(native.get("progress", {}).get("step") or 0)
     require_space(request.target.parent, state_size(converted), "the converted checkpoint")
     with atomic_folder(request.target) as part:
         form: Format = request.to.build(request.to.config)
         whole = {"progress": {"step": step}, **converted}
-        theirs = provenance.theirs(whole, target, source.path, form.grid)
+        foreign = provenance.to_foreign(whole, target, source.path, form.grid)
         if target.name == "hf":
-            theirs["files"] = completed(theirs.get("files", {}), source, provenance, step)
-        form.save(part, theirs, SaveContext(train=provenance.train, rate=provenance.rate))
-        _seal(part, source, target, provenance, step)
-        written = provenance.ours(form.open(part), target, part)
+            foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
+        form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
+        _write_manifest(part, source, target, provenance, step)
+        written = provenance.to_native(form.open(part), target, part)
         _compare(converted, written, target)
         ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
     left = [*source.passed_over, *provenance.left_out(opened, source.format, source.path)]
-    return _report(request, source, provenance, ours, converted, step, ran, left)
+    return _report(request, source, provenance, native, converted, step, ran, left)
 
 
-def _require_known(ours: State, provenance: Provenance, where: Path) -> None:
-    """Require that every tensor is one of the model's and none is missing, if the model is known."""
+def _require_known(native: State, provenance: Provenance, where: Path) -> None:
     if provenance.model is None:
         return
     expected = blank_weights(provenance.model)
     advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {provenance.model.spec.name})"
-    if text := mismatch(ours["model"], expected, advice, dtypes=False):
+    if text := mismatch(native["model"], expected, advice, dtypes=False):
         raise CheckpointError(f"{where}: {text.replace('this run', 'the model', 1)}")
 
 
-def _convertible(ours: State, target: CheckpointFormat, drop_optimizer: bool) -> State:
-    """The parts that the target can hold; CheckpointError if training states would be lost silently."""
-    wanted = {name: part for name, part in ours.items() if name != "files" or "files" in target.holds}
+def _convertible(native: State, target: CheckpointFormat, drop_optimizer: bool) -> State:
+    wanted = {name: part for name, part in native.items() if name != "files" or "files" in target.holds}
     if drop_optimizer:
         wanted.pop("optimizer", None)
     lost = {name: wanted.pop(name) for name in list(wanted) if name not in target.holds}
@@ -103,8 +100,9 @@ def _convertible(ours: State, target: CheckpointFormat, drop_optimizer: bool) ->
     return wanted
 
 
-def _seal(part: Path, source: StoredCheckpoint, target: CheckpointFormat, provenance: Provenance, step: int) -> None:
-    """Write ``job.yaml``, if the settings are known, and the manifest with every file's hash."""
+def _write_manifest(
+    part: Path, source: StoredCheckpoint, target: CheckpointFormat, provenance: Provenance, step: int
+) -> None:
     if provenance.sections:
         text = yaml.safe_dump(dict(provenance.sections), sort_keys=False, allow_unicode=True, width=120)
         (part / "job.yaml").write_text(text, encoding="utf-8")
@@ -113,7 +111,6 @@ def _seal(part: Path, source: StoredCheckpoint, target: CheckpointFormat, proven
 
 
 def _compare(converted: State, written: State, target: CheckpointFormat) -> None:
-    """Require that exactly the leaves of the source were written, with every bit of every tensor."""
     parts = [name for name in converted if name in target.holds and name != "files"]
     before, after = (
         {key: leaf for name in parts for key, leaf in flat({name: s.get(name, {})})} for s in (converted, written)
@@ -128,20 +125,19 @@ def _compare(converted: State, written: State, target: CheckpointFormat) -> None
         )
 
 
-def _equal(one: Any, two: Any) -> bool:
-    """True if two leaves agree to the last bit. Large tensors are compared by their hashes: one is then in memory."""
-    if not isinstance(one, Lazy):
-        return bool(one == two)
-    if one.nbytes < _LARGE:
-        return same_bits(one.read(), two.read())
-    return bool(one.digest() == two.digest())
+def _equal(a: Any, b: Any) -> bool:
+    if not isinstance(a, Lazy):
+        return bool(a == b)
+    if a.nbytes < _LARGE:
+        return same_bits(a.read(), b.read())
+    return bool(a.digest() == b.digest())  # one tensor in memory at a time
 
 
 def _report(
     request: Request,
     source: StoredCheckpoint,
     provenance: Provenance,
-    ours: State,
+    native: State,
     converted: State,
     step: int,
     ran: bool,
@@ -163,10 +159,10 @@ def _report(
     if (
         "optimizer" in request.to.spec.holds
         and not request.drop_optimizer
-        and not list(flat(ours.get("optimizer", {})))
+        and not list(flat(native.get("optimizer", {})))
     ):
         rows.append(("optimizer", "the source has no optimizer states"))
-    if left := [name for name in ours if name not in converted and name != "files"]:
+    if left := [name for name in native if name not in converted and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in passed_over]
     if request.to.spec.naming and (reason := provenance.missing_tokenizer()):

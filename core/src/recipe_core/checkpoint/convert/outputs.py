@@ -16,16 +16,16 @@ from recipe_core.hooks.specs import Model, Part, load
 from recipe_core.layouts.parallel import Batch
 
 _SMALL = 200_000_000
-"""Bytes of a model's weights up to which it is built and run for this."""
+"""Largest size of the weights, in bytes, for which the model is built and run."""
 
 
 def same_outputs(part: Part[Model], before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Run the model of ``part`` on its example with both weights, on the CPU; False if it is too large to run here.
+    """Compare the model's outputs on its example input with both weights, on the CPU; False if it is too large to run.
 
     Args:
-        part: the model with its settings; one that names no example is not run.
+        part: the model with its settings; it is not run if it names no example.
         before: tensors by the names of the module.
-        after: the same, as they were read from what was written.
+        after: the same, read from the converted checkpoint.
 
     Raises:
         CheckpointError: an output differs in any bit.
@@ -35,8 +35,8 @@ def same_outputs(part: Part[Model], before: Mapping[str, Any], after: Mapping[st
         return False
     module, _ = part.build(part.config)
     batch = load(model.example, f"model {model.name!r}")(part.config)
-    one, two = (_outputs(module.eval(), tensors, batch) for tensors in (before, after))
-    if not all(x.equal(y) for x, y in zip(one, two, strict=True)):
+    expected, actual = (_outputs(module.eval(), tensors, batch) for tensors in (before, after))
+    if not all(x.equal(y) for x, y in zip(expected, actual, strict=True)):
         raise CheckpointError(
             f"the model {model.name!r} computes something else with the checkpoint that was written. It was removed; "
             "this is a mistake in the format or the adapter: please report it"
@@ -46,7 +46,6 @@ def same_outputs(part: Part[Model], before: Mapping[str, Any], after: Mapping[st
 
 @torch.no_grad()
 def _outputs(module: nn.Module, tensors: Mapping[str, Any], batch: Batch) -> list[Tensor]:
-    """Everything that ``module`` gives for ``batch`` with these weights."""
     for name, tensor in weights(module).items():
         tensor.copy_(tensors[name].read())
     return tree_leaves(module(batch))

@@ -1,4 +1,4 @@
-"""The base class of checkpoint formats. A format moves bytes; it decides nothing."""
+"""Base class of checkpoint formats. A format reads and writes bytes; it makes no decisions."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ class SaveContext:
     """Facts about the run that a checkpoint belongs to, for formats that store more than the state."""
 
     group: ProcessGroup | None = None
-    """The process group for collectives while saving and loading; None: the default group. A save beside training has
-    a group of its own."""
+    """Process group for collectives while saving and loading; None: the default group. A background save has its own
+    group."""
     train: Train | None = None
-    """The training settings that the optimizer state belongs to; None where they are not known."""
+    """Training settings of the optimizer state; None if unknown."""
     rate: Rate | None = None
-    """The learning rate of each step; None where it is not known."""
+    """Learning rate of each step; None if unknown."""
     samples: Samples | None = None
-    """The run's dataset; None outside a run."""
+    """Dataset of the run; None outside a run."""
     writer: Callable[[Path], None] | None = None
-    """Writes the files of a checkpoint in the format's place, for a trainer that has its own writer."""
+    """Writes the files of a checkpoint instead of the format, for a trainer with its own writer."""
 
 
 NO_RUN = SaveContext()
-"""The context of a state that belongs to no run."""
+"""Context of a state that belongs to no run."""
 
 
 class Format(ABC):
-    """Base class of checkpoint formats. All ranks call every method together, except :meth:`open`."""
+    """Base class of checkpoint formats. Every method except :meth:`open` is a collective."""
 
     name = ""
     background = False
-    """True if :meth:`save` may run in a thread beside training: its collectives use the context's group alone, and it
-    reads each :class:`recipe_core.checkpoint.lazy.Lazy` at most once, since training may have changed it after that."""
+    """True if :meth:`save` may run in a background thread during training: it uses only the context's group for
+    collectives, and reads each :class:`recipe_core.checkpoint.lazy.Lazy` at most once, since training may change it
+    afterwards."""
     strict_dtypes = True
-    """True if a loaded tensor must have the dtype of the run; else it is converted."""
+    """True if a loaded tensor must have the run's dtype; else it is converted."""
     grid: Grid | None = None
-    """The ranks that it writes files for; None for a format of whole tensors."""
+    """Ranks that it writes files for; None for a format of whole tensors."""
 
     @abstractmethod
     def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
-        """Write ``state`` into the empty folder ``path``, one tensor after the other: a
+        """Write ``state`` into the empty folder ``path``, one tensor at a time: a
         :class:`recipe_core.checkpoint.lazy.Lazy` is read when it is written."""
 
     def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
         """Fill ``state`` from ``path``: tensors in place, plain values replaced.
 
-        ``group`` is the process group for collectives; None: the default group.
+        ``group`` is the process group for collectives; None means the default group.
 
         Raises:
-            CheckpointError: the checkpoint is damaged or does not fit ``state``, or the format is for conversion only,
-                as every format that does not override this.
+            CheckpointError: the checkpoint is damaged or does not match ``state``, or the format is for
+                conversion only, like every format that does not override this method.
         """
         raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
 
@@ -72,13 +73,13 @@ class Format(ABC):
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Return the whole checkpoint as a state of lazy tensors; called by one process.
 
-        With ``weights`` the optimizer is left out, and damage to it does not matter.
+        With ``weights`` the optimizer is omitted, and damage to it is ignored.
         """
 
     @abstractmethod
     def detect(self, path: Path) -> bool:
-        """True if ``path`` is of this format, by its file names."""
+        """True if the file names at ``path`` are those of this format."""
 
     def files(self, path: Path) -> list[Path]:
-        """The files whose own check sums cover the tensors; empty where tensors are checked one by one."""
+        """Return the files whose own checksums cover the tensors; empty if each tensor is checked separately."""
         return [path]

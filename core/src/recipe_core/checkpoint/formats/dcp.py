@@ -1,4 +1,4 @@
-"""The checkpoint format ``dcp``, that of torch.distributed.checkpoint. A format moves bytes; it decides nothing."""
+"""The checkpoint format ``dcp``: torch.distributed.checkpoint, read without trust."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from torch.futures import Future
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.io.archive import read_bytes, require_sound
+from recipe_core.checkpoint.io.archive import read_bytes, verify_checksums
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, Pieces, without_meta
+from recipe_core.checkpoint.lazy import Lazy, ShardedTensorView, without_meta
 from recipe_core.checkpoint.match.mismatch import described, mismatch
 from recipe_core.errors import CheckpointError, RecipeError
 from recipe_core.files import disk_error
@@ -56,13 +56,13 @@ from recipe_core.settings.fill import flat
 
 
 class Dcp(Format):
-    """``torch.distributed.checkpoint``: every rank writes its own part, and any number of ranks in any layout reads it.
+    """``torch.distributed.checkpoint``: every rank writes its shards; any number of ranks in any layout can read them.
 
     A state is a nested dict with text keys. Its leaves are tensors, DTensors and plain values (None, bool, int, float,
-    str, and lists and tuples of them). Tensors that are no DTensor, and plain values, are the same on all ranks; each
+    str, and lists and tuples of them). Plain values and tensors other than DTensors are the same on all ranks; each
     is written by one rank. A :class:`Lazy` is read when it is written.
 
-    Nothing read is unpickled freely: ``.metadata`` may name DCP's own dataclasses only, tensors and plain values what
+    Unpickling is restricted: ``.metadata`` may name only DCP's own dataclasses; tensors and plain values may name what
     ``torch.load(weights_only=True)`` permits.
     """
 
@@ -73,13 +73,13 @@ class Dcp(Format):
         """Dcp has no settings."""
 
     def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
-        """Write ``state`` into the empty folder ``path``; all ranks call it, and all raise when one fails.
+        """Write ``state`` into the empty folder ``path``; a collective that raises on all ranks if one fails.
 
         Raises:
             DiskError: the disk is full or cannot be written.
-            CheckpointError: ``state`` holds what could not be read again.
+            CheckpointError: ``state`` holds values that could not be read again.
         """
-        with _one_error(path, writing=True):
+        with _as_one_error(path, writing=True):
             dcp.save(
                 without_meta(state), storage_writer=_Writer(path), planner=_SavePlanner(),
                 process_group=context.group,
@@ -87,23 +87,23 @@ class Dcp(Format):
             )  # fmt: skip
 
     def load(self, path: Path, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
-        """Fill ``state`` from the folder ``path``: tensors in place, plain values replaced; all ranks call it.
+        """Fill ``state`` from the folder ``path``: tensors in place, plain values replaced; a collective.
 
-        When it fails while reading, some tensors of ``state`` are filled and others are not.
+        If it fails while reading, ``state`` may be partially filled.
 
         Raises:
             CheckpointError: ``path`` is damaged, names a forbidden global, or holds other names, shapes or dtypes.
         """
-        own = without_meta(state)
-        with _one_error(path, writing=False):
+        local_state = without_meta(state)
+        with _as_one_error(path, writing=False):
             dcp.load(
-                own, storage_reader=_Reader(path), planner=_LoadPlanner(path, state), process_group=group,
+                local_state, storage_reader=_Reader(path), planner=_LoadPlanner(path, state), process_group=group,
                 no_dist=not dist.is_initialized(),
             )  # fmt: skip
-        _take(state, own)
+        _update(state, local_state)
 
     def files(self, path: Path) -> list[Path]:
-        """No files: each tensor is an archive of its own in a file, compared when it is read."""
+        """Return no files: each tensor is a separate archive inside a file, verified when it is read."""
         return []
 
     def detect(self, path: Path) -> bool:
@@ -111,7 +111,7 @@ class Dcp(Format):
         return (path / METADATA).is_file()
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
-        """Everything in it, as a state whose tensors are read when they are asked for; ``weights``: no optimizer.
+        """Return the whole checkpoint as a state of lazy tensors; ``weights``: without the optimizer.
 
         Raises:
             CheckpointError: ``path`` is damaged, or names a forbidden global.
@@ -133,29 +133,27 @@ class Dcp(Format):
         return {part: value for part, value in whole.items() if part != "optimizer" or not weights}
 
 
-def _take(state: dict[str, Any], own: Mapping[str, Any]) -> None:
-    """Put what was loaded into ``own`` into ``state``."""
-    for key, value in own.items():
+def _update(state: dict[str, Any], loaded: Mapping[str, Any]) -> None:
+    for key, value in loaded.items():
         if isinstance(value, Mapping) and value:
-            _take(state[key], value)
+            _update(state[key], value)
         else:
             state[key] = value
 
 
 def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], entry: TensorStorageMetadata) -> Lazy:
-    """A tensor whose pieces are read one by one, when it is read; DCP's loader has a second copy of each."""
+    """A lazy tensor whose pieces are read one at a time; DCP's loader would hold a second copy of each."""
     dtype, sizes = entry.properties.dtype, {tuple(chunk.offsets): chunk.sizes for chunk in entry.chunks}
     places = {tuple(index.offset or ()): info for index, info in pieces}
     if places.keys() != sizes.keys():
         raise CheckpointError(f"{path / METADATA}: damaged, it does not say where all of a tensor's pieces are")
     if len(places) == 1:
-        return _stored(path, next(iter(places.values())), entry.size, dtype)
+        return _stored_tensor(path, next(iter(places.values())), entry.size, dtype)
     chunks = [(offsets, info, sizes[offsets]) for offsets, info in places.items()]
-    return Lazy(entry.size, dtype, partial(_whole, path, chunks, entry.size, dtype))
+    return Lazy(entry.size, dtype, partial(_assemble, path, chunks, entry.size, dtype))
 
 
-def _stored(path: Path, info: Any, shape: Sequence[int], dtype: torch.dtype) -> Lazy:
-    """The tensor at a place in a file, which is what the metadata says of it."""
+def _stored_tensor(path: Path, info: Any, shape: Sequence[int], dtype: torch.dtype) -> Lazy:
     file = path / info.relative_path
     tensor = torch_save.embedded(file, info.offset, info.length)
     if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
@@ -166,30 +164,28 @@ def _stored(path: Path, info: Any, shape: Sequence[int], dtype: torch.dtype) -> 
     return tensor
 
 
-def _whole(
+def _assemble(
     path: Path, pieces: Sequence[tuple[Sequence[int], Any, Sequence[int]]], shape: torch.Size, dtype: torch.dtype
 ) -> Tensor:
-    """Pieces by offsets, place and shape, as one tensor."""
     whole = torch.empty(shape, dtype=dtype)
     for offsets, info, size in pieces:
         target = whole
         for dim, (start, length) in enumerate(zip(offsets, size, strict=True)):
             target = target.narrow(dim, start, length)
-        target.copy_(_stored(path, info, size, dtype).read())
+        target.copy_(_stored_tensor(path, info, size, dtype).read())
     return whole
 
 
 def _read(path: Path, metadata: Metadata, state: dict[str, Any]) -> None:
-    """Fill flat ``state`` in this process alone, whatever others do."""
-    with _one_error(path, writing=False):
+    with _as_one_error(path, writing=False):
         dcp.load(state, storage_reader=_Reader(path, metadata), planner=_SafePlanner(), no_dist=True)
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Writes this rank's part into one file, a tensor at a time, and says why a disk cannot be written.
+    """Writes this rank's shards into one file, one tensor at a time, and reports why a disk cannot be written.
 
-    PyTorch's own keeps every tensor of a file until the last one is written; with several threads it loses the
-    exceptions of all but one, and with them a full disk.
+    PyTorch's writer keeps every tensor of a file until the last one is written; with several threads it loses the
+    exceptions of all but one, and so may hide a full disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -200,9 +196,9 @@ class _Writer(dcp.FileSystemWriter):
         try:
             with (Path(self.path) / name).open("wb") as file:
                 plain_first = sorted(plan.items, key=lambda item: item.type != WriteItemType.BYTE_IO)
-                results = [_written(file, name, item, planner.resolve_data(item)) for item in plain_first]
+                results = [_write_item(file, name, item, planner.resolve_data(item)) for item in plain_first]
         except RuntimeError as error:
-            # PyTorch's zip writer says "unexpected pos" when its stream cannot be written; the reason is behind it.
+            # PyTorch's zip writer reports "unexpected pos" if its stream cannot be written; the context has the reason.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from error
             raise
@@ -211,8 +207,7 @@ class _Writer(dcp.FileSystemWriter):
         return done
 
 
-def _written(file: BinaryIO, name: str, item: WriteItem, data: Tensor | io.BytesIO) -> WriteResult:
-    """Write one item and say where it stands."""
+def _write_item(file: BinaryIO, name: str, item: WriteItem, data: Tensor | io.BytesIO) -> WriteResult:
     begin = file.tell()
     if isinstance(data, Tensor):
         values = data.detach().cpu()
@@ -224,7 +219,7 @@ def _written(file: BinaryIO, name: str, item: WriteItem, data: Tensor | io.Bytes
 
 
 class _SavePlanner(dcp.DefaultSavePlanner):
-    """Refuses what could not be read again: better now than at the resume. Reads a Lazy when it is to be written."""
+    """Refuses values that could not be read again, before they are saved. Reads a Lazy when it is written."""
 
     def set_up_planner(
         self, state_dict: dict[str, Any], storage_meta: StorageMeta | None = None, is_coordinator: bool = False
@@ -233,9 +228,8 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
-        # What devices hold in parts is written in parts.
-        self._pieces = {name: value for name, value in self.state_dict.items() if isinstance(value, Pieces)}
-        for name in self._pieces:
+        self._sharded = {name: value for name, value in self.state_dict.items() if isinstance(value, ShardedTensorView)}
+        for name in self._sharded:
             del self.state_dict[name]
         self._lazy = {name: value for name, value in self.state_dict.items() if isinstance(value, Lazy)}
         for name, value in self._lazy.items():  # planning needs only shape and type
@@ -244,26 +238,25 @@ class _SavePlanner(dcp.DefaultSavePlanner):
             if not isinstance(value, Tensor):
                 _require_plain(name, value)
         plan = super().create_local_plan()
-        items = [item for name, value in self._pieces.items() for item in _piece_items(name, value)]
+        items = [item for name, value in self._sharded.items() for item in _shard_items(name, value)]
         self.plan = dataclasses.replace(plan, items=[*plan.items, *items])
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         plans, metadata = super().create_global_plan(all_plans)
-        # A planner for devices may silently lose tensors that are sharded over some and copied over others.
-        lost = [name for name in {*self.state_dict, *self._pieces} if name not in metadata.state_dict_metadata]
+        # A planner may silently lose tensors that are sharded across some devices and replicated on others.
+        lost = [name for name in {*self.state_dict, *self._sharded} if name not in metadata.state_dict_metadata]
         if lost:
             raise CheckpointError(f"the plan of the checkpoint has lost {len(lost):,} entries: {', '.join(lost[:5])}")
         return plans, metadata
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        if index.fqn in self._pieces:
-            return dict(self._pieces[index.fqn].parts)[tuple(index.offset or ())]
+        if index.fqn in self._sharded:
+            return dict(self._sharded[index.fqn].parts)[tuple(index.offset or ())]
         return self._lazy[index.fqn].read() if index.fqn in self._lazy else super().lookup_object(index)
 
 
-def _piece_items(name: str, value: Pieces) -> Iterator[WriteItem]:
-    """The write items of a tensor in shards."""
+def _shard_items(name: str, value: ShardedTensorView) -> Iterator[WriteItem]:
     properties = TensorProperties(dtype=value.dtype)
     for number, (offsets, part) in enumerate(value.parts):
         chunk = ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=part.shape)
@@ -294,11 +287,11 @@ def _require_plain(name: str, value: object) -> None:
 
 
 class _Reader(dcp.FileSystemReader):
-    """Reads the metadata without trusting it, and names the file that cannot be read.
+    """Reads the metadata without trust, and names the file that cannot be read.
 
     Args:
         path: the folder.
-        metadata: where it has been read already.
+        metadata: the metadata, if it was read before.
     """
 
     def __init__(self, path: Path, metadata: Metadata | None = None) -> None:
@@ -309,8 +302,8 @@ class _Reader(dcp.FileSystemReader):
         try:
             return self._metadata or read_metadata(Path(self.path))
         except CheckpointError as error:
-            # DCP takes an Exception as a sign to look for metadata of single ranks, and loses its text. Its own kind
-            # is a BaseException, which goes through.
+            # On an Exception, DCP looks for metadata of single ranks and loses the message. Its own CheckpointException
+            # is a BaseException, which it passes on.
             raise CheckpointException("read", {0: (error, traceback.StackSummary())}) from error
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -330,12 +323,12 @@ class _Reader(dcp.FileSystemReader):
         return done
 
     def _read_item(self, item: ReadItem, planner: LoadPlanner) -> None:
-        """Read one entry, whose check sums PyTorch's own reader does not compare."""
+        # PyTorch's own reader does not compare checksums.
         info = self.storage_data[item.storage_index]
         file = Path(self.path) / info.relative_path
         if item.type == LoadItemType.BYTE_IO:
             data = io.BytesIO(read_bytes(file, info.offset, info.length))
-            require_sound(data, file)
+            verify_checksums(data, file)
             data.seek(0)
             planner.load_bytes(item, data)
             return
@@ -348,7 +341,7 @@ class _Reader(dcp.FileSystemReader):
 
 
 class _SafePlanner(dcp.DefaultLoadPlanner):
-    """Unpickles plain values as weights only."""
+    """Unpickles plain values with ``weights_only=True``."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         *parents, key = self.mappings[read_item.dest_index.fqn]
@@ -359,32 +352,32 @@ class _SafePlanner(dcp.DefaultLoadPlanner):
 
 
 class _LoadPlanner(_SafePlanner):
-    """Compares before it reads."""
+    """Compares names, shapes and dtypes before it reads."""
 
     def __init__(self, path: Path, state: Mapping[str, Any]) -> None:
-        """``state``: all that the run expects, with meta tensors in the place of what other processes hold."""
+        """``state``: all entries that the run expects; meta tensors are placeholders for those of other processes."""
         super().__init__()
         self._path = path
-        self._others = {name: leaf for name, leaf in flat(state) if isinstance(leaf, Tensor) and leaf.is_meta}
+        self._placeholders = {name: leaf for name, leaf in flat(state) if isinstance(leaf, Tensor) and leaf.is_meta}
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
-        if text := mismatch(self.metadata.state_dict_metadata, {**self.state_dict, **self._others}):
+        if text := mismatch(self.metadata.state_dict_metadata, {**self.state_dict, **self._placeholders}):
             raise CheckpointError(f"{self._path}: {text}")
         return super().create_local_plan()
 
 
 @contextmanager
-def _one_error(path: Path, *, writing: bool) -> Iterator[None]:
-    """Turn DCP's exception, which is a BaseException with every rank's failures, into one error of ours."""
+def _as_one_error(path: Path, *, writing: bool) -> Iterator[None]:
+    """Convert DCP's exception, a BaseException with every rank's failures, into one RecipeError."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process: as meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process, as intended
             yield
     except CheckpointException as error:
         cause = _cause(error)
         if not isinstance(cause, Exception):
-            raise cause from None  # Ctrl-C is no fault of the files
+            raise cause from None  # such as Ctrl-C
         if isinstance(cause, RecipeError):
             raise type(cause)(str(cause)) from error
         if isinstance(cause, OSError) and writing:
@@ -394,6 +387,6 @@ def _one_error(path: Path, *, writing: bool) -> Iterator[None]:
 
 
 def _cause(error: CheckpointException) -> BaseException:
-    """The failure that says most: an error of ours before one of the disk before any other, the lowest rank's first."""
+    """The most informative failure: a RecipeError before an OSError before others; of equals, the lowest rank's."""
     causes = [_cause(c) if isinstance(c, CheckpointException) else c for _, (c, _) in sorted(error.failures.items())]
     return min(causes, key=lambda c: (not isinstance(c, RecipeError), not isinstance(c, OSError)))

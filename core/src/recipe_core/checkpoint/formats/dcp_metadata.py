@@ -1,4 +1,4 @@
-"""The metadata of torch.distributed.checkpoint: read without trust, and compared with the files that it speaks of."""
+"""Metadata of torch.distributed.checkpoint, read without trust and compared with the files that it names."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ _PERMITTED = {
 
 
 def _permits(module: str, name: str) -> bool:
-    """The globals that DCP's metadata consists of."""
     return (module, name) in _PERMITTED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype))
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """The metadata of a checkpoint, once every file that it speaks of is there and long enough.
+    """Read the metadata of a checkpoint, and require that every file it names exists and is long enough.
 
     Raises:
         CheckpointError: it is missing, damaged, incomplete, or names a forbidden global.
@@ -54,7 +53,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def _require_types(metadata: Metadata) -> None:
-    """Every number is one, every name a text: an object of a pickle has the attributes that the pickle gave it."""
+    """Check the type of every attribute: an unpickled object has whatever attributes the pickle sets."""
     _require(isinstance(metadata.state_dict_metadata, dict), "the list of tensors is no dict")
     for index, info in metadata.storage_data.items():
         _require(isinstance(index.fqn, str) and isinstance(info.relative_path, str), "a name is no text")
@@ -70,9 +69,9 @@ def _require_types(metadata: Metadata) -> None:
         _require(isinstance(place, tuple) and all(isinstance(part, str | int) for part in place), f"{name} is nowhere")
 
 
-def _require(right: bool, wrong: str) -> None:
-    if not right:
-        raise TypeError(wrong)
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise TypeError(message)
 
 
 def _sizes(values: object) -> bool:
@@ -80,7 +79,7 @@ def _sizes(values: object) -> bool:
 
 
 def _require_consistent(path: Path, metadata: Metadata) -> None:
-    """The file has no check sum: what it says must agree with itself, and with the files that it speaks of."""
+    """Check the metadata against itself and against the files: it has no checksum."""
     ends: dict[str, int] = {}
     for info in metadata.storage_data.values():
         ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
@@ -109,18 +108,17 @@ def _require_file(metadata: Path, name: str, size: int) -> None:
 
 
 def _require_whole(metadata: Path, name: str, entry: TensorStorageMetadata | BytesStorageMetadata) -> None:
-    """The pieces of a tensor add up to it: DCP would leave what is missing as it is, without a word."""
+    """Require that the pieces make up the tensor: DCP would silently leave missing values unchanged."""
     if isinstance(entry, TensorStorageMetadata):
         if not isinstance(entry.properties.dtype, torch.dtype):
             raise TypeError(f"{name} has values of type {entry.properties.dtype!r}")
-        there, all_of_it = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
-        if there != all_of_it:
-            raise CheckpointError(f"{metadata}: holds {there:,} of the {all_of_it:,} values of {name}; it is damaged")
-        _require_apart(metadata, name, entry)
+        held, total = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
+        if held != total:
+            raise CheckpointError(f"{metadata}: holds {held:,} of the {total:,} values of {name}; it is damaged")
+        _require_no_overlap(metadata, name, entry)
 
 
-def _require_apart(metadata: Path, name: str, entry: TensorStorageMetadata) -> None:
-    """The pieces of a tensor lie within it, and none over another."""
+def _require_no_overlap(metadata: Path, name: str, entry: TensorStorageMetadata) -> None:
     pieces = sorted(_ranges(chunk) for chunk in entry.chunks if math.prod(chunk.sizes))
     for piece in pieces:
         if any(end > size for (_, end), size in zip(piece, entry.size, strict=True)):
@@ -130,12 +128,11 @@ def _require_apart(metadata: Path, name: str, entry: TensorStorageMetadata) -> N
     places = np.array(pieces, dtype=np.int64).reshape(len(pieces), -1, 2)
     begins, ends = places[..., 0], places[..., 1]
     for number in range(len(pieces) - 1):
-        # Those that follow begin at the same place of the first dimension or further on.
+        # Pieces are sorted: later ones begin at the same index of the first dimension or after it.
         near = slice(number + 1, int(np.searchsorted(begins[:, 0], ends[number, 0])) if begins.shape[1] else None)
         if ((begins[near] < ends[number]) & (begins[number] < ends[near])).all(axis=1).any():
             raise CheckpointError(f"{metadata}: two pieces of {name} lie over each other; it is damaged")
 
 
 def _ranges(chunk: ChunkStorageMetadata) -> list[tuple[int, int]]:
-    """Beginning and end in each dimension."""
     return [(begin, begin + length) for begin, length in zip(chunk.offsets, chunk.sizes, strict=True)]

@@ -25,30 +25,30 @@ TEXTS = (
     CONFIG, "generation_config.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
-"""Text files beside the tensors, which are read and written again."""
+"""Text files that are read and written with the tensors."""
 
 
 class Hf(Format):
-    """``model.safetensors`` with ``config.json`` and the tokenizer's files; above a size, several and an index.
+    """``model.safetensors`` with ``config.json`` and the tokenizer's files; large models as several files.
 
-    Its state is that of the foreign naming ``hf``: the model's tensors, and ``files``. It holds no optimizer. Older
-    folders with ``pytorch_model.bin`` are read, as weights only.
+    Its state has the foreign naming ``hf``: the model's tensors and ``files``, but no optimizer. It also reads older
+    folders with ``pytorch_model.bin``, with ``weights_only=True``.
     """
 
     name = "hf"
 
     def __init__(self, config: HfSettings | None = None) -> None:
-        self._most = (config or HfSettings()).shard_gb * 1e9
+        self._max_bytes = (config or HfSettings()).shard_gb * 1e9
 
     def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state`` into the empty folder ``path``, in one process.
 
         Raises:
-            CheckpointError: values of a type that safetensors does not know.
+            CheckpointError: safetensors does not support a dtype.
             OSError: the disk is full or cannot be written.
         """
         tensors = {name: lazy(tensor) for name, tensor in state["model"].items()}
-        parts = list(_parts(tensors, self._most))
+        parts = list(_parts(tensors, self._max_bytes))
         for number, names in enumerate(parts, 1):
             file = path / (SAFE if len(parts) == 1 else _part_name(number, len(parts)))
             write_tensors(file, {name: tensors[name] for name in names})
@@ -61,7 +61,7 @@ class Hf(Format):
             (path / name).write_text(text, encoding="utf-8")
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
-        """Everything in it, as a state whose tensors are read when they are asked for.
+        """Return the whole checkpoint as a state of lazy tensors.
 
         Raises:
             CheckpointError: a file is missing or damaged, or holds more than weights.
@@ -86,7 +86,7 @@ class Hf(Format):
         return {"model": tensors, "files": files}
 
     def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
-        """Fill the model's tensors of ``state``, whose names must be those of the files.
+        """Fill the model's tensors of ``state``, which must have the names of the files.
 
         Raises:
             CheckpointError: a file is damaged, or holds other names, shapes or dtypes.
@@ -98,17 +98,16 @@ class Hf(Format):
             fill(tensor, saved[name])
 
     def files(self, path: Path) -> list[Path]:
-        """The files that are read, each with its own check sums where it is an archive."""
+        """Return the files of tensors; those that are archives have checksums."""
         return list(_files(path))
 
     def detect(self, path: Path) -> bool:
-        """True if ``path`` is a folder of this format, or its file of tensors."""
+        """True if ``path`` is a folder of this format, or one of its files of tensors."""
         names = (SAFE, BIN, f"{SAFE}.index.json", f"{BIN}.index.json")
         return any((path / name).is_file() for name in names) or path.name in names
 
 
 def _files(path: Path) -> dict[Path, set[str]]:
-    """The files that hold the tensors, and which an index says to be in each."""
     if path.is_file() and path.suffix != ".json":
         return {path: set()}
     folder = path if path.is_dir() else path.parent
@@ -151,12 +150,11 @@ def _indexed(index: Path) -> dict[Path, set[str]]:
     return files
 
 
-def _parts(tensors: Mapping[str, Lazy], most: float) -> Iterator[list[str]]:
-    """Names of what goes into each file: as many as fit."""
+def _parts(tensors: Mapping[str, Lazy], max_bytes: float) -> Iterator[list[str]]:
     part: list[str] = []
     size = 0
     for name, tensor in tensors.items():
-        if part and size + tensor.nbytes > most:
+        if part and size + tensor.nbytes > max_bytes:
             yield part
             part, size = [], 0
         part.append(name)
@@ -169,7 +167,7 @@ def _part_name(number: int, count: int) -> str:
 
 
 def _with_dtype(files: Mapping[str, str], tensors: Mapping[str, Tensor | Lazy]) -> dict[str, str]:
-    """The texts, with the type of the weights in ``config.json``, where from_pretrained looks for it."""
+    """Return the texts with the dtype of the weights in ``config.json``, where from_pretrained looks for it."""
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point}
     if CONFIG not in files or len(dtypes) != 1:
         return dict(files)

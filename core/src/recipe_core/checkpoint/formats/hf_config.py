@@ -1,4 +1,4 @@
-"""Readings of Hugging Face's config.json that every model needs."""
+"""Helpers for Hugging Face's config.json."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ CONFIG = "config.json"
 
 
 def read_hf_config(files: Mapping[str, str]) -> dict[str, Any] | None:
-    """The settings in config.json, which the format has found to be an object of JSON; None where there is none."""
+    """Return the settings in config.json, which the format has checked to be a JSON object; None if there is none."""
     return json.loads(files[CONFIG]) if CONFIG in files else None
 
 
 def kind_of(files: Mapping[str, str]) -> str:
-    """The type of model that config.json names; empty where there is none, or it names none."""
+    """Return the ``model_type`` in config.json; empty if there is none."""
     return str((read_hf_config(files) or {}).get("model_type") or "")
 
 
 def require_hf_values(config: Mapping[str, Any], fixed: Mapping[str, Any], kind: str, model: str) -> None:
-    """Refuse what a model of ours does not let choose.
+    """Require the values of settings that a native model does not support otherwise.
 
     Args:
         config: the settings of config.json.
-        fixed: what they must be; where ``config`` is silent, they are.
-        kind: what sort of model it is, for the message.
-        model: ours, that cannot be it.
+        fixed: required values; settings that are missing in ``config`` count as equal.
+        kind: the kind of foreign model, for the message.
+        model: the native model, for the message.
 
     Raises:
-        CheckpointError: something is set otherwise.
+        CheckpointError: a setting has another value.
     """
-    other = [
+    unsupported = [
         f"{key} is {config[key]!r} and not {value!r}" for key, value in fixed.items() if config.get(key, value) != value
     ]
-    if other:
-        raise CheckpointError(f"{CONFIG}: a {kind} that {model} cannot be: {'; '.join(other)}")
+    if unsupported:
+        raise CheckpointError(f"{CONFIG}: a {kind} that {model} cannot be: {'; '.join(unsupported)}")
 
 
 def hf_settings(config: Mapping[str, Any], names: Mapping[str, str], kind: str) -> dict[str, Any]:
-    """Settings of ours from those of config.json: ``names`` is ``{ours: theirs}``.
+    """Return native settings from config.json; ``names`` maps native to foreign names.
 
     Raises:
-        CheckpointError: one is missing.
+        CheckpointError: a setting is missing.
     """
     try:
-        return {ours: config[theirs] for ours, theirs in names.items()}
+        return {native: config[foreign] for native, foreign in names.items()}
     except KeyError as error:
         raise CheckpointError(f"{CONFIG}: lacks {error}, which every {kind}'s has") from error

@@ -1,4 +1,4 @@
-"""Checkpoint formats of one file that ``torch.load(weights_only=True)`` reads, and the plainest of them, ``single``."""
+"""Checkpoint formats of one file that ``torch.load(weights_only=True)`` reads, and the simplest one, ``single``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.lazy import fill, lazy, mapped
+from recipe_core.checkpoint.lazy import fill, lazy, tree_map
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import NoSettings
@@ -22,38 +22,38 @@ from recipe_core.settings.fill import flat
 class OneFile(Format):
     """Base class of formats of one file. A subclass defines the file's name and its contents.
 
-    :meth:`encode` and :meth:`decode` move names and plain values around and touch no tensor's values, so that the same
-    code serves tensors at hand and those that are read or gathered one at a time.
+    :meth:`encode` and :meth:`decode` rearrange names and plain values and never access a tensor's values, so the same
+    code serves tensors in memory and tensors that are read or gathered one at a time.
     """
 
     @abstractmethod
     def file(self, state: Mapping[str, Any]) -> str:
-        """The name of the file for ``state``."""
+        """Return the file name for ``state``."""
 
     @abstractmethod
     def find(self, path: Path) -> Path | None:
-        """The file at ``path``, a folder or the file itself; None where there is none."""
+        """Return the file at ``path``, which is a folder or the file itself; None if there is none."""
 
     def encode(self, state: Mapping[str, Any], context: SaveContext) -> dict[str, Any]:
-        """The contents of the file for ``state``."""
+        """Return the contents of the file for ``state``."""
         return dict(state)
 
     def decode(self, tree: dict[str, Any], path: Path) -> dict[str, Any]:
-        """The state that ``tree``, read from ``path``, stands for; CheckpointError if it is none."""
+        """Return the state of ``tree``, which was read from ``path``; CheckpointError if it is not one."""
         return tree
 
     def save(self, path: Path, state: dict[str, Any], context: SaveContext = NO_RUN) -> None:
-        """Write ``state`` into the empty folder ``path``; all ranks call it, since a sharded tensor is gathered.
+        """Write ``state`` into the empty folder ``path``; a collective, since sharded tensors are gathered.
 
         Raises:
             DiskError: the disk is full or cannot be written.
         """
         writes = not dist.is_initialized() or dist.get_rank() == 0
-        tensors = mapped(state, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+        tensors = tree_map(lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf, state)
         torch_save.write_tree(path / self.file(state) if writes else None, self.encode(tensors, context))
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
-        """Everything in it, as a state whose tensors are read when they are asked for; ``weights``: no optimizer.
+        """Return the whole checkpoint as a state of lazy tensors; ``weights``: without the optimizer.
 
         Raises:
             CheckpointError: the file is missing or damaged, or holds more than weights.
@@ -89,13 +89,13 @@ class OneFile(Format):
         return self.find(path) is not None
 
     def files(self, path: Path) -> list[Path]:
-        """The files that are read, each with its own check sums where it is an archive."""
+        """Return the file of the checkpoint, an archive with checksums."""
         file = self.find(path)
         return [file] if file else []
 
 
 class Single(OneFile):
-    """One file ``checkpoint.pt`` with whole tensors, written by rank 0: easy to hand on, not for large models."""
+    """One file ``checkpoint.pt`` with whole tensors, written by rank 0: easy to share, not for large models."""
 
     name = "single"
 
@@ -103,11 +103,11 @@ class Single(OneFile):
         """Single has no settings."""
 
     def file(self, state: Mapping[str, Any]) -> str:
-        """Always the same."""
+        """Return ``checkpoint.pt``."""
         return "checkpoint.pt"
 
     def find(self, path: Path) -> Path | None:
-        """``checkpoint.pt``, in a folder or itself."""
+        """Return ``checkpoint.pt`` in a folder, or the file itself."""
         file = path / "checkpoint.pt" if path.is_dir() else path
         return file if file.name == "checkpoint.pt" and file.is_file() else None
 

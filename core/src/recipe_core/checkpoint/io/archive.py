@@ -1,6 +1,6 @@
-"""Archives of ``torch.save``: uncompressed ZIP files. Their check sums are compared while they are read.
+"""Archives of ``torch.save``: uncompressed ZIP files. Checksums are verified while they are read.
 
-PyTorch's own reader compares none of them. No torch here.
+PyTorch's own reader verifies none of them. No torch here.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from typing import BinaryIO, cast
 from recipe_core.errors import CheckpointError
 
 _HEADER = struct.Struct("<4s22xHH")
-"""A local header of ZIP: its signature, and at byte 26 the lengths of its name and of its extra field."""
+"""A local ZIP header: signature, and from byte 26 the lengths of name and extra field."""
 _SIGNATURE = b"PK\x03\x04"
 _UTF8 = 0x800
-"""The flag of a name in UTF-8."""
+"""Flag of a UTF-8 name."""
 _STORAGE = re.compile(r".*/data/\d+")
-"""Records of tensors, which are read when a tensor is."""
+"""Records of tensors, which are read when the tensor is read."""
 _PLACE = re.compile(r"(dp_rank|tp_rank|pp_rank|mp_rank|tensor)_(\d+)(?:_(\d{3})\b)?")
-"""The rank or the tensor number in a file's path."""
+"""Rank or tensor number in a file's path."""
 _WRITTEN_AS = ".written_as"
-"""A record of ours: folder and name under which a rank's file was written. torch.save has the name as the archive's."""
+"""Additional record: folder and name under which a rank's file was written. torch.save keeps the name alone."""
 _MOST_UNPACKED = 64 << 20
-"""Bytes that compressed records unpack to at most, beside twice what they have: weights hardly compress."""
+"""Largest unpacked size of compressed records, in addition to twice their packed size: weights hardly compress."""
 _STEP = 1 << 20
-"""Bytes that are read at once: they are in the processor's cache when their check sum is taken."""
+"""Bytes per read: they are still in the processor's cache when the checksum is computed."""
 
 
 @dataclass(eq=False)
-class Record:
-    """One record of an archive. On the first use all of it is read and its check sum compared."""
+class ArchiveRecord:
+    """One record of an archive. The first read verifies the checksum of the whole record."""
 
     path: Path
     name: str
     begin: int
-    """Its first byte in the file."""
+    """Offset of its first byte in the file."""
     size: int
     crc: int | None
-    """CRC-32; None where the archive was written without check sums."""
+    """CRC-32; None if the archive has no checksums."""
     _checked: bool = False
 
     def read(self, start: int, count: int) -> bytearray:
-        """``count`` bytes from ``start`` on; the rest is not kept in memory.
+        """Return ``count`` bytes from ``start``; the rest is not kept in memory.
 
         Raises:
-            CheckpointError: the file cannot be read, ends before, or does not hold what was written.
+            CheckpointError: the file cannot be read, ends early, or has another checksum.
         """
         if self._checked or self.crc is None:
             return read_bytes(self.path, self.begin + start, count)
@@ -65,7 +65,7 @@ class Record:
         return data
 
     def _crc_while_reading(self, start: int, wanted: memoryview) -> int:
-        """Read the record from end to end; its bytes from ``start`` on go into ``wanted``."""
+        """Read the whole record and return its CRC-32; fill ``wanted`` with its bytes from ``start``."""
         end = start + len(wanted)
         spare = memoryview(bytearray(min(_STEP, self.size - len(wanted))))
         crc = at = 0
@@ -84,40 +84,40 @@ class Record:
         return crc
 
 
-def records(path: Path, begin: int = 0, length: int | None = None) -> dict[int, Record]:
-    """The records of tensors, by their first byte; what else is in the archive is read and compared at once.
+def records(path: Path, begin: int = 0, length: int | None = None) -> dict[int, ArchiveRecord]:
+    """Return the records of tensors by their first byte; other records are read and verified immediately.
 
     Args:
         path: a file.
-        begin: where the archive begins in it; the keys count from there.
-        length: of the archive; None: to the end of the file.
+        begin: offset of the archive in the file; keys are relative to it.
+        length: length of the archive; None: to the end of the file.
 
     Raises:
-        CheckpointError: a check sum differs, or the archive is of a machine of the other byte order.
-        zipfile.BadZipFile: it is no archive, or contradicts itself.
+        CheckpointError: a checksum differs, or the archive has the other byte order.
+        zipfile.BadZipFile: it is not an archive, or is inconsistent.
     """
-    found = {}
+    tensors = {}
     with _reading(path) as whole:
         file = cast("BinaryIO", FileSlice(whole, begin, length)) if length is not None else whole
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
             _require_packed_moderately(path, infos)
-            summed = any(info.CRC for info in infos if info.file_size)
+            has_crc = any(info.CRC for info in infos if info.file_size)
             for info in infos:
                 at = _first_byte(file, info)
                 stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
-                record = Record(path, info.filename, begin + at, info.file_size, info.CRC if summed else None)
+                record = ArchiveRecord(path, info.filename, begin + at, info.file_size, info.CRC if has_crc else None)
                 if stored and _STORAGE.fullmatch(info.filename):
-                    found[at] = record
+                    tensors[at] = record
                 elif not _STORAGE.fullmatch(info.filename):
-                    _require_ours(record, record.read(0, record.size) if stored else archive.read(info))
+                    _require_origin(record, record.read(0, record.size) if stored else archive.read(info))
     if length is None and infos:
         _require_place(path, infos[0].filename.split("/")[0])
-    return found
+    return tensors
 
 
 def _require_packed_moderately(path: Path, infos: Iterable[zipfile.ZipInfo]) -> None:
-    """Refuse an archive whose compressed records would fill the memory: a megabyte of zeros packs into a kilobyte."""
+    """Refuse decompression bombs: a megabyte of zeros packs into a kilobyte."""
     packed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
     unpacked = sum(info.file_size for info in packed)
     if unpacked > _MOST_UNPACKED + 2 * sum(info.compress_size for info in packed):
@@ -128,46 +128,45 @@ def _require_packed_moderately(path: Path, infos: Iterable[zipfile.ZipInfo]) -> 
 
 
 def written_as(path: Path) -> dict[str, bytes]:
-    """The record, by its name, that tells a rank's file from another's; none for files that have no rank."""
+    """Return the additional record that identifies a rank's file, by its name; empty for files without a rank."""
     folder = path.absolute().parent.name
-    name = path.name if folder.startswith(".") else f"{folder}/{path.name}"  # one that is hidden is still to be renamed
+    name = path.name if folder.startswith(".") else f"{folder}/{path.name}"  # a hidden folder is renamed later
     return {_WRITTEN_AS: name.encode()} if _PLACE.search(name) else {}
 
 
-def _require_ours(record: Record, data: bytes | bytearray) -> None:
-    """Compare what the archive says of itself with where it is, and where it is read."""
+def _require_origin(record: ArchiveRecord, data: bytes | bytearray) -> None:
     if record.name.endswith("/byteorder") and data.decode() != sys.byteorder:
         raise CheckpointError(f"{record.path}: it was written by a machine of the other byte order")
     if record.name.endswith(f"/{_WRITTEN_AS}"):
         _require_place(record.path, data.decode())
 
 
-def _require_place(path: Path, said: str) -> None:
-    """A file is of the rank, or the tensor, that its name says: those of others have the same names and shapes."""
-    wrote = _PLACE.findall(said)
-    found = _PLACE.findall("/".join(path.absolute().parts[-1 - said.count("/") :]))
-    if wrote and found and wrote != found:
+def _require_place(path: Path, origin: str) -> None:
+    """Require that the file is of the rank or tensor in its name: other ranks have the same names and shapes."""
+    written = _PLACE.findall(origin)
+    present = _PLACE.findall("/".join(path.absolute().parts[-1 - origin.count("/") :]))
+    if written and present and written != present:
         raise CheckpointError(
-            f"{path}: it was written as {said}, so that files were exchanged or renamed; give each its own name again"
+            f"{path}: it was written as {origin}, so that files were exchanged or renamed; give each its own name again"
         )
 
 
-def require_sound(file: BinaryIO, path: Path) -> None:
-    """Compare every check sum of an archive, where it has some. ``path`` is for the message.
+def verify_checksums(file: BinaryIO, path: Path) -> None:
+    """Verify all checksums of an archive, if it has any. ``path`` is for the message.
 
     Raises:
-        CheckpointError: one differs.
+        CheckpointError: a checksum differs.
     """
     with zipfile.ZipFile(file) as archive:
-        bad = archive.testzip() if _has_check_sums(archive) else None
+        bad = archive.testzip() if _has_checksums(archive) else None
     if bad is not None:
         raise CheckpointError(f"{path}: damaged, {_differs(bad)}; get the file again")
 
 
 def damage(path: Path) -> list[str]:
-    """The records of a file whose bytes are not those that were written, by the archive's own check sums.
+    """Return messages on damaged records of a file, by the archive's checksums.
 
-    None for a regular file that is no archive.
+    Empty for a regular file that is not an archive.
     """
     if not path.is_file():  # a device has no end
         return [f"{path.name} is no regular file"]
@@ -175,28 +174,28 @@ def damage(path: Path) -> list[str]:
         if not zipfile.is_zipfile(path):
             return []
         with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip() if _has_check_sums(archive) else None
-    except Exception as error:  # damage of names, methods and offsets has as many types in zipfile and zlib
+            bad = archive.testzip() if _has_checksums(archive) else None
+    except Exception as error:  # damage raises many types in zipfile and zlib
         return [f"{path.name} cannot be read as an archive ({type(error).__name__}: {error})"]
     return [f"{path.name}: {_differs(bad)}"] if bad else []
 
 
-def has_check_sums(path: Path) -> bool:
-    """False for files that are no archives, and for archives that were written without check sums."""
+def has_checksums(path: Path) -> bool:
+    """True if ``path`` is an archive with checksums."""
     try:
         with _reading(path) as file, zipfile.ZipFile(file) as archive:
-            return _has_check_sums(archive)
-    except Exception:  # as above: whoever reads it says what is wrong
+            return _has_checksums(archive)
+    except Exception:  # as above: the reader reports what is wrong
         return False
 
 
-def _has_check_sums(archive: zipfile.ZipFile) -> bool:
-    """``torch.serialization.set_crc32_options(False)`` writes zeros in the place of all."""
+def _has_checksums(archive: zipfile.ZipFile) -> bool:
+    # torch.serialization.set_crc32_options(False) writes zeros instead.
     return any(info.CRC for info in archive.infolist() if info.file_size)
 
 
 def _first_byte(file: BinaryIO, info: zipfile.ZipInfo) -> int:
-    """The first byte of a record, by its local header, whose name must be that of the directory."""
+    """Offset of a record's data, from its local header, which must have the name in the directory."""
     file.seek(info.header_offset)
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
@@ -217,10 +216,10 @@ def _cut_short(path: Path, missing: int) -> str:
 
 
 def require_regular(path: Path) -> None:
-    """Require that ``path`` is a file: a pipe may never end, and a device has neither size nor end.
+    """Require a regular file: a pipe may never end, and a device has neither size nor end.
 
     Raises:
-        CheckpointError: it is something else, or cannot be looked at.
+        CheckpointError: it is not a regular file, or cannot be accessed.
     """
     try:
         mode = path.stat().st_mode
@@ -241,10 +240,10 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_bytes(path: Path, begin: int, count: int) -> bytearray:
-    """A part of a file.
+    """Read ``count`` bytes of a file from ``begin``.
 
     Raises:
-        CheckpointError: it cannot be read, or ends before.
+        CheckpointError: it cannot be read, or ends early.
     """
     data = bytearray(count)
     done = 0
@@ -258,30 +257,30 @@ def read_bytes(path: Path, begin: int, count: int) -> bytearray:
 
 
 class FileSlice(io.RawIOBase):
-    """A part of a file as a file of its own."""
+    """A part of a file as a separate read-only file."""
 
     def __init__(self, file: BinaryIO, begin: int, length: int) -> None:
         self._file, self._begin, self._length, self._at = file, begin, length, 0
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """The place in the part."""
+        """Return the position in the part."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place in the part."""
+        """Move to a position in the part."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
         return self._at
 
     def readinto(self, buffer: object) -> int:
-        """Read to the end of the part at most."""
+        """Read into ``buffer``, at most to the end of the part."""
         self._file.seek(self._begin + self._at)
         view = memoryview(cast("bytearray", buffer))
         data = self._file.read(min(len(view), max(0, self._length - self._at)))

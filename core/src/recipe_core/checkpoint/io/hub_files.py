@@ -1,6 +1,6 @@
 """Hashes that huggingface_hub recorded for the files that it downloaded.
 
-In its cache a file is a link to ``blobs/<hash>``; beside a folder of its own choice (``--local-dir``) it keeps
+In its cache a file is a link to ``blobs/<hash>``; in a download folder (``--local-dir``) it keeps
 ``.cache/huggingface/download/<file>.metadata`` with revision, hash and time. Large files have a SHA-256, others git's
 SHA-1 of a blob (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). No torch here.
 """
@@ -17,21 +17,21 @@ _SHA256 = 64
 
 
 def recorded(file: Path) -> str:
-    """The hash of a file as it was downloaded, in hexadecimal; empty where it is not known."""
+    """Return the recorded hash of a downloaded file, in hexadecimal; empty if unknown."""
     target = file.resolve()
     if target.parent.name == "blobs" and _HASH.fullmatch(target.name):
         return target.name
     note = file.parent / ".cache" / "huggingface" / "download" / f"{file.name}.metadata"
     try:
         _, hexadecimal, time = note.read_text(encoding="utf-8").split()
-        # A file that was changed since is the user's own, and the note no longer about it.
+        # The note does not apply to a file that the user has changed since.
         return hexadecimal if _HASH.fullmatch(hexadecimal) and file.stat().st_mtime - 1 <= float(time) else ""
     except (OSError, ValueError):
         return ""
 
 
 def problems(files: Iterable[Path]) -> list[str]:
-    """One message for each file that is not what was downloaded; every byte is read."""
+    """Return one message for each file that differs from its download; every byte is read."""
     known = ((file, recorded(file)) for file in files)
     return [
         f"{file}: does not hold the bytes that were downloaded (the hub's hash differs); download it again"

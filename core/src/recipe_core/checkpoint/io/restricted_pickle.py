@@ -1,7 +1,7 @@
-"""Reading a pickle that may come from anywhere: only what the caller names may be looked up, nothing else runs.
+"""Restricted unpickling of untrusted files: a pickle may look up only the globals that the caller permits.
 
-A pickle is a program. It can do harm only through the functions and classes that it looks up by name, so that a reader
-which refuses every name but a few harmless ones is safe (https://docs.python.org/3/library/pickle.html, "Restricting
+A pickle is a program. It can do harm only through the functions and classes that it looks up by name, so a reader that
+refuses every name but a few harmless ones is safe (https://docs.python.org/3/library/pickle.html, "Restricting
 Globals").
 """
 
@@ -19,13 +19,13 @@ from recipe_core.errors import CheckpointError
 from recipe_core.files.documents import DocumentError, read_data
 
 MOST_PICKLE = 1 << 30
-"""Bytes of a pickle without tensors at most; a checkpoint of 100,000 shards has some 30 MB of metadata."""
+"""Largest size in bytes of a pickle without tensors; a checkpoint of 100,000 shards has about 30 MB of metadata."""
 _PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
 _BUFFERS = ("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER")
 
 
 class ForbiddenGlobalError(pickle.UnpicklingError):
-    """A pickle looks up what it has no business with; ``name`` says what."""
+    """A pickle looks up the forbidden global ``name``."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"forbidden global {name}")
@@ -33,10 +33,10 @@ class ForbiddenGlobalError(pickle.UnpicklingError):
 
 
 class Inert:
-    """Stand-in for an object of a class that is not looked up: its name and arguments, nothing that runs.
+    """Placeholder for an object of a class that is not looked up: name and arguments, no code.
 
-    Files of others hold settings and states of random numbers beside the weights, as objects of classes of packages
-    that are not installed here.
+    Foreign files hold settings and random number states with the weights, as objects of packages that are not
+    installed here.
     """
 
     name = ""
@@ -51,7 +51,7 @@ class Inert:
 
 
 def stand_in(name: str) -> type[Inert]:
-    """The class of objects that stand for those of ``name``."""
+    """Return a placeholder class for the global ``name``."""
     return type("Inert", (Inert,), {"name": name})
 
 
@@ -67,10 +67,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
-    """Unpickle ``path``, which may look up a global only where ``permits(module, name)`` is true.
+    """Unpickle ``path``, which may look up a global only if ``permits(module, name)`` is true.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or names a forbidden global (nothing of it was called).
+        CheckpointError: the file is missing or damaged, or names a forbidden global (which is not called).
     """
     try:
         data = read_data(path, MOST_PICKLE)
@@ -87,7 +87,7 @@ def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
 
 
 def _require_bounded(data: bytes) -> None:
-    """Refuse a pickle that would take memory beyond its own size: one changed byte can ask for 64 GB of entries."""
+    """Refuse a pickle that needs far more memory than its size: one changed byte can request 64 GB of entries."""
     for code, argument, _ in pickletools.genops(data):
         if code.name in _PUTS and isinstance(argument, int) and argument > len(data):
             raise pickle.UnpicklingError(f"entry {argument:,} in a pickle of {len(data):,} bytes")
@@ -96,7 +96,7 @@ def _require_bounded(data: bytes) -> None:
 
 
 def forbidden(path: Path, name: str) -> str:
-    """The message about a pickle that names a forbidden global."""
+    """Return the message for a pickle that names a forbidden global."""
     return (
         f"{path}: refused, since it names {name}, which no checkpoint needs and which could run any program. "
         "Nothing of it was run; get the checkpoint from someone you trust"
@@ -104,8 +104,8 @@ def forbidden(path: Path, name: str) -> str:
 
 
 def unreadable(path: Path, error: Exception) -> str:
-    """The message about a file that torch.load(weights_only=True) does not take."""
+    """Return the message for a file that torch.load(weights_only=True) refuses."""
     text = str(error)
-    if isinstance(error, pickle.UnpicklingError) and (found := re.search(r"GLOBAL ([\w.]+)", text)):
-        return forbidden(path, found[1])
+    if isinstance(error, pickle.UnpicklingError) and (match := re.search(r"GLOBAL ([\w.]+)", text)):
+        return forbidden(path, match[1])
     return f"{path}: damaged, or no file of weights ({type(error).__name__}: {text.splitlines()[0] if text else ''})"

@@ -1,8 +1,8 @@
 """Files of safetensors, read and written tensor by tensor, without the package.
 
-Such a file is the length of a header (8 bytes, little endian), the header (JSON: name -> dtype, shape, first and last
-byte behind the header; ``__metadata__``: texts), and the values, without gaps
-(https://github.com/huggingface/safetensors, "Format"). It holds nothing that could run.
+Such a file consists of the length of the header (8 bytes, little endian), the header (JSON: name -> dtype, shape, first
+and last byte after the header; ``__metadata__``: texts) and the values, without gaps
+(https://github.com/huggingface/safetensors, "Format"). It contains no code.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DTYPES = {
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_HEADER = 100_000_000
-"""Bytes of a header at most, as the package has it."""
+"""Largest size of a header in bytes, as in the safetensors package."""
 _ALIGNMENT = 8
 
 
 def read_tensors(path: Path) -> dict[str, Lazy]:
-    """The tensors of a file, by name; nothing but the header is read.
+    """Return lazy tensors by name; only the header is read.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged or cut short.
@@ -47,7 +47,7 @@ def read_tensors(path: Path) -> dict[str, Lazy]:
     if length > min(size - 8, _MOST_HEADER):
         raise CheckpointError(f"{path}: damaged or no file of safetensors, its header would be {length:,} bytes long")
     try:
-        header: dict[str, Any] = json.loads(read_bytes(path, 8, length), object_pairs_hook=_once)
+        header: dict[str, Any] = json.loads(read_bytes(path, 8, length), object_pairs_hook=_unique_names)
         header.pop("__metadata__", None)
         tensors = {name: _entry(path, entry, 8 + length) for name, entry in header.items()}
         end = 8 + length + _require_no_gaps(header)
@@ -60,10 +60,10 @@ def read_tensors(path: Path) -> dict[str, Lazy]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
-    """Write a file that safetensors and transformers read; one tensor at a time is in memory.
+    """Write a file that safetensors and transformers can read, with one tensor at a time in memory.
 
     Raises:
-        CheckpointError: values of a type that safetensors does not know.
+        CheckpointError: safetensors does not support a dtype.
         OSError: the disk is full or cannot be written.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -84,8 +84,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Lazy]) -> None:
                 file.write(values.view(torch.uint8).numpy().data)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, whose names occur once."""
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
         raise ValueError("a name occurs twice")
@@ -93,7 +92,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _require_no_gaps(header: Mapping[str, Any]) -> int:
-    """The end of the values, which lie one after the other."""
+    """Require contiguous values, and return where they end."""
     end = 0
     for begin, stop, name in sorted((*entry["data_offsets"], name) for name, entry in header.items()):
         if begin != end:

@@ -1,7 +1,7 @@
 """Files of ``torch.save``, read and written tensor by tensor.
 
-Such a file is an uncompressed ZIP archive: a pickle (``data.pkl``) in which each tensor is a reference to a storage,
-and a record for each storage (https://pytorch.org/docs/stable/notes/serialization.html, "Serialized file format").
+Such a file is an uncompressed ZIP archive: a pickle (``data.pkl``) in which each tensor refers to a storage, and a
+record for each storage (https://pytorch.org/docs/stable/notes/serialization.html, "Serialized file format").
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ import torch
 from torch import Tensor
 
 from recipe_core.checkpoint.io import archive
-from recipe_core.checkpoint.io.archive import FileSlice, Record, read_bytes
+from recipe_core.checkpoint.io.archive import ArchiveRecord, FileSlice, read_bytes
 from recipe_core.checkpoint.io.restricted_pickle import stand_in, unreadable
-from recipe_core.checkpoint.lazy import Lazy, lazy, mapped
+from recipe_core.checkpoint.lazy import Lazy, lazy, tree_map
 from recipe_core.errors import CheckpointError, DiskFullError
 from recipe_core.files import disk_error
 from recipe_core.files.documents import require_bounded
 
 ALIGNMENT = 64
-"""Storages begin at multiples of so many bytes, as torch.save has it."""
+"""Alignment of storages in bytes, as in torch.save."""
 _MOST_VALUES = 10_000_000
-"""Tensors, numbers and texts in a file at most; the optimizer of a model of 100,000 tensors has a million."""
+"""Largest number of tensors, numbers and texts in a file; the optimizer of a model of 100,000 tensors has a million."""
 _IN_OLD_FILES = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct")
-"""Globals beside weights in files from before the archives, whose globals cannot be listed."""
+"""Globals, besides those of weights, in files of the old format, whose globals cannot be listed."""
 
 
 def read_tree(path: Path, inert: Callable[[str], bool] | None = None) -> Any:
-    """Read a file with a :class:`Lazy` for each tensor: nothing but the pickle is read.
+    """Read the pickle of a file, with a :class:`Lazy` for each tensor.
 
-    Files from before PyTorch 1.6, which are no archives, and archives that another program has packed, are read whole.
+    Files from before PyTorch 1.6, which are not archives, and archives packed by other programs are read completely.
 
     Args:
         path: the file.
-        inert: for which globals (``"argparse.Namespace"``) a
-        :class:`recipe_core.checkpoint.io.restricted_pickle.Inert` stands, so that a
-            file which names them can be read; they are not looked up. None: for none.
+        inert: tells for which globals (``"argparse.Namespace"``) to use a
+            :class:`recipe_core.checkpoint.io.restricted_pickle.Inert`, so that a file that names them can be read
+            without importing them. None: for none.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or names a global that weights do not need.
     """
-    read_bytes(path, 0, 0)  # it is there, and may be read: any other failure is damage
+    read_bytes(path, 0, 0)  # the file is readable: any later failure is damage
     try:
         if zipfile.is_zipfile(path):
             records = archive.records(path)
-            # On the meta device a storage has no bytes, and says where they are in the file.
-            with _standing_in(path, inert):
+            # On the meta device a storage has no bytes, but their offset in the file.
+            with _allow_inert(path, inert):
                 tree = torch.load(path, map_location="meta", weights_only=True)
             _require_bounded(tree)
             if all(_within(leaf, records) for leaf in _tensors(tree)):
-                return mapped(tree, lambda leaf: _leaf(leaf, records) if isinstance(leaf, Tensor) else leaf)
+                return tree_map(lambda leaf: _leaf(leaf, records) if isinstance(leaf, Tensor) else leaf, tree)
             with path.open("rb") as file:
-                archive.require_sound(file, path)
-        with _standing_in(path, inert):
+                archive.verify_checksums(file, path)
+        with _allow_inert(path, inert):
             tree = torch.load(path, map_location="cpu", weights_only=True)
         _require_bounded(tree)
     except CheckpointError:
         raise
-    except Exception as error:  # damage shows in many ways; so does a forbidden global, which is not run
+    except Exception as error:  # damage raises many types, and so does a forbidden global, which is not called
         raise CheckpointError(unreadable(path, error)) from error
-    return mapped(tree, lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf)
+    return tree_map(lambda leaf: lazy(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _standing_in(path: Path, inert: Callable[[str], bool] | None) -> AbstractContextManager[Any]:
-    """Let torch.load take what ``inert`` permits for objects that can do nothing."""
+def _allow_inert(path: Path, inert: Callable[[str], bool] | None) -> AbstractContextManager[Any]:
+    """Let torch.load create :class:`Inert` objects for the globals that ``inert`` permits."""
     if inert is None:
         return nullcontext()
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _IN_OLD_FILES
@@ -82,33 +82,33 @@ def _standing_in(path: Path, inert: Callable[[str], bool] | None) -> AbstractCon
 
 
 def write_tree(path: Path | None, tree: Any) -> None:
-    """Write ``tree``, whose leaves are tensors, :class:`Lazy` and plain values; one tensor at a time is in memory.
+    """Write ``tree``, whose leaves are tensors, :class:`Lazy` and plain values, with one tensor at a time in memory.
 
-    Tensors that occur twice are written once, and come back as one. Where some are sharded, all ranks call it, and all
-    but one with None for ``path``: they take part in gathering and write nothing.
+    A tensor that occurs twice is written once and read as one. If tensors are sharded, this is a collective: all ranks
+    but one pass None for ``path``, take part in gathering and write nothing.
 
     Raises:
         DiskError: the disk is full or cannot be written.
     """
-    ones: dict[int, Lazy] = {}
+    unique: dict[int, Lazy] = {}
 
     def leaf(value: Any) -> Any:
-        return ones.setdefault(id(value), lazy(value)) if isinstance(value, Tensor | Lazy) else value
+        return unique.setdefault(id(value), lazy(value)) if isinstance(value, Tensor | Lazy) else value
 
     pickler = _Pickler()
-    pickle_bytes = pickler.dumped(mapped(tree, leaf))
+    pickle_bytes = pickler.dumps(tree_map(leaf, tree))
     tensors = iter(pickler.tensors)
     try:
         if path is not None:
             write_archive(path, pickle_bytes, tensors)
     finally:
-        for tensor in tensors:  # also after a failure: the other ranks wait in the gathering
+        for tensor in tensors:  # also after a failure, since the other ranks wait for the gathering
             if tensor.together:
                 tensor.read()
 
 
 def _require_bounded(tree: Any) -> None:
-    """Refuse a pickle whose lists refer to others again and again, before it is walked through."""
+    """Refuse a pickle whose nested lists would expand without limit, before it is traversed."""
     require_bounded(tree, _children, _MOST_VALUES)
 
 
@@ -120,12 +120,12 @@ def _children(value: Any) -> Iterable[Any]:
 
 def _tensors(tree: Any) -> list[Tensor]:
     tensors: list[Tensor] = []
-    mapped(tree, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
+    tree_map(lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None, tree)
     return tensors
 
 
-def _within(tensor: Tensor, records: Mapping[int, Record]) -> bool:
-    """True if the file has a record where PyTorch says that the tensor's bytes are."""
+def _within(tensor: Tensor, records: Mapping[int, ArchiveRecord]) -> bool:
+    """True if a record of the file holds the tensor's bytes at the offset that PyTorch reports."""
     storage = tensor.untyped_storage()
     record = records.get(storage._checkpoint_offset or 0)  # 0 is where the first header is
     end = tensor.storage_offset() * tensor.itemsize + _extent(tensor)
@@ -133,13 +133,12 @@ def _within(tensor: Tensor, records: Mapping[int, Record]) -> bool:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Bytes from the tensor's first value to its last."""
+    # Bytes from the tensor's first value to its last.
     steps = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (steps + 1) * tensor.itemsize if tensor.numel() else 0
 
 
-def _leaf(tensor: Tensor, records: Mapping[int, Record]) -> Lazy:
-    """A lazy tensor for a meta tensor, read from its record."""
+def _leaf(tensor: Tensor, records: Mapping[int, ArchiveRecord]) -> Lazy:
     record = records[tensor.untyped_storage()._checkpoint_offset or 0]
     begin = int(tensor.storage_offset()) * tensor.itemsize
     shape, stride, dtype, extent = tensor.shape, tensor.stride(), tensor.dtype, _extent(tensor)
@@ -156,7 +155,7 @@ def _leaf(tensor: Tensor, records: Mapping[int, Record]) -> Lazy:
 def read_rows(
     read: Callable[[int, int], bytearray], begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int
 ) -> Tensor:
-    """Some entries of the first dimension of values that lie one after the other from ``begin`` on.
+    """Read ``count`` rows from ``start`` of a contiguous tensor whose values begin at byte ``begin``.
 
     ``read`` takes the first byte and the number of bytes.
     """
@@ -168,10 +167,10 @@ def read_rows(
 
 
 def embedded(path: Path, begin: int, length: int) -> Lazy:
-    """A tensor that stands as an archive of torch.save in a part of a larger file.
+    """Return a lazy tensor for an archive of torch.save inside a larger file.
 
     Raises:
-        CheckpointError: it is damaged, or no tensor.
+        CheckpointError: it is damaged, or not a tensor.
     """
     try:
         records = archive.records(path, begin, length)
@@ -181,7 +180,7 @@ def embedded(path: Path, begin: int, length: int) -> Lazy:
             )
     except CheckpointError:
         raise
-    except Exception as error:  # damage shows in many ways
+    except Exception as error:  # damage raises many types
         raise CheckpointError(unreadable(path, error)) from error
     if not isinstance(tensor, Tensor):
         raise CheckpointError(f"{path}: expected a tensor at byte {begin:,}, found {type(tensor).__name__}")
@@ -194,18 +193,18 @@ def _loaded(path: Path, begin: int, length: int) -> Tensor:
     try:
         with path.open("rb") as file:
             part = FileSlice(file, begin, length)
-            archive.require_sound(cast("BinaryIO", part), path)
+            archive.verify_checksums(cast("BinaryIO", part), path)
             part.seek(0)
             tree: Tensor = torch.load(cast("IO[bytes]", part), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    except Exception as error:  # damage shows in many ways
+    except Exception as error:  # damage raises many types
         raise CheckpointError(unreadable(path, error)) from error
     return tree
 
 
 def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ()) -> None:
-    """Write a pickle and the storages that it refers to, in the order of their numbers.
+    """Write a pickle and its storages, in the order of their numbers.
 
     Raises:
         DiskError: the disk is full or cannot be written.
@@ -216,11 +215,11 @@ def write_archive(path: Path, pickle_bytes: bytes, tensors: Iterable[Lazy] = ())
             try:
                 _write_records(writer, {"data.pkl": pickle_bytes, **archive.written_as(path)}, tensors)
             except BaseException:
-                with suppress(RuntimeError):  # one that was not ended writes when it goes, to a closed file: an abort
+                with suppress(RuntimeError):  # else its destructor writes to a closed file, which aborts the process
                     writer.write_end_of_file()
                 raise
             writer.write_end_of_file()
-    except RuntimeError as error:  # PyTorch's writer hides why its stream cannot be written
+    except RuntimeError as error:  # PyTorch's writer hides the OSError of its stream
         cause = error.__context__
         if isinstance(cause, OSError):
             raise disk_error(cause, path) from error
@@ -245,7 +244,7 @@ def _write_records(writer: Any, first: Mapping[str, bytes], tensors: Iterable[La
 
 @dataclass(frozen=True)
 class _Storage:
-    """Stands in the pickle for the bytes of a tensor."""
+    """Reference to the bytes of a tensor in the pickle."""
 
     kind: type
     key: str
@@ -253,20 +252,21 @@ class _Storage:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a Lazy as torch.save would pickle its tensor: a call of torch's rebuilding function on a storage."""
+    """Pickles a Lazy as torch.save pickles its tensor: a call of torch's rebuild function on a storage.
+
+    :attr:`tensors` are the tensors in the order of their storages.
+    """
 
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
         super().__init__(self._buffer, protocol=2)
         self.tensors: list[Lazy] = []
 
-    def dumped(self, tree: Any) -> bytes:
-        """The pickle; ``found`` are the tensors in the order of their storages."""
+    def dumps(self, tree: Any) -> bytes:
         self.dump(tree)
         return self._buffer.getvalue()
 
     def reducer_override(self, value: Any) -> Any:
-        """Reduce a tensor to its rebuild function; anything else as usual."""
         if not isinstance(value, Lazy):
             return NotImplemented
         self.tensors.append(value)
@@ -276,14 +276,12 @@ class _Pickler(pickle.Pickler):
         return torch._utils._rebuild_tensor_v2, (storage, 0, tuple(value.shape), strides, False, OrderedDict())
 
     def persistent_id(self, value: Any) -> Any:
-        """A storage by its record."""
         if isinstance(value, _Storage):
             return ("storage", value.kind, value.key, "cpu", value.count)
         return None
 
 
 def _storage_class(dtype: torch.dtype) -> type:
-    """The class by whose name a pickle says the type of a storage's values."""
     name = torch.storage._dtype_to_storage_type_map().get(dtype)
     if name is None:
         raise CheckpointError(f"values of type {dtype} cannot be written by torch.save tensor by tensor")

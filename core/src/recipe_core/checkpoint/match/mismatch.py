@@ -1,4 +1,4 @@
-"""The message for a checkpoint that does not fit the run."""
+"""Message for a checkpoint that does not match the run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from recipe_core.checkpoint.lazy import Lazy
 
 SHOWN = 10
-"""So many differences are listed; the others are counted."""
+"""Number of differences that are listed; the others are counted."""
 CONTINUE = "Continue with the settings that it was written with, or give another --out"
 
 
 def mismatch(
     saved: Mapping[str, Any], wanted: Mapping[str, Any], advice: str = CONTINUE, *, dtypes: bool = True
 ) -> str:
-    """All differences between what a checkpoint holds and what the run expects, as one message; empty when it fits.
+    """Return all differences between a checkpoint and the run's state as one message; empty if they match.
 
     Args:
         saved: tensors (or DCP's metadata of them) and plain values by flat name (``"model.blocks.0.bias"``).
         wanted: the same of the run.
-        advice: the last line: the way out.
-        dtypes: dtypes must agree; else those of one kind are converted to the run's.
+        advice: the last line: what to do.
+        dtypes: require equal dtypes; else dtypes of the same kind are converted to the run's.
     """
     count = sum(1 for _ in _differences(saved, wanted, dtypes, near=False))
     if not count:
@@ -44,7 +44,7 @@ def mismatch(
 
 
 def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bool, *, near: bool) -> Iterator[str]:
-    """Missing names first, then names too many, then entries that differ; ``near`` adds the nearest name."""
+    """Yield missing names, then unexpected names, then entries that differ; ``near`` adds the nearest name."""
     missing, extra = [n for n in wanted if n not in saved], [n for n in saved if n not in wanted]
     for name in missing:
         yield f"{name}: not in the checkpoint{_nearest(name, extra) if near else ''}"
@@ -59,7 +59,7 @@ def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bo
 
 
 def _kind(value: object) -> str:
-    """Types of one kind are turned into each other; integers in the place of weights are damage."""
+    # Dtypes of one kind are converted to each other; integers instead of weights are damage.
     if isinstance(value, TensorStorageMetadata):
         value = value.properties
     dtype = getattr(value, "dtype", None)
@@ -68,13 +68,13 @@ def _kind(value: object) -> str:
     return "float" if dtype.is_floating_point else "complex" if dtype.is_complex else "integer"
 
 
-def _nearest(name: str, others: list[str]) -> str:
-    nearest = get_close_matches(name, others, n=1)
+def _nearest(name: str, candidates: list[str]) -> str:
+    nearest = get_close_matches(name, candidates, n=1)
     return f"; nearest there: {nearest[0]}" if nearest else ""
 
 
 def described(value: object, dtypes: bool = True) -> str:
-    """A tensor by type and shape (``float32 [8, 6]``), anything else as a plain value."""
+    """Describe a tensor by dtype and shape (``float32 [8, 6]``), anything else as a plain value."""
     if isinstance(value, TensorStorageMetadata):
         shape, dtype = value.size, value.properties.dtype
     elif isinstance(value, Tensor | Lazy):

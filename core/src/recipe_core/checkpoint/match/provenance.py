@@ -1,4 +1,4 @@
-"""The provenance of a checkpoint: its model, the model's settings, and as much of the run as is known."""
+"""Provenance of a checkpoint: its model, the model's settings, and what is known of the run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipe_core.checkpoint.adapter import Adapter, Naming, to_ours, to_theirs
+from recipe_core.checkpoint.adapter import Adapter, Naming, to_foreign, to_native
 from recipe_core.checkpoint.formats.hf_config import CONFIG, kind_of
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.checkpoint.manifest import STEP
 from recipe_core.checkpoint.match.mismatch import SHOWN
 from recipe_core.checkpoint.ranks.cuts import Shape
-from recipe_core.checkpoint.ranks.join import Grid, divided, foreign_buffers, joined
+from recipe_core.checkpoint.ranks.join import Grid, foreign_buffers, join_ranks, split_by_rank
 from recipe_core.data.identity import read_copy, recorded_identity, tokenizer_digest
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import Registry
@@ -28,27 +28,27 @@ from recipe_core.settings.schedule import Rate
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The parts of the run that wrote a checkpoint, as far as they are known."""
+    """The known parts of the run that wrote a checkpoint."""
 
     model: Part[Model] | None = None
     data: Part[Dataset] | None = None
     train: Train | None = None
     rate: Rate | None = None
-    """The learning rate of each step."""
+    """Learning rate of each step."""
     sections: Mapping[str, Any] = field(default_factory=dict)
-    """The settings as ``job.yaml`` has them."""
+    """The settings as in ``job.yaml``."""
     guessed: str = ""
-    """A note for the user on conclusions that were drawn from the tensors or texts; empty if all was recorded."""
+    """Note for the user on what was inferred from tensors or texts; empty if everything was recorded."""
     unknown: str = "it does not say which model it holds"
-    """Why there is no model, for messages."""
+    """The reason why the model is unknown, for messages."""
     folder: Path | None = None
-    """The folder of the checkpoint, where its job.yaml is known."""
+    """Folder of the checkpoint; None if its job.yaml is unknown."""
 
     def adapter(self, naming: str, where: Path) -> Adapter:
-        """The adapter between the model and a foreign naming.
+        """Return the adapter between the model and a foreign naming.
 
         Raises:
-            CheckpointError: the model is not known, or has no such adapter.
+            CheckpointError: the model is unknown, or has no such adapter.
         """
         if self.model is None:
             raise CheckpointError(
@@ -64,39 +64,39 @@ class Provenance:
             )
         return _naming(spec, target).adapter(self.model.config)
 
-    def ours(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> dict[str, Any]:
-        """Bring a state as a format opened it under the names of the module.
+    def to_native(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> dict[str, Any]:
+        """Convert a state, as a format opened it, to the names of the module.
 
         Raises:
-            CheckpointError: it has no model, or its names need an adapter that there is not.
+            CheckpointError: it has no model, or the adapter for its names is missing.
         """
         if spec.ranks:
-            return joined(state, self.shape(where), self.names(spec, where), where, pads=spec.pads)
+            return join_ranks(state, self.shape(where), self.names(spec, where), where, pads=spec.pads)
         if not isinstance(state.get("model"), dict):
             raise CheckpointError(f"{where}: it holds no model (its parts: {', '.join(map(str, state)) or 'none'})")
         if not spec.naming:
             return dict(state)
-        return {**state, "model": to_ours(self.adapter(spec.naming, where), state["model"], where)}
+        return {**state, "model": to_native(self.adapter(spec.naming, where), state["model"], where)}
 
     def weights(self, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
-        """The weights of a state that ``source`` opened, or their fp32 copies where the optimizer of a bf16 model has
-        them; under the names of the module.
+        """Return the weights of a state that ``source`` opened, under the names of the module; for a bf16 model, the
+        fp32 master weights if the optimizer state has them.
 
         Raises:
-            CheckpointError: see :meth:`ours`.
+            CheckpointError: see :meth:`to_native`.
         """
-        tensors: dict[str, Any] = self.ours(opened, source.format, source.path)["model"]
+        tensors: dict[str, Any] = self.to_native(opened, source.format, source.path)["model"]
         if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in tensors.values()):
             return tensors
         try:
-            optimizer = self.ours(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
-        except CheckpointError:  # what is wrong with its optimizer does not matter here
+            optimizer = self.to_native(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
+        except CheckpointError:  # the optimizer is not needed
             return tensors
         masters = {name: states["master"] for name, states in optimizer.items() if "master" in states}
         return {name: masters.get(name, tensor) for name, tensor in tensors.items()}
 
     def left_out(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> list[str]:
-        """Descriptions of the tensors of an opened state that :meth:`ours` leaves out."""
+        """Describe the tensors of an opened state that :meth:`to_native` drops."""
         if not spec.ranks or self.model is None:
             return []
         names = foreign_buffers(state, self.shape(where), self.names(spec, where))
@@ -104,27 +104,27 @@ class Provenance:
         more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
         return [f"{', '.join(names[:SHOWN])}{more}: {kind} that {self.model.spec.name} does not have"] if names else []
 
-    def theirs(
+    def to_foreign(
         self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path, grid: Grid | None = None
     ) -> dict[str, Any]:
-        """Bring a state under our names into the form that ``spec`` saves, divided over ``grid`` if that is by rank."""
+        """Convert a native state to the form that ``spec`` saves; ``grid`` is for formats with one file per rank."""
         adapter = self.names(spec, where)
         if spec.ranks:
-            return {**divided(state, self.shape(where), adapter, grid or Grid()), "files": {**adapter.files}}
+            return {**split_by_rank(state, self.shape(where), adapter, grid or Grid()), "files": {**adapter.files}}
         if not spec.naming:
             return dict(state)
         files = {**adapter.files, **self.tokenizer(), **state.get("files", {})}
-        return {**state, "model": to_theirs(adapter, state["model"], ties=False), "files": files}
+        return {**state, "model": to_foreign(adapter, state["model"], ties=False), "files": files}
 
     def names(self, spec: CheckpointFormat, where: Path) -> Adapter:
-        """The adapter for the names of a format; one that changes nothing where it has the module's own."""
+        """Return the adapter for the names of a format; an identity adapter if it uses the module's names."""
         return self.adapter(spec.naming, where) if spec.naming else Adapter()
 
     def shape(self, where: Path) -> Shape:
-        """The tensors of the model and their partitions.
+        """Return the tensors of the model and their partitions.
 
         Raises:
-            CheckpointError: the model is not known, or has no tensor plan.
+            CheckpointError: the model is unknown, or has no tensor plan.
         """
         if self.model is None:
             raise CheckpointError(
@@ -134,35 +134,35 @@ class Provenance:
         return Shape(self.model)
 
     def epoch(self, progress: Mapping[str, Any]) -> int:
-        """Full rounds over the training data; 0 if its size is not known, or the data is gone."""
+        """Return the number of full passes over the training data; 0 if its size is unknown or the data is missing."""
         consumed = int(progress.get("consumed_samples") or 0)
         facts: DataFacts | None = self._from_dataset(lambda dataset: dataset.facts) if consumed else None
         return consumed // facts.train_samples if facts and facts.train_samples else 0
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The recorded identity of the data and the tokenizer; empty where it is not known."""
+        """Recorded identity of the data and the tokenizer; empty if unknown."""
         return recorded_identity(self.sections)
 
     def tokenizer(self) -> dict[str, str]:
-        """Names and texts of the tokenizer's files: the copy in the run folder, or those of the dataset.
+        """Return names and texts of the tokenizer's files, from the copy in the run folder or from the dataset.
 
-        Empty where there are none, or only those of another tokenizer than the recorded one.
+        Empty if there are none, or only those of a tokenizer that differs from the recorded one.
         """
         return next(iter(self._tokenizers()), {})
 
     def missing_tokenizer(self) -> str:
-        """A sentence that says why there is no tokenizer, where one is recorded; else empty."""
+        """Return a sentence why a recorded tokenizer is not available; empty if it is, or if none is recorded."""
         recorded = self.identity.get("tokenizer")
         if not recorded or self.tokenizer():
             return ""
         run = "its run folder" if self.folder is None else str(self.folder.parent.parent)
-        there = self._from_dataset(lambda dataset: dataset.tokenizer)
-        found = "the data has another one now" if there else "none is there"
-        return f"it was trained with the tokenizer {recorded[:12]}, {run} holds no copy of it, and {found}"
+        texts = self._from_dataset(lambda dataset: dataset.tokenizer)
+        reason = "the data has another one now" if texts else "none is there"
+        return f"it was trained with the tokenizer {recorded[:12]}, {run} holds no copy of it, and {reason}"
 
     def _tokenizers(self) -> Iterator[dict[str, str]]:
-        """Texts of tokenizers that have the recorded digest, or any if none is recorded."""
+        """Texts of the tokenizers with the recorded digest, or of all if none is recorded."""
         recorded = self.identity.get("tokenizer")
         copy = (
             read_copy(self.folder.parent.parent) if self.folder is not None and STEP.fullmatch(self.folder.name) else {}
@@ -174,23 +174,23 @@ class Provenance:
             yield texts
 
     def _from_dataset(self, target: Callable[[Dataset], str]) -> Any:
-        """The result of a function that the dataset names; None if it names none, or the data is gone."""
+        """Result of a function that the dataset names; None if it names none, or the data is missing."""
         spec = self.data.spec if self.data else None
         if self.data is None or not isinstance(spec, Dataset) or not target(spec):
             return None
         try:
             return load(target(spec), f"dataset {spec.name!r}")(self.data.config)
-        except RecipeError:  # the data of a run may be gone when its weights are converted
+        except RecipeError:  # the data of a run may be missing when its weights are converted
             return None
 
 
 def provenance_of(
     registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any], recipe: str | None = None
 ) -> Provenance:
-    """Find the provenance by ``recipe``, by the checkpoint's ``job.yaml``, or by the texts and shapes in it.
+    """Determine the provenance from ``recipe``, from the checkpoint's ``job.yaml``, or from its texts and shapes.
 
     Raises:
-        RecipeError: the recipe is unknown, or what was written cannot be understood.
+        RecipeError: the recipe is unknown, or the recorded settings are invalid.
     """
     if recipe is not None:
         job = resolve(registry, recipe)
@@ -199,7 +199,7 @@ def provenance_of(
     sections = source.job()
     if sections:
         return _of_sections(registry, sections, source.folder)
-    return _concluded(registry, source, state)
+    return _inferred(registry, source, state)
 
 
 def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) -> Provenance:
@@ -208,7 +208,7 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     model = part(registry, "model", parts.get("model", {}), problems)
     if problems:
         raise ConfigError("\n".join([f"{folder / 'job.yaml'}: {problem}" for problem in problems]))
-    # What is not needed for the names may be of plugins that are not installed here.
+    # Data and schedule are not needed for the names, and their plugins may be missing here.
     data = part(registry, "data", parts["data"], []) if "data" in parts else None
     settings = {name: value for name, value in parts.get("train", {}).items() if name not in MOVED}
     train = fill.fill(Train, settings, "train", []) if "train" in parts else None
@@ -218,14 +218,14 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     return Provenance(model=model, data=data, train=train, rate=rate, sections=sections, folder=folder)
 
 
-def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any]) -> Provenance:
-    """The provenance from texts and shapes alone; empty unless exactly one model recognises them."""
+def _inferred(registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any]) -> Provenance:
+    """Infer the provenance from texts and shapes; empty unless exactly one model recognises them."""
     files: Mapping[str, str] = state.get("files", {})
-    # Shards do not show the shapes of whole tensors: files of ranks must record their model.
+    # Shards do not have the shapes of whole tensors: rank files must record their model.
     shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if isinstance(tensor, Lazy)}
     candidates, readers = [], []
     for name in registry.names("model"):
-        spec = registry.claims["model"][name].item
+        spec = registry.registrations["model"][name].item
         if not isinstance(spec, Model) or source.format.model not in ("", name):
             continue
         for naming, target in spec.adapters.items():
@@ -233,11 +233,11 @@ def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str,
                 continue
             readers.append(name)
             try:
-                said = _naming(spec, target).settings(files, shapes)
+                recognised = _naming(spec, target).settings(files, shapes)
             except CheckpointError as error:
                 raise CheckpointError(f"{source.path}: {error}") from error
-            if said:
-                candidates.append((name, said))
+            if recognised:
+                candidates.append((name, recognised))
                 break
     if not candidates and (kind := kind_of(files)):
         return Provenance(
@@ -251,12 +251,12 @@ def _concluded(registry: Registry, source: StoredCheckpoint, state: Mapping[str,
     model = part(registry, "model", {"use": name, **settings}, problems)
     if problems or model is None:
         raise ConfigError("\n".join([f"{source.path}: {problem}" for problem in problems]))
-    words = ", ".join(f"{key}={value}" for key, value in settings.items())
+    summary = ", ".join(f"{key}={value}" for key, value in settings.items())
     where = f"its {next(iter(files))}" if files else "the shapes of its tensors"
     return Provenance(
         model=model,
         sections={"model": {"use": name, **fill.plain(model.config)}},
-        guessed=f"{name} by {where}: {words}",
+        guessed=f"{name} by {where}: {summary}",
     )
 
 

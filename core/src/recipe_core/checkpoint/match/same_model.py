@@ -1,7 +1,7 @@
-"""Compare the model of a job with what a checkpoint records of its model.
+"""Compare the model of a job with the model settings that a checkpoint records.
 
-Tensors of the same names and shapes can belong to another function: with other heads, another activation or another
-epsilon. Only the settings beside the tensors tell.
+Tensors with the same names and shapes can belong to another function: with other heads, another activation or another
+epsilon. Only the recorded settings show the difference.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ UNRECORDED = "does not record the settings of its model: those that change no sh
 
 @dataclass(frozen=True)
 class RecordedSettings:
-    """Settings of a model as one file of a checkpoint has them."""
+    """Settings of a model as recorded in one file of a checkpoint."""
 
     where: str
     """The file, for messages."""
     model: str
     """Name of the model."""
     settings: Mapping[str, Any]
-    """By their flat names; only those that the file says."""
+    """By flat names; only those in the file."""
 
 
 def require_same(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], setting: str) -> str:
-    """Refuse a checkpoint whose recorded settings make its model compute another function.
+    """Refuse a checkpoint whose recorded settings describe a different function than the job's model.
 
     Args:
         model: the job's model.
         source: the checkpoint.
         files: its texts, as its format opened them.
-        setting: what named it, for the message (``train.init_from``).
+        setting: the setting that named the checkpoint, for the message (``train.init_from``).
 
     Returns:
-        A line for the log where the checkpoint records nothing; else nothing.
+        A line for the log if the checkpoint records no settings; else an empty text.
 
     Raises:
-        CheckpointError: settings differ; one message names all of them.
+        CheckpointError: settings differ; one message lists all of them.
     """
     recorded = list(records(model, source, files))
     if text := _differences(model, recorded, _decisive(model), "this run"):
@@ -57,29 +57,29 @@ def require_same(model: Part[Model], source: StoredCheckpoint, files: Mapping[st
     return "" if recorded else f"{source.path} {UNRECORDED}"
 
 
-def require_consistent(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], said: str) -> None:
-    """Refuse a checkpoint that records other settings than ``model`` has, among those that decide what it computes.
+def require_consistent(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], origin: str) -> None:
+    """Refuse a checkpoint whose recorded settings differ from those of ``model`` in what the model computes.
 
-    ``said`` names the place of the settings of ``model``, for the message.
+    ``origin`` names the source of the settings of ``model``, for the message.
 
     Raises:
         CheckpointError: settings differ.
     """
     recorded = records(model, source, files, lenient=True)
-    if text := _differences(model, list(recorded), _decisive(model), said, paste=False):
+    if text := _differences(model, list(recorded), _decisive(model), origin, paste=False):
         raise CheckpointError(f"{source.path} {text}")
 
 
 def records(
     model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str], *, lenient: bool = False
 ) -> Iterator[RecordedSettings]:
-    """The model settings that a checkpoint records, in its foreign settings (config.json, args) and in its job.yaml.
+    """Yield the model settings that a checkpoint records, in foreign settings (config.json, args) and in job.yaml.
 
-    A job.yaml of another model is passed over where the foreign settings are of this one; ``lenient`` also passes over
-    one that cannot be understood.
+    A job.yaml of another model is skipped if the foreign settings are of this model; ``lenient`` also skips one with
+    invalid settings.
 
     Raises:
-        CheckpointError: they are of another model, or of one that ``model`` cannot be.
+        CheckpointError: they are of another model, or of a variant that ``model`` does not support.
     """
     foreign = _foreign(model, source, files)
     if foreign:
@@ -89,8 +89,8 @@ def records(
         return
     if section.get("use") == model.spec.name:
         problems: list[str] = []
-        own = {name: value for name, value in section.items() if name != "use"}
-        filled = fill.fill(model.spec.config, own, "model", problems)
+        settings = {name: value for name, value in section.items() if name != "use"}
+        filled = fill.fill(model.spec.config, settings, "model", problems)
         if filled is not None:
             yield RecordedSettings(JOB, model.spec.name, _flat(Part(model.spec, filled)))
         elif not lenient:
@@ -105,85 +105,87 @@ def records(
 
 
 def _foreign(model: Part[Model], source: StoredCheckpoint, files: Mapping[str, str]) -> RecordedSettings | None:
-    """The settings in the texts of a foreign naming; None if they are of no model."""
     spec, naming = model.spec, source.format.naming
     target = spec.adapters.get(naming) if naming else None
     if not target or not files:
         return None
     adapter: Naming = load(target, f"model {spec.name!r}")()
     try:
-        said = adapter.recorded(files, model.config)
+        recorded = adapter.recorded(files, model.config)
     except CheckpointError as error:
         raise CheckpointError(f"{source.path}: {error}") from error
-    if not said:
+    if not recorded:
         if kind := kind_of(files):
             raise CheckpointError(
                 f"{source.path}: its {CONFIG} is of a model of type {kind!r}, which is not {spec.name}"
             )
         return None
     problems: list[str] = []
-    filled = fill.fill(spec.config, said, "model", problems)
+    filled = fill.fill(spec.config, recorded, "model", problems)
     name = CONFIG if CONFIG in files else next(iter(files))
-    where = name if (source.folder / name).is_file() else name.partition(".")[0]  # some stand inside another file
+    where = name if (source.folder / name).is_file() else name.partition(".")[0]  # some are inside another file
     if filled is None:
         raise CheckpointError("\n".join(f"{source.path}: {where}: {problem}" for problem in problems))
     whole = _flat(Part(spec, filled))
     return RecordedSettings(
-        where, spec.name, {name: value for name, value in whole.items() if name.split(".")[0] in said}
+        where, spec.name, {name: value for name, value in whole.items() if name.split(".")[0] in recorded}
     )
 
 
 def _flat(model: Part[Model]) -> dict[str, Any]:
-    """All settings by flat names; what follows from others is filled in."""
+    """All settings by flat names, with derived settings filled in."""
     resolved = load(model.spec.resolved, f"model {model.spec.name!r}") if model.spec.resolved else None
     return dict(fill.flat(fill.plain(resolved(model.config) if resolved else model.config)))
 
 
 def _decisive(model: Part[Model]) -> dict[str, Any]:
-    """Those settings that decide what function the model computes."""
     return {
         name: value
         for name, value in _flat(model).items()
-        if not any(name == other or name.startswith(f"{other}.") for other in model.spec.free)
+        if not any(name == free or name.startswith(f"{free}.") for free in model.spec.free)
     }
 
 
 def _differences(
-    model: Part[Model], recorded: list[RecordedSettings], ours: Mapping[str, Any], said: str, *, paste: bool = True
+    model: Part[Model],
+    recorded: list[RecordedSettings],
+    expected: Mapping[str, Any],
+    origin: str,
+    *,
+    paste: bool = True,
 ) -> str:
-    """All settings that differ, with both values, and the words that take them over; empty where none does.
+    """List all settings that differ, with both values and the arguments that adopt them; empty if none differ.
 
-    Where the model itself is another, its settings are words alone: beside those of ``model`` they say nothing.
+    If the model itself differs, its settings appear only as arguments: they do not compare with those of ``model``.
     """
     places: dict[tuple[str, str], list[str]] = {}
-    words: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for record in recorded:
-        for name, value in _differing(model, record, ours):
+        for name, value in _differing(model, record, expected):
             if name == "model" or record.model == model.spec.name:
-                places.setdefault((name, _word(value)), []).append(record.where)
-            words[name] = value
+                places.setdefault((name, _quoted(value)), []).append(record.where)
+            arguments[name] = value
     if not places:
         return ""
-    mine = {"model": model.spec.name, **{f"model.{name}": _word(value) for name, value in ours.items()}}
+    mine = {"model": model.spec.name, **{f"model.{name}": _quoted(value) for name, value in expected.items()}}
     lines = [
-        f"  - {name}: {value} in its {' and '.join(where)}, {mine.get(name, 'no such setting')} in {said}"
+        f"  - {name}: {value} in its {' and '.join(where)}, {mine.get(name, 'no such setting')} in {origin}"
         for (name, value), where in places.items()
     ]
-    line = " ".join(f"{name}={_word(value)}" for name, value in words.items())
+    line = " ".join(f"{name}={_quoted(value)}" for name, value in arguments.items())
     advice = f"To take them over, add: {line}" if paste else "Correct the one that is wrong"
     return "\n".join(["is of a model with other settings:", *lines, advice])
 
 
-def _differing(model: Part[Model], record: RecordedSettings, ours: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Settings of a record that are not ``ours``; of another model, its name and all that are recorded."""
+def _differing(model: Part[Model], record: RecordedSettings, expected: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a record that differ from ``expected``; of another model, its name and all settings."""
     if record.model != model.spec.name:
         yield "model", record.model
     for name, value in record.settings.items():
-        if record.model != model.spec.name or (name in ours and ours[name] != value):
+        if record.model != model.spec.name or (name in expected and expected[name] != value):
             yield f"model.{name}", value
 
 
-def _word(value: Any) -> str:
-    """A value as the command line takes it."""
+def _quoted(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return f"'{text}'" if any(letter in text for letter in " \"'[]{}*$") else text

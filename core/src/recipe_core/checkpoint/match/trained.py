@@ -1,4 +1,4 @@
-"""A trained model from a checkpoint of any format and layout, for inference: no optimizer, no training state."""
+"""Load a trained model from a checkpoint of any format and layout, for inference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from recipe_core.layouts.parallel import Loss
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedModel:
-    """A checkpoint that is used: its model, its data as far as they are known, and the device to compute on."""
+    """A checkpoint for inference: its model, its data if known, and the device to compute on."""
 
     source: StoredCheckpoint
     provenance: Provenance
@@ -39,27 +39,27 @@ class TrainedModel:
 
     @property
     def path(self) -> Path:
-        """The checkpoint: a folder, or one file."""
+        """Path of the checkpoint: a folder or a file."""
         return self.source.path
 
     @property
     def step(self) -> int | None:
-        """The step at which it was saved; None where it does not say."""
+        """Optimizer step of the checkpoint; None if unknown."""
         return self.source.manifest.step if self.source.manifest else None
 
     @property
     def data(self) -> Part[Dataset] | None:
-        """The dataset that it was trained on, with its settings; None where it is not known."""
+        """The dataset that it was trained on, with its settings; None if unknown."""
         return self.provenance.data
 
     @cached_property
     def module(self) -> nn.Module:
         """The module on :attr:`device`, with the weights of the checkpoint, in evaluation mode.
 
-        Weights have the module's own width, which is mostly fp32.
+        Weights have the module's own dtype, usually fp32.
 
         Raises:
-            CheckpointError: a tensor is missing, damaged, or of another shape.
+            CheckpointError: a tensor is missing, damaged, or has another shape.
         """
         return self._built[0]
 
@@ -69,40 +69,40 @@ class TrainedModel:
         return self._built[1]
 
     def tokenizer(self) -> Mapping[str, str]:
-        """Names and texts of the tokenizer's files: the run's copy, those of its data, or those beside its tensors.
+        """Return names and texts of the tokenizer's files, from the run's copy, its data or the checkpoint.
 
-        Empty where none is known. Another tokenizer than the one that the run recorded is never given.
+        Empty if unknown. A tokenizer that differs from the recorded one is never returned.
         """
         return {**self._opened.get("files", {}), **self.provenance.tokenizer()}
 
     def require_tokenizer(self, texts: Mapping[str, str], where: str, accept: str | None = None) -> None:
-        """Refuse another tokenizer than the one that the model was trained with, where both are known.
+        """Require the tokenizer that the model was trained with, if both are known.
 
         Args:
-            texts: names and texts of its files.
-            where: what it belongs to, for the message.
-            accept: the word of the difference that the user accepts.
+            texts: names and texts of the tokenizer's files.
+            where: its origin, for the message.
+            accept: the code of a difference that the user accepts.
 
         Raises:
             ConfigError: the digests differ.
         """
-        found = differences(self.provenance.identity, {"tokenizer": tokenizer_digest(texts)}, ["tokenizer"])
+        changes = differences(self.provenance.identity, {"tokenizer": tokenizer_digest(texts)}, ["tokenizer"])
         head = f"{where}: its tokenizer is not the one that {self.path} was trained with"
-        require_accepted(found, accept, head, "Give data and tokenizer of the model", "--accept ")
+        require_accepted(changes, accept, head, "Give data and tokenizer of the model", "--accept ")
 
     def require_data(self, accept: str | None = None) -> None:
-        """Refuse other data than the run recorded, where its own data is to be read again.
+        """Require the data that the run recorded, if its own data is read again.
 
         Raises:
-            ConfigError: they differ.
+            ConfigError: the data differ.
             RecipeError: a file of the data is missing or damaged.
         """
         if self.data is None or not self.provenance.identity:
             return
         names = ("content", "manifest", "order")  # the run's tokenizer need not be the dataset's
-        found = differences(self.provenance.identity, identity_of(self.data, {}).record, names)
+        changes = differences(self.provenance.identity, identity_of(self.data, {}).record, names)
         head = f"{self.path}: the data of its run is not what it was trained on"
-        require_accepted(found, accept, head, "Restore the former data, or name other data: --data PATH", "--accept ")
+        require_accepted(changes, accept, head, "Restore the former data, or name other data: --data PATH", "--accept ")
 
     @cached_property
     def _opened(self) -> dict[str, Any]:
@@ -123,13 +123,12 @@ class TrainedModel:
         for name, tensor in wanted.items():
             fill(tensor, saved[name])
         if self.model.spec.deferred:
-            _fill_rest(module, {tensor.data_ptr() for tensor in wanted.values()})
+            _fill_buffers(module, {tensor.data_ptr() for tensor in wanted.values()})
         return module.eval(), loss
 
 
 @torch.no_grad()
-def _fill_rest(module: Any, done: set[int]) -> None:
-    """Give buffers that no checkpoint holds their values."""
+def _fill_buffers(module: Any, done: set[int]) -> None:
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if tensor.data_ptr() not in done:
             tensor.copy_(module.initial_value(name, tensor.shape))
@@ -138,18 +137,18 @@ def _fill_rest(module: Any, done: set[int]) -> None:
 def trained_model(
     registry: Registry, path: Path, device: torch.device, form: str | None = None, recipe: str | None = None
 ) -> TrainedModel:
-    """Find the checkpoint at ``path`` and its model; every byte is compared with the check sums that there are.
+    """Find the checkpoint at ``path`` and its model, and verify all checksums that it has.
 
     Args:
-        registry: the formats and models that there are.
-        path: a run folder (its newest whole checkpoint is taken), or a checkpoint's folder or file.
-        device: where the module is built.
-        form: name of its format, where its files do not tell.
-        recipe: a recipe of its model, where it does not tell.
+        registry: provides the formats and models.
+        path: a run folder (its newest complete checkpoint is used), or a checkpoint's folder or file.
+        device: device of the module.
+        form: name of its format, if its files do not determine it.
+        recipe: a recipe of its model, if the checkpoint does not record it.
 
     Raises:
-        CheckpointError: there is no whole checkpoint, or its model is not known.
-        ConfigError: what it records of its model cannot be understood.
+        CheckpointError: there is no complete checkpoint, or its model is unknown.
+        ConfigError: its recorded model settings are invalid.
     """
     source = find(registry, path, form)
     opened = source.open(weights=True)
@@ -158,6 +157,6 @@ def trained_model(
         raise CheckpointError(
             f"{source.path}: {provenance.unknown}; name a recipe of this model: --recipe NAME[:VARIANT]"
         )
-    said = f"--recipe {recipe}" if recipe else "its job.yaml"
-    require_consistent(provenance.model, source, opened.get("files", {}), said)
+    origin = f"--recipe {recipe}" if recipe else "its job.yaml"
+    require_consistent(provenance.model, source, opened.get("files", {}), origin)
     return TrainedModel(source=source, provenance=provenance, model=provenance.model, device=device)

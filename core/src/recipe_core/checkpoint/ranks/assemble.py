@@ -1,4 +1,4 @@
-"""Whole tensors from the shards of the tensor-parallel ranks."""
+"""Join the shards of tensor-parallel ranks into whole tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from recipe_core.checkpoint.ranks.cuts import Shape
 from recipe_core.errors import CheckpointError
 
 _ROWS = 1 << 24
-"""Bytes of a shard in memory at once while it is joined to others, if it can be read in rows."""
+"""Bytes of a shard that are read at a time while shards are joined, if it can be read in rows."""
 
 
 @dataclass
 class Assembler:
-    """Makes whole tensors of the shards that the ranks of a checkpoint hold."""
+    """Joins the shards of a checkpoint's ranks into whole tensors."""
 
     shape: Shape
     where: Path
@@ -30,7 +30,7 @@ class Assembler:
     misfits: list[str] = field(default_factory=list)
 
     def whole(self, parts: Sequence[Any], name: str, label: str) -> Any:
-        """Join the tensor-parallel shards of the tensor ``name``, or of an optimizer state of it, into one value."""
+        """Join the tensor-parallel shards of the tensor ``name``, or of one of its optimizer states, into one value."""
         first = parts[0]
         if not isinstance(first, Lazy):
             if any(part != first for part in parts):
@@ -41,16 +41,16 @@ class Assembler:
         dim = self._divided_along([part.shape for part in parts], name, label)
         if dim is None:
             return (
-                first if len(parts) == 1 else Lazy(first.shape, first.dtype, partial(_equal, parts, label, self.where))
+                first if len(parts) == 1 else Lazy(first.shape, first.dtype, partial(_same, parts, label, self.where))
             )
         size = sum(part.shape[dim] for part in parts)
         if self._is_vocabulary(name, dim):
             size = min(size, self.shape.tensors[name].shape[dim])  # padding comes last
         full = torch.Size([*first.shape[:dim], size, *first.shape[dim + 1 :]])
-        return first if first.shape == full else Lazy(full, first.dtype, partial(concatenated, parts, full, dim))
+        return first if first.shape == full else Lazy(full, first.dtype, partial(concatenate, parts, full, dim))
 
     def require_fitting(self) -> None:
-        """Refuse shards that make up no tensor of the model, all of them in one message.
+        """Refuse shards that do not make up the model's tensors, all in one message.
 
         Raises:
             CheckpointError: there are some.
@@ -66,20 +66,20 @@ class Assembler:
     def _divided_along(self, shapes: Sequence[torch.Size], name: str, label: str) -> int | None:
         """The dimension along which shards of these shapes are joined; None if each is the whole tensor."""
         first = shapes[0]
-        if name not in self.shape.tensors or not first:  # left over, which the caller finds out; or a count of steps
+        if name not in self.shape.tensors or not first:  # unknown, which the caller reports; or a step count
             return None
         full, partition = self.shape.tensors[name].shape, self.shape.partitions.get(name)
         if partition is not None and len(first) > partition.dim:
             _require_all_parts(first[partition.dim], full[partition.dim], len(shapes), partition.dim, label, self.where)
-        others = [dim for dim in range(len(full)) if len(first) == len(full) and first[dim] != full[dim]]
+        differing = [dim for dim in range(len(full)) if len(first) == len(full) and first[dim] != full[dim]]
         if all(shape == first for shape in shapes):
-            if self.pads and partition is not None and partition.vocabulary and others in ([], [partition.dim]):
+            if self.pads and partition is not None and partition.vocabulary and differing in ([], [partition.dim]):
                 return partition.dim
             if first == full:
                 return None
-            if len(others) == 1 and self._makes_up(first[others[0]], len(shapes), name, others[0]):
-                return others[0]
-        if len(shapes) > 1:  # of one rank alone, the caller finds out
+            if len(differing) == 1 and self._makes_up(first[differing[0]], len(shapes), name, differing[0]):
+                return differing[0]
+        if len(shapes) > 1:  # of a single rank, the caller reports it
             held = f"{list(first)} each" if len({*shapes}) == 1 else ", ".join(str(list(shape)) for shape in shapes)
             self.misfits.append(
                 f"{label}: tensor-parallel ranks 0 to {len(shapes) - 1} hold {held}, and the model has {list(full)}"
@@ -87,7 +87,6 @@ class Assembler:
         return None
 
     def _makes_up(self, size: int, ranks: int, name: str, dim: int) -> bool:
-        """True if shards of ``size`` on each of ``ranks`` make up the tensor; a vocabulary may be padded."""
         full = self.shape.tensors[name].shape[dim]
         return size * ranks == full or (self._is_vocabulary(name, dim) and size < full < size * ranks)
 
@@ -97,11 +96,6 @@ class Assembler:
 
 
 def _require_all_parts(size: int, full: int, ranks: int, dim: int, label: str, where: Path) -> None:
-    """Refuse shards of more ranks than there are files.
-
-    Raises:
-        CheckpointError: files of ranks are missing.
-    """
     if size * ranks < full and full % (size * ranks) == 0:
         raise CheckpointError(
             f"{where}: {label} has {size * ranks:,} instead of {full:,} along dimension {dim} in the files of "
@@ -109,8 +103,8 @@ def _require_all_parts(size: int, full: int, ranks: int, dim: int, label: str, w
         )
 
 
-def concatenated(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
-    """Concatenate shards along ``dim``, without padding at the end; a few rows of one shard are in memory beside it."""
+def concatenate(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
+    """Concatenate shards along ``dim`` and drop padding at the end; besides the result, a few rows are in memory."""
     whole = torch.empty(shape, dtype=parts[0].dtype)
     start = 0
     for part in parts:
@@ -126,21 +120,19 @@ def concatenated(parts: Sequence[Lazy], shape: torch.Size, dim: int) -> Tensor:
     return whole
 
 
-def _equal(parts: Sequence[Lazy], label: str, where: Path) -> Tensor:
-    """The tensor that all ranks hold a copy of; CheckpointError if the copies differ."""
+def _same(parts: Sequence[Lazy], label: str, where: Path) -> Tensor:
     first = parts[0].read()
     for rank, part in enumerate(parts[1:], 1):
-        if not same_bits(first, other := part.read()):
+        if not same_bits(first, copy := part.read()):
             raise CheckpointError(
                 f"{where}: {label} is the same on all tensor-parallel ranks, and the files of ranks 0 and {rank} have "
-                f"other values of it ({_apart(first, other)}): they are of two steps or of two runs, or the run let "
+                f"other values of it ({_delta(first, copy)}): they are of two steps or of two runs, or the run let "
                 "its copies drift apart. Get all files of one step, or take an earlier checkpoint"
             )
     return first
 
 
-def _apart(one: Tensor, two: Tensor) -> str:
-    """The difference of two tensors of one shape, in words."""
-    count = int((one != two).sum())
-    most = (one.double() - two.double()).abs().max().item()
-    return f"{count:,} of {one.numel():,} differ, by {most:.3g} at most"
+def _delta(a: Tensor, b: Tensor) -> str:
+    count = int((a != b).sum())
+    most = (a.double() - b.double()).abs().max().item()
+    return f"{count:,} of {a.numel():,} differ, by {most:.3g} at most"

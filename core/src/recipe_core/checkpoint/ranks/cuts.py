@@ -1,4 +1,4 @@
-"""Partitions of a model's tensors under tensor parallelism, from its tensor plan, to divide and join checkpoints."""
+"""Partition of a model's tensors under tensor parallelism, from its tensor plan."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from recipe_core.layouts.ties import ties
 
 @dataclass(frozen=True)
 class Partition:
-    """The division of one tensor over the tensor-parallel ranks."""
+    """How one tensor is sharded across the tensor-parallel ranks."""
 
     dim: int
     vocabulary: bool
-    """Along the vocabulary, which some formats pad."""
+    """True if it is sharded along the vocabulary, which some formats pad."""
 
 
 class Shape:
-    """The tensors of a model, its pipeline stages and partitions; built on the meta device, without values.
+    """Tensors, pipeline stages and partitions of a model, built on the meta device, without values.
 
     Raises:
         CheckpointError: the model has no tensor plan.
@@ -44,13 +44,13 @@ class Shape:
         with torch.device("meta"):
             module, _ = part.build(part.config)
         self.ties = ties(module)
-        """Further names of tied parameters, with the first one."""
-        every = module.state_dict()
-        self.tensors: dict[str, Tensor] = {n: t for n, t in every.items() if n not in self.ties}
-        """Names and meta tensors, tied ones once, as a state has them."""
-        self._order = list(every)
+        """Second names of tied parameters: ``{second: first}``."""
+        state = module.state_dict()
+        self.tensors: dict[str, Tensor] = {n: t for n, t in state.items() if n not in self.ties}
+        """Meta tensors by name, as in a state; tied ones appear once."""
+        self._order = list(state)
         self.partitions = dict(_partitions(module, structure.plan))
-        """By name, for tensors that are divided; the others are whole on every rank."""
+        """Partitions by tensor name; tensors without one are whole on every rank."""
         self._divisible = load(spec.facts, f"model {spec.name!r}")(part.config, 1).divisible if spec.facts else {}
         self._block = (
             re.compile(re.escape(structure.blocks).replace(r"\*", r"(\d+)") + r"\.") if structure.blocks else None
@@ -58,25 +58,27 @@ class Shape:
 
     @cached_property
     def blocks(self) -> int:
-        """Number of blocks; 0 if they are not known."""
-        return len({number for name in self.tensors if (number := self._number(name)) is not None})
+        """Number of blocks; 0 if unknown."""
+        return len({number for name in self.tensors if (number := self._block_number(name)) is not None})
 
     def stage(self, name: str, stages: int) -> int:
-        """The pipeline stage, of ``stages``, that has the tensor ``name``.
+        """Return the pipeline stage, of ``stages``, that holds the tensor ``name``.
 
-        Each has as many blocks; what is before them is in the first stage, what comes after in the last.
+        Blocks are spread evenly; tensors before them are in the first stage, tensors after them in the last.
         """
-        number = self._number(name)
+        number = self._block_number(name)
         if number is not None:
             return number * stages // self.blocks
-        first_block = next((place for place, other in enumerate(self._order) if self._number(other) is not None), 0)
+        first_block = next(
+            (place for place, other in enumerate(self._order) if self._block_number(other) is not None), 0
+        )
         return 0 if self._order.index(name) < first_block else stages - 1
 
     def require_divisible(self, tp: int, pp: int, *, pads: bool) -> None:
-        """Refuse degrees that do not divide the model; ``pads``: the vocabulary is padded.
+        """Require degrees that divide the model's sizes; ``pads``: the vocabulary is padded.
 
         Raises:
-            CheckpointError: one does not.
+            CheckpointError: a degree does not.
         """
         if pp > 1 and (not self.blocks or self.blocks % pp):
             raise CheckpointError(f"pp={pp} does not divide the model's {self.blocks} blocks; choose another degree")
@@ -92,25 +94,24 @@ class Shape:
                     "choose another degree"
                 )
 
-    def _number(self, name: str) -> int | None:
-        """The number of the block that a tensor is in."""
-        found = self._block.match(name) if self._block else None
-        return int(found[1]) if found else None
+    def _block_number(self, name: str) -> int | None:
+        match = self._block.match(name) if self._block else None
+        return int(match[1]) if match else None
 
 
 def _partitions(module: nn.Module, plan: Mapping[str, str]) -> Iterator[tuple[str, Partition]]:
-    """Partitions by the first name of each parameter; a tied one is divided as any of its names says."""
+    """Partitions by the first name of each parameter; any of its tied names may have the role."""
     first: dict[nn.Parameter, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         first.setdefault(parameter, name)
         owner, _, kind = name.rpartition(".")
-        role = next((role for pattern, role in plan.items() if _same(owner, pattern)), "")
+        role = next((role for pattern, role in plan.items() if _matches(owner, pattern)), "")
         dim = BY_ROLE.get(role, {}).get(kind)
         if dim is not None:
             yield first[parameter], Partition(dim, role.startswith("vocabulary"))
 
 
-def _same(name: str, pattern: str) -> bool:
-    """True if a pattern, whose stars stand for one level each, matches a submodule's name."""
+def _matches(name: str, pattern: str) -> bool:
+    """True if a pattern matches a submodule's name; each star stands for one level."""
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

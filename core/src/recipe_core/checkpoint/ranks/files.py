@@ -1,4 +1,4 @@
-"""Files whose names say the rank that they are of: found, and checked for one that is missing."""
+"""Files named by rank: group them, and report missing ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rank = tuple[int, int]
 
 
 def by_rank(paths: Iterable[Path], pattern: re.Pattern[str]) -> dict[Rank, Path]:
-    """Paths by rank: ``pattern`` has the groups ``tp`` and perhaps ``pp``; other names are passed over."""
+    """Group paths by rank. ``pattern`` has the groups ``tp`` and optionally ``pp``; other names are skipped."""
     paths_by_rank = {}
     for path in sorted(paths):
         if match := pattern.fullmatch(path.name):
@@ -24,10 +24,10 @@ def by_rank(paths: Iterable[Path], pattern: re.Pattern[str]) -> dict[Rank, Path]
 
 
 def require_all(paths: Mapping[Rank, Path], where: Path) -> Rank:
-    """The degrees of the ranks that there are.
+    """Return the degrees of tensor and pipeline parallelism.
 
     Raises:
-        CheckpointError: there is none, or one is missing.
+        CheckpointError: there are no files, or some are missing.
     """
     if not paths:
         raise CheckpointError(f"{where}: no file of any rank is in it")

@@ -1,7 +1,7 @@
-"""Optimizer state indexed by parameter number, as torch's ``state_dict()`` has it.
+"""Optimizer state indexed by parameter number, as in torch's ``state_dict()``.
 
-Parameters are numbered through the groups, one after the other. There are two groups, as in nearly every script:
-parameters with weight decay, then biases and norms, each in the order of the model.
+Numbers run through the parameter groups. There are two groups, as in nearly every script: parameters with weight decay,
+then biases and norms, each in the order of the model.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from recipe_core.hooks.train import Train
 from recipe_core.settings.schedule import learning_rate
 
 
-def groups_of(model: Mapping[str, Any]) -> list[list[str]]:
-    """Parameter names with weight decay (matrices and embeddings), then those of biases and norms."""
+def parameter_groups(model: Mapping[str, Any]) -> list[list[str]]:
+    """Names of parameters with weight decay (matrices and embeddings), and names of biases and norms."""
     plain = [name for name, tensor in model.items() if len(tensor.shape) < 2 or name.endswith("bias")]
     return [[name for name in model if name not in set(plain)], plain]
 
 
 def indexed_state(
-    states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], context: SaveContext, step: int, what: str
+    states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], context: SaveContext, step: int, format_name: str
 ) -> dict[str, Any]:
-    """The ``state_dict()`` of an optimizer with these states.
+    """Return the ``state_dict()`` of an optimizer with these states.
 
     Args:
         states: by name of the parameter, then by kind (``exp_avg``).
         model: names and tensors in the order of the foreign module.
-        context: has the settings that the states belong to, and the learning rate.
-        step: steps done.
-        what: the format's name, for the message.
+        context: provides the training settings and the learning rate.
+        step: completed optimizer steps.
+        format_name: name of the format, for the message.
 
     Raises:
-        CheckpointError: the settings are not known.
+        CheckpointError: the training settings are not known.
     """
     train = context.train
     if train is None:
         raise CheckpointError(
-            f"{what} keeps the learning rate beside the optimizer, and it is not known here: name a recipe that has it "
-            "(--recipe NAME[:VARIANT]), or convert weights alone (--drop optimizer)"
+            f"{format_name} keeps the learning rate beside the optimizer, and it is not known here: name a recipe that "
+            "has it (--recipe NAME[:VARIANT]), or convert weights alone (--drop optimizer)"
         )
     states_by_number: dict[int, Any] = {}
     settings = []
-    own = {name: tensor for name, tensor in model.items() if name in states}
-    for names, decay in zip(groups_of(own), (train.weight_decay, 0.0), strict=True):
+    trained = {name: tensor for name, tensor in model.items() if name in states}
+    for names, decay in zip(parameter_groups(trained), (train.weight_decay, 0.0), strict=True):
         first = len(states_by_number)
         states_by_number.update({first + place: dict(states[name]) for place, name in enumerate(names)})
         settings.append(
@@ -61,8 +61,8 @@ def indexed_state(
     return {"state": states_by_number, "param_groups": settings}
 
 
-def scheduled(context: SaveContext, step: int) -> dict[str, Any]:
-    """The ``state_dict()`` of a LambdaLR over the two groups after ``step`` steps; empty if the run is not known."""
+def scheduler_state_dict(context: SaveContext, step: int) -> dict[str, Any]:
+    """Return the ``state_dict()`` of a LambdaLR over the two groups after ``step`` steps; empty if not in a run."""
     train = context.train
     if train is None:
         return {}
@@ -80,7 +80,7 @@ def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path)
     """Convert indexed optimizer state to state by the names of ``model``, which is in the order of the file.
 
     Raises:
-        CheckpointError: they are not those of this model.
+        CheckpointError: the state does not belong to this model.
     """
     try:
         lists = [[int(number) for number in group["params"]] for group in optimizer["param_groups"]]
@@ -93,7 +93,7 @@ def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path)
         shapes = (value.shape for value in states.get(number, {}).values() if isinstance(value, Lazy))
         return all(shape in (model[name].shape, torch.Size()) for shape in shapes)
 
-    groups = _fitting(lists, model, where, belongs)
+    groups = _grouping(lists, model, where, belongs)
     return {
         name: _state({"step": step, **states.get(number, {})}, name, model[name], where)
         for names, numbers, step in zip(groups, lists, steps, strict=True)
@@ -101,19 +101,19 @@ def by_name(optimizer: Mapping[str, Any], model: Mapping[str, Any], where: Path)
     }
 
 
-def masters(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """The fp32 master weights of an optimizer (a list for each group) by the names of ``model``.
+def master_weights(lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Map the fp32 master weights of an optimizer (a list per group) to the names of ``model``.
 
     Raises:
-        CheckpointError: they are not those of this model.
+        CheckpointError: they do not belong to this model.
     """
-    groups = _fitting(lists, model, where, lambda name, master: _shape(master) == model[name].shape)
+    groups = _grouping(lists, model, where, lambda name, master: _shape(master) == model[name].shape)
     pairs = ((n, t) for names, group in zip(groups, lists, strict=True) for n, t in zip(names, group, strict=True))
     by_parameter = dict(pairs)
-    other = [name for name, tensor in by_parameter.items() if _shape(tensor) != model[name].shape]
-    if other:
+    misfits = [name for name, tensor in by_parameter.items() if _shape(tensor) != model[name].shape]
+    if misfits:
         raise CheckpointError(
-            f"{where}: its optimizer keeps other shapes of {', '.join(other[:10])} than its model has"
+            f"{where}: its optimizer keeps other shapes of {', '.join(misfits[:10])} than its model has"
         )
     return by_parameter
 
@@ -122,29 +122,29 @@ def _shape(value: Any) -> torch.Size | None:
     return value.shape if isinstance(value, torch.Tensor | Lazy) else None
 
 
-def _fitting(
+def _grouping(
     lists: Sequence[Sequence[Any]], model: Mapping[str, Any], where: Path, belongs: Callable[[str, Any], bool]
 ) -> list[list[str]]:
-    """The parameters in each group: all in one, or what decays and what does not, in either order.
+    """Names of the parameters in each group: one group, or with and without weight decay in either order.
 
-    What does not decay are biases and norms, or biases alone. ``belongs`` says whether an entry of a list is of the
-    parameter's shape, for groups that are equally long.
+    Without weight decay are biases and norms, or biases alone. ``belongs`` tells whether an entry has the parameter's
+    shape, which decides between groupings of equal sizes.
     """
-    decaying, plain = groups_of(model)
+    decaying, plain = parameter_groups(model)
     biases = [name for name in model if name.endswith("bias")]
-    others = [name for name in model if not name.endswith("bias")]
+    no_biases = [name for name in model if not name.endswith("bias")]
     sizes = [len(numbers) for numbers in lists]
-    pairs = [[decaying, plain], [others, biases]]
+    pairs = [[decaying, plain], [no_biases, biases]]
     fitting = [
         groups
-        for groups in ([list(model)], *pairs, *([two, one] for one, two in pairs))
+        for groups in ([list(model)], *pairs, *([second, first] for first, second in pairs))
         if [len(names) for names in groups] == sizes
     ]
     for groups in fitting:
         if all(all(map(belongs, names, entries)) for names, entries in zip(groups, lists, strict=True)):
             return groups
     if fitting:
-        return fitting[0]  # whose shapes the caller refuses by name
+        return fitting[0]  # the caller reports its shapes by name
     raise CheckpointError(
         f"{where}: its optimizer has groups of {' and '.join(map(str, sizes))} tensors, and its model has "
         f"{len(decaying)} that decay and {len(plain)} biases and norms; its weights alone can be used: "
@@ -153,7 +153,7 @@ def _fitting(
 
 
 def _state(state: dict[str, Any], name: str, weight: Any, where: Path) -> dict[str, Any]:
-    """The state of one parameter, with the step as a tensor, as torch's own optimizers have it."""
+    """State of one parameter, with the step as a tensor, as in torch's optimizers."""
     step = state.get("step")
     if isinstance(step, int | float):
         state["step"] = lazy(torch.tensor(float(step)))
@@ -181,7 +181,7 @@ def _rate(context: SaveContext, train: Train, step: int) -> float:
 
 
 def _settings(train: Train, rate: float, step: int, decay: float) -> dict[str, Any]:
-    """The settings of a parameter group under all names by which common optimizers look for them."""
+    """Settings of a parameter group under all names that common optimizers use."""
     adamw = torch.optim.AdamW([torch.zeros(1)], lr=train.lr, betas=train.betas, eps=train.eps).defaults
     lamb = {
         "grad_averaging": True,

@@ -1,9 +1,9 @@
-"""Checks of the parts of a job together, with the files, the processes and the disk.
+"""Checks of a job before it runs: its parts together, the files, the processes and the disk.
 
 ``parts.py``: settings that must fit each other; read it first. ``layout.py``: the layout and the processes.
 ``estimate.py``: memory, operations and checkpoints before a run. ``indices.py``: the indices of data files.
 ``machine.py``: this machine's memory and cores. ``target.py``: other machines.
-``line.py``: a command line with all of it. ``node_table.py``: the nodes of a job beside each other.
+``line.py``: all checks of a command line. ``node_table.py``: comparison of the nodes of a job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from recipe_core.cli.check.parts import (
 from recipe_core.errors import ConfigError, DiskFullError, RecipeError
 from recipe_core.hooks.registry import PartKind, Registry
 from recipe_core.hooks.specs import Part
-from recipe_core.hooks.target import listed, load
+from recipe_core.hooks.target import call_list, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.settings.job import Draft, Job, draft
@@ -43,47 +43,54 @@ def checked_job(
     disk: bool = True,
     here: bool = True,
 ) -> Job:
-    """Resolve a job and check it for ``world_size`` processes (0: :attr:`Job.processes`) and the run folder ``out``.
+    """Resolve a job and check it.
 
-    ``disk``: the disks of this machine must hold its checkpoints and indices. ``here``: the run is for this machine.
+    Args:
+        registry: the plugins.
+        target: recipe, file or settings, see :func:`recipe_core.settings.job.resolve`.
+        overrides: changes of the settings.
+        world_size: number of processes; 0: :attr:`Job.processes`.
+        out: the run folder, if there is one.
+        disk: the disks of this machine must hold the checkpoints and indices.
+        here: the run is for this machine.
 
     Raises:
-        ConfigError: settings are wrong or do not fit together; one error names everything that is.
-        DiskFullError: all is well but the room on the disk.
-        PluginError: the recipe is unknown, or claimed by two plugins.
+        ConfigError: settings are wrong or do not fit together; one error names all problems.
+        DiskFullError: the only problem is the space on the disk.
+        PluginError: the recipe is unknown, or two plugins claim it.
     """
     sketch = draft(registry, target, overrides, world_size)
     processes = world_size or sketch.processes
-    refused = writer_problems(sketch.recipe, sketch.parts["checkpoint"]) if "checkpoint" in sketch.parts else ()
-    found = [*problems(sketch.parts, sketch.train, sketch.facts, processes, out), *refused]
+    format_refusals = writer_problems(sketch.recipe, sketch.parts["checkpoint"]) if "checkpoint" in sketch.parts else ()
+    found_problems = [*problems(sketch.parts, sketch.train, sketch.facts, processes, out), *format_refusals]
     if here and sketch.train is not None:
-        found += index_problems(sketch.facts, sketch.train)
+        found_problems += index_problems(sketch.facts, sketch.train)
     full = list(_disk_problems(sketch, out)) if disk and out is not None else []
-    job = sketch.job([*found, *(full if found or sketch.problems else ())])
+    job = sketch.job([*found_problems, *(full if found_problems or sketch.problems else ())])
     if full:  # and nothing else is wrong
         raise DiskFullError("\n".join(full))
     if job.recipe.problems:
-        own = listed(job.recipe.problems, f"recipe {job.recipe.name!r}", job, processes)
-        if own:
-            raise ConfigError.of(dict.fromkeys(own))
+        recipe_problems = call_list(job.recipe.problems, f"recipe {job.recipe.name!r}", job, processes)
+        if recipe_problems:
+            raise ConfigError.of(dict.fromkeys(recipe_problems))
     return job
 
 
 def begin_problems(job: Job, world_size: int, out: Path | None) -> list[str]:
-    """Hold the model against its tensor plan, its stages and the checkpoint that it begins with, where there are any.
+    """Check the model against its tensor plan, its stages and the initial checkpoint, if there are any.
 
-    It takes PyTorch, and so a second or two.
+    Imports PyTorch, which takes a second or two.
     """
     begins = job.train.resume_path is not None or job.train.init_from is not None
     continues = out is not None and (out / "job.yaml").exists()
     if not (begins or continues or {"tp", "pp"} & job.axes(world_size).keys()):
         return []
-    found: list[str] = load("recipe_core.train.start.preflight:problems", "recipe check")(job, world_size, out)
-    return found
+    model_problems: list[str] = load("recipe_core.train.start.preflight:problems", "recipe check")(job, world_size, out)
+    return model_problems
 
 
 def data_problems(job: Job) -> list[str]:
-    """Contradictions within the data that the settings name, and files that are not as their manifest lists them."""
+    """Check the data files of the settings for contradictions, and against their manifests."""
     from recipe_core.data.identity import identity_of, named_files, require_consistent
 
     if not named_files(job.data.config):
@@ -102,13 +109,13 @@ def problems(
     world_size: int,
     out: Path | None,
 ) -> Iterator[str]:
-    """Problems of the parts that have been resolved; ``out`` is the run folder, where there is one."""
+    """Yield problems of the resolved parts; ``out`` is the run folder, if there is one."""
     if "layout" in parts:
         yield from layout_problems(parts["layout"], parts.get("model"), facts, train, world_size)
     yield from fact_problems(facts)
     if train is not None:
         if "engine" in parts:
-            from recipe_core.engine.select import engine_problems  # `recipe --help` does without its imports
+            from recipe_core.engine.select import engine_problems  # here: `recipe --help` does not need its imports
 
             yield from engine_problems(parts["engine"], train, parts.get("layout"), world_size)
         if "optimizer" in parts:

@@ -15,7 +15,7 @@ from recipe_core.settings.mesh import mesh_axes
 def layout_problems(
     layout: Part[Layout], model: Part[Model] | None, facts: Facts, train: Train | None, world_size: int
 ) -> Iterator[str]:
-    """All that is wrong, as far as settings tell; ``model`` is None where it could not be resolved."""
+    """Yield problems that follow from the settings; ``model`` is None if it could not be resolved."""
     try:
         axes = mesh_axes(layout, world_size)
     except ValueError as error:
@@ -26,7 +26,7 @@ def layout_problems(
         return
     needed = math.prod(axes.values())
     if "dp" not in axes:
-        yield f"layout: {layout.spec.name} names no axis 'dp' (its axes: {', '.join(axes)}); mend the plugin"
+        yield f"layout: {layout.spec.name} names no axis 'dp' (its axes: {', '.join(axes)}); fix the plugin"
     elif needed != world_size:
         text = " x ".join(f"{name}={size}" for name, size in axes.items())
         yield f"layout: {layout.spec.name} makes a mesh of {text}, {needed} processes, and this run has {world_size}"
@@ -38,10 +38,10 @@ def layout_problems(
 
 
 def saving_problems(layout: Part[Layout], form: Part[CheckpointFormat], world_size: int) -> Iterator[str]:
-    """A problem if the format cannot save what the processes hold under the layout."""
+    """Yield a problem if the format cannot save the parameters of a pipeline."""
     try:
         stages = mesh_axes(layout, world_size).get("pp", 1)
-    except (RecipeError, ValueError):  # which layout_problems tells
+    except (RecipeError, ValueError):  # layout_problems reports it
         return
     if stages > 1 and not form.spec.stages:
         yield (
@@ -72,23 +72,23 @@ def _batch_problems(train: Train, axes: dict[str, int]) -> Iterator[str]:
 
 
 def _division_problems(layout: Part[Layout], model: Part[Model], facts: Facts, axes: dict[str, int]) -> Iterator[str]:
-    """Problems of dividing the model this way."""
     spec, tp, pp = model.spec, axes.get("tp", 1), axes.get("pp", 1)
     if tp > 1 and not spec.plan:
         yield f"layout.tp: model {spec.name!r} has no tensor plan; choose layout=ddp, zero1 or fsdp"
     if pp > 1 and spec.structure(model.config).stages is None:
         yield f"layout.pp: model {spec.name!r} names no stages of a pipeline; choose layout=ddp, zero1 or fsdp"
     try:
-        known, data = facts.model, facts.data
-    except RecipeError:  # which fact_problems tells
+        model_facts, data = facts.model, facts.data
+    except RecipeError:  # fact_problems reports it
         return
-    if known is None:
+    if model_facts is None:
         return
-    if pp > 1 and known.blocks < pp:
-        yield f"layout.pp: {pp} stages need as many blocks, and the model has {known.blocks}; take at most that many"
+    if pp > 1 and model_facts.blocks < pp:
+        blocks = model_facts.blocks
+        yield f"layout.pp: {pp} stages need as many blocks, and the model has {blocks}; take at most that many"
     if tp > 1:
-        yield from _degree_problems(known, tp)
-        yield from _vocabulary_problems(layout, model, known, axes)
+        yield from _degree_problems(model_facts, tp)
+        yield from _vocabulary_problems(layout, model, model_facts, axes)
         if layout.config.sequence_parallel and data is not None and data.sequence % tp:
             yield (
                 f"layout.sequence_parallel: a sample of {data.sequence:,} tokens does not divide by {tp} (layout.tp); "
@@ -106,15 +106,15 @@ def _degree_problems(model: ModelFacts, tp: int) -> Iterator[str]:
 
 
 def _vocabulary_problems(
-    layout: Part[Layout], model: Part[Model], known: ModelFacts, axes: dict[str, int]
+    layout: Part[Layout], model: Part[Model], model_facts: ModelFacts, axes: dict[str, int]
 ) -> Iterator[str]:
-    """FSDP shares out parts of one size only."""
+    """FSDP shards into parts of equal size only."""
     tp, shared = axes["tp"], layout.config.data != "ddp"
     cut = any(role.startswith("vocabulary") for role in model.spec.structure(model.config).plan.values())
-    if cut and shared and axes["dp"] > 1 and (known.vocabulary or 0) % tp:
-        above = ((known.vocabulary or 0) // tp + 1) * tp
+    if cut and shared and axes["dp"] > 1 and (model_facts.vocabulary or 0) % tp:
+        above = ((model_facts.vocabulary or 0) // tp + 1) * tp
         yield (
-            f"layout.tp: {tp} does not divide model.vocabulary, which is {known.vocabulary:,}, and "
+            f"layout.tp: {tp} does not divide model.vocabulary, which is {model_facts.vocabulary:,}, and "
             f"layout.data={layout.config.data} shares out parts of one size only; take layout.data=ddp, or "
             f"model.vocabulary={above}"
         )

@@ -1,12 +1,12 @@
-"""The job of a command line and the machines that it is for, after every check that can be made before a run."""
+"""The job and the target of a command line, after all checks that are possible before a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from recipe_core.cli.arguments import split
 from recipe_core.cli.check import begin_problems, checked_job, data_problems
 from recipe_core.cli.check.target import Target, fit_problems, target_of
-from recipe_core.cli.words import split
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import Registry
 from recipe_core.launch.launchers.site import Profile
@@ -16,7 +16,7 @@ from recipe_core.train.start.destination import RUNS
 
 def choose_target(
     registry: Registry,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     profile: Profile,
     nodes: int | None,
     processes_per_node: int | None,
@@ -24,14 +24,14 @@ def choose_target(
 ) -> Target:
     """Return the machines that options, site profile and recipe describe together.
 
-    Where nobody says how many processes a node has, the recipe's are divided among the nodes.
+    If neither an option nor the profile sets the processes of a node, the recipe's are divided among the nodes.
 
     Raises:
-        ConfigError: they cannot be.
+        ConfigError: the processes do not divide among the nodes.
     """
     each = processes_per_node or profile.site.devices_per_node
     if not each:
-        total, count = resolve(registry, *split(words)).processes, nodes or 1
+        total, count = resolve(registry, *split(arguments)).processes, nodes or 1
         if total % count:
             raise ConfigError(
                 f"--nodes {count}: the recipe's {total} processes do not divide among them; give --processes-per-node"
@@ -40,15 +40,15 @@ def choose_target(
     return target_of(nodes or 1, each, device_memory_gb, profile.site)
 
 
-def checked(
-    registry: Registry, words: tuple[str, ...], world_size: int, out: Path | None, target: Target | None
+def fully_checked_job(
+    registry: Registry, arguments: tuple[str, ...], world_size: int, out: Path | None, target: Target | None
 ) -> Job:
-    """Return the job of a command line without any problem that shows before the run, here or on the target.
+    """Return the job of a command line after all checks, for this machine or for the target.
 
     Raises:
-        RecipeError: one error names every problem of its kind.
+        RecipeError: there are problems; one error names all problems of its kind.
     """
-    job = checked_job(registry, *split(words), world_size, out or RUNS, disk=False, here=target is None)
+    job = checked_job(registry, *split(arguments), world_size, out or RUNS, disk=False, here=target is None)
     problems = [
         *begin_problems(job, world_size or job.processes, out),
         *data_problems(job),

@@ -12,30 +12,30 @@ from recipe_core.launch.cores import usable_cores
 
 @dataclass(frozen=True)
 class Memory:
-    """Where weights and activations will be."""
+    """Memory for weights and activations."""
 
     total: int
     """Bytes."""
     of: str
     shared: bool
-    """All processes of the machine share it; otherwise each has so much for itself."""
+    """All processes of the machine share it; otherwise each process has this much."""
 
 
 def memory(device: str) -> Memory | None:
-    """The memory of ``train.device``; None where only its own library could tell."""
+    """Return the memory of ``train.device``; None if only the device's own library knows it."""
     if device in ("auto", "cuda"):
-        found = _nvidia()
-        if found is not None or device == "cuda":
-            return found
+        gpu = _nvidia()
+        if gpu is not None or device == "cuda":
+            return gpu
     if device in ("auto", "cpu"):
         return _host()
     return None
 
 
-def places(device: str) -> tuple[int, str] | None:
-    """How many processes ``train.device`` has room for here, each on a device or a core of its own, and what these are.
+def device_slots(device: str) -> tuple[int, str] | None:
+    """Return how many processes fit on ``train.device`` here, one per device or core, and the name of these units.
 
-    None where only the device's own library could tell.
+    None if only the device's own library knows it.
     """
     if device in ("auto", "cuda"):
         gpus = _gpus()
@@ -47,13 +47,12 @@ def places(device: str) -> tuple[int, str] | None:
 
 
 def _nvidia() -> Memory | None:
-    """The smallest of the GPUs that the driver shows."""
     mebibytes = _gpus()
     return Memory(min(mebibytes) << 20, "one GPU", shared=False) if mebibytes else None
 
 
 def _gpus() -> list[int]:
-    """The memory of each GPU that the driver shows, in MiB."""
+    """Memory of each GPU that the driver lists, in MiB."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
@@ -63,19 +62,19 @@ def _gpus() -> list[int]:
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
         return [int(line) for line in done.stdout.split()]
-    except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a part of one without a figure
+    except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a MIG slice without a figure
         return []
 
 
 def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Memory | None:
-    """The memory that the kernel reports for the machine, or for the container if that is less."""
+    """MemTotal of the kernel, or the limit of the container if that is less."""
     try:
-        found = re.search(r"^MemTotal:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
+        match = re.search(r"^MemTotal:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
     except OSError:  # not Linux
         return None
-    if found is None:
+    if match is None:
         return None
-    total = int(found[1]) << 10
+    total = int(match[1]) << 10
     try:
         allowed = int(limit.read_text())
     except (OSError, ValueError):  # no container, or "max"
@@ -84,35 +83,37 @@ def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup
 
 
 def available_memory(proc: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of main memory that programs could take now, in this container if there is one; 0: not known."""
+    """Return the bytes of main memory that are available now, in this container if there is one; 0: not known."""
     try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", proc.read_text(), re.MULTILINE)
     except OSError:  # not Linux
         return 0
-    available = int(found[1]) << 10 if found else 0
+    available = int(match[1]) << 10 if match else 0
     try:
         cached = re.search(r"^file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
-        used = int((group / "memory.current").read_text()) - int(cached[1] if cached else 0)  # which is given up
+        used = int((group / "memory.current").read_text()) - int(
+            cached[1] if cached else 0
+        )  # the kernel drops it when needed
         return max(0, min(available, int((group / "memory.max").read_text()) - used))
     except (OSError, ValueError):  # no container, or "max"
         return available
 
 
 def free_space(folder: Path) -> int:
-    """Bytes free on the disk where ``folder`` is or will be."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    return shutil.disk_usage(there).free
+    """Return the free bytes on the disk of ``folder``, which need not exist yet."""
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free
 
 
 def size_of(folder: Path) -> int:
-    """Bytes in the files of ``folder``; 0 where there is none."""
+    """Return the bytes of the files in ``folder``; 0 if it does not exist."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def scaled(number: float, unit: str) -> str:
-    """With a decimal prefix and three digits: ``12.3 GB``."""
+    """Format with a decimal prefix and three digits: ``12.3 GB``."""
     prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
     while number >= 999.5 and len(prefixes) > 1:
         number /= 1000

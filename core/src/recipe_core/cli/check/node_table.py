@@ -1,4 +1,4 @@
-"""The nodes of a job beside each other: what each sees, as a table, and what of it keeps a run from working."""
+"""Comparison of the nodes of a job: a table of their reports, and problems that keep a run from working."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from recipe_core.launch.identity import differences
 _SECTIONS = ("settings", "versions", "code", "data", "environment")
 """Facts of :func:`recipe_core.launch.identity.identity` that are compared; each node is one process here."""
 _SLOW = 0.5
-"""A link with less than this part of the median bandwidth is named."""
-_SHOWN = 10
-"""So many differences are listed; the others are counted."""
+"""A link with less than this fraction of the median bandwidth is reported."""
+_MAX_LISTED = 10
+"""Differences that are listed; the others are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
-    """What a run needs of each node, in bytes and processes; 0: not known."""
+class Requirements:
+    """Requirements of a run for each node, in bytes and processes; 0: not known."""
 
     processes: int = 0
     device_memory: int = 0
@@ -31,59 +31,59 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
-    """What one node sees. Sizes are bytes; 0: not known."""
+class NodeReport:
+    """Report of one node. Sizes are bytes; 0: not known."""
 
     problems: list[str] = field(default_factory=list)
-    """What keeps the run from starting there, by itself."""
+    """Problems that the node found by itself."""
     identity: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """See :func:`recipe_core.launch.identity.identity`."""
     devices: Mapping[str, Any] = field(default_factory=dict)
     """See :func:`recipe_core.engine.nodes.devices.look`."""
     memory: int = 0
-    """Main memory that is free."""
+    """Free main memory."""
     disk: int = 0
-    """Free where the run folder is."""
-    sees: bool | None = None
-    """It sees what rank 0 wrote into the run folder; None: rank 0 could not write."""
+    """Free space on the disk of the run folder."""
+    sees_run_folder: bool | None = None
+    """It sees a file of rank 0 in the run folder; None: rank 0 could not write."""
     clock: float = 0.0
-    """Seconds since the epoch at one moment of all nodes."""
+    """Seconds since the epoch, read at the same moment on all nodes."""
     link: Mapping[str, Any] = field(default_factory=dict)
-    """To the next node; see :class:`recipe_core.engine.nodes.links.Link`."""
+    """To the next node; see :class:`recipe_core.engine.nodes.links.NodeLink`."""
 
 
-def table(hosts: Sequence[str], views: Sequence[View | None]) -> str:
-    """A line for each node."""
+def table(hosts: Sequence[str], reports: Sequence[NodeReport | None]) -> str:
+    """Format a line for each node."""
     head = ("node", "devices", "free memory", "free disk", "data", "link to the next node", "clock")
-    rows = [head, *(_row(rank, hosts, views) for rank in range(len(hosts)))]
+    rows = [head, *(_row(rank, hosts, reports) for rank in range(len(hosts)))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _row(rank: int, hosts: Sequence[str], views: Sequence[View | None]) -> tuple[str, ...]:
-    view, first = views[rank], views[0]
-    if view is None:
+def _row(rank: int, hosts: Sequence[str], reports: Sequence[NodeReport | None]) -> tuple[str, ...]:
+    report, first = reports[rank], reports[0]
+    if report is None:
         return (hosts[rank], "no answer", "", "", "", "", "")
-    free = [scaled(view.memory, "B")] if view.memory else []
-    if view.devices.get("free"):
-        free.append(f"{scaled(view.devices['free'], 'B')} of a device")
-    apart = view.clock - first.clock if first is not None else 0.0
+    free = [scaled(report.memory, "B")] if report.memory else []
+    if report.devices.get("free"):
+        free.append(f"{scaled(report.devices['free'], 'B')} of a device")
+    offset = report.clock - first.clock if first is not None else 0.0
     return (
         hosts[rank],
-        f"{view.devices['count']} {view.devices['name']}" if view.devices else "not known",
+        f"{report.devices['count']} {report.devices['name']}" if report.devices else "not known",
         ", ".join(free) or "not known",
-        scaled(view.disk, "B") if view.disk else "not known",
-        _data(view, first),
-        _link(rank, hosts, view.link),
-        f"{apart if abs(apart) >= 0.01 else 0.0:+.2f} s",
+        scaled(report.disk, "B") if report.disk else "not known",
+        _data(report, first),
+        _link(rank, hosts, report.link),
+        f"{offset if abs(offset) >= 0.01 else 0.0:+.2f} s",
     )
 
 
-def _data(view: View, first: View | None) -> str:
-    """The files of the settings, as far as these could be read there."""
-    if not view.identity:
+def _data(report: NodeReport, first: NodeReport | None) -> str:
+    """The data files of the settings, if the node could resolve them."""
+    if not report.identity:
         return "not known"
-    files = view.identity["data"]
+    files = report.identity["data"]
     unlike = ", differ" if first is not None and first.identity and files != first.identity["data"] else ""
     return (f"{len(files)} file{'s' * (len(files) > 1)}" if files else "no files") + unlike
 
@@ -94,90 +94,94 @@ def _link(rank: int, hosts: Sequence[str], link: Mapping[str, Any]) -> str:
     to = hosts[(rank + 1) % len(hosts)]
     if link["problem"]:
         return f"{to}: no answer"
-    if not link["bandwidth"]:  # of two nodes, the second has none of its own
+    if not link["bandwidth"]:  # with two nodes, the first measures the only link
         return ""
     return f"{to}: {scaled(link['bandwidth'], 'B/s')}, {link['latency'] * 1e6:.0f} us"
 
 
-def problems(hosts: Sequence[str], views: Sequence[View | None], need: Need, out: Path) -> list[str]:
-    """All that keeps the run from working on these nodes, each with the nodes that it is about."""
-    found = [
+def problems(
+    hosts: Sequence[str], reports: Sequence[NodeReport | None], requirements: Requirements, out: Path
+) -> list[str]:
+    """Return all problems that keep the run from working on these nodes, each with its nodes."""
+    all_problems = [
         f"{host}: gave no answer; its own message may be in the log"
-        for host, view in zip(hosts, views, strict=True)
-        if view is None
+        for host, report in zip(hosts, reports, strict=True)
+        if report is None
     ]
-    there = [(host, view) for host, view in zip(hosts, views, strict=True) if view is not None]
-    found += _of_each(there)
-    names = [host for host, _ in there]
+    present = [(host, report) for host, report in zip(hosts, reports, strict=True) if report is not None]
+    all_problems += _own_problems(present)
+    names = [host for host, _ in present]
     for section in _SECTIONS:
-        facts = [view.identity.get(section, {}) for _, view in there if view.identity]
-        if len(facts) == len(there):
+        facts = [report.identity.get(section, {}) for _, report in present if report.identity]
+        if len(facts) == len(present):
             lines = differences(facts, names)
-            found += lines[:_SHOWN]
-            if len(lines) > _SHOWN:
-                found.append(f"and {len(lines) - _SHOWN:,} more differences of {section}")
-    if blind := [host for host, view in there if view.sees is False]:
-        found.append(
+            all_problems += lines[:_MAX_LISTED]
+            if len(lines) > _MAX_LISTED:
+                all_problems.append(f"and {len(lines) - _MAX_LISTED:,} more differences of {section}")
+    if blind := [host for host, report in present if report.sees_run_folder is False]:
+        all_problems.append(
             f"{', '.join(blind)}: what {hosts[0]} writes into {out} is not to be seen there; give an --out on a file "
             "system that all nodes share"
         )
-    found += [line for host, view in there for line in _lacking(host, view, need)]
-    for host, view in there:
-        if view.link.get("problem"):
+    all_problems += [line for host, report in present for line in _lacking(host, report, requirements)]
+    for host, report in present:
+        if report.link.get("problem"):
             to = hosts[(hosts.index(host) + 1) % len(hosts)]
-            found.append(f"link from {host} to {to}: {view.link['problem']}")
-    return found
+            all_problems.append(f"link from {host} to {to}: {report.link['problem']}")
+    return all_problems
 
 
-def _of_each(there: Sequence[tuple[str, View]]) -> Iterator[str]:
-    """Problems that nodes found by themselves; what all have in common is said once."""
-    told = dict.fromkeys(line for _, view in there for line in view.problems)
-    for line in told:
-        having = [host for host, view in there if line in view.problems]
-        yield line if len(having) == len(there) else f"{', '.join(having)}: {line}"
+def _own_problems(present: Sequence[tuple[str, NodeReport]]) -> Iterator[str]:
+    """Problems that nodes found by themselves; one that all have is listed once, without hosts."""
+    for line in dict.fromkeys(line for _, report in present for line in report.problems):
+        hosts = [host for host, report in present if line in report.problems]
+        yield line if len(hosts) == len(present) else f"{', '.join(hosts)}: {line}"
 
 
-def _lacking(host: str, view: View, need: Need) -> Iterator[str]:
-    kind, count = view.devices.get("kind", "cpu"), int(view.devices.get("count", 0))
-    if kind != "cpu" and count < need.processes:
-        yield f"{host}: {need.processes} processes need as many devices, and it has {count} ({view.devices['name']})"
-    free = int(view.devices.get("free", 0))
-    if 0 < free < need.device_memory:
+def _lacking(host: str, report: NodeReport, requirements: Requirements) -> Iterator[str]:
+    kind, count = report.devices.get("kind", "cpu"), int(report.devices.get("count", 0))
+    if kind != "cpu" and count < requirements.processes:
+        devices = f"{count} ({report.devices['name']})"
+        yield f"{host}: {requirements.processes} processes need as many devices, and it has {devices}"
+    free = int(report.devices.get("free", 0))
+    if 0 < free < requirements.device_memory:
         yield (
-            f"{host}: a process needs {scaled(need.device_memory, 'B')} of its device, and {scaled(free, 'B')} are "
-            "free on one; another program may use it"
+            f"{host}: a process needs {scaled(requirements.device_memory, 'B')} of its device, and {scaled(free, 'B')} "
+            "are free on one; another program may use it"
         )
-    if 0 < view.memory < need.node_memory:
+    if 0 < report.memory < requirements.node_memory:
         yield (
-            f"{host}: its processes need {scaled(need.node_memory, 'B')} of main memory, and "
-            f"{scaled(view.memory, 'B')} are free"
+            f"{host}: its processes need {scaled(requirements.node_memory, 'B')} of main memory, and "
+            f"{scaled(report.memory, 'B')} are free"
         )
-    if 0 < view.disk < need.disk:
-        yield f"{host}: checkpoints need {scaled(need.disk, 'B')}, and {scaled(view.disk, 'B')} are free for them"
+    if 0 < report.disk < requirements.disk:
+        needed, free_disk = scaled(requirements.disk, "B"), scaled(report.disk, "B")
+        yield f"{host}: checkpoints need {needed}, and {free_disk} are free for them"
 
 
-def warnings(hosts: Sequence[str], views: Sequence[View | None]) -> list[str]:
-    """What does not keep the run from working, and may cost it time."""
-    there = [(host, view) for host, view in zip(hosts, views, strict=True) if view is not None]
-    found = []
-    if kinds := _unlike(there):
-        found.append(f"the nodes have different devices: {kinds}; the slowest decides for all")
-    found += clock_remarks([host for host, _ in there], [view.clock for _, view in there])
-    speeds = {host: view.link["bandwidth"] for host, view in there if view.link.get("bandwidth")}
+def warnings(hosts: Sequence[str], reports: Sequence[NodeReport | None]) -> list[str]:
+    """Return warnings about what may slow the run down."""
+    present = [(host, report) for host, report in zip(hosts, reports, strict=True) if report is not None]
+    messages = []
+    if kinds := _differing_devices(present):
+        messages.append(f"the nodes have different devices: {kinds}; the slowest decides for all")
+    messages += clock_remarks([host for host, _ in present], [report.clock for _, report in present])
+    speeds = {host: report.link["bandwidth"] for host, report in present if report.link.get("bandwidth")}
     middle = statistics.median(speeds.values()) if speeds else 0.0
     for host, speed in speeds.items():
         if speed < _SLOW * middle:
             to = hosts[(hosts.index(host) + 1) % len(hosts)]
-            found.append(f"link from {host} to {to}: {scaled(speed, 'B/s')}, and the median is {scaled(middle, 'B/s')}")
-    return found
+            messages.append(
+                f"link from {host} to {to}: {scaled(speed, 'B/s')}, and the median is {scaled(middle, 'B/s')}"
+            )
+    return messages
 
 
-def _unlike(there: Sequence[tuple[str, View]]) -> str:
-    """The devices of the nodes in words, where they are not all the same."""
+def _differing_devices(present: Sequence[tuple[str, NodeReport]]) -> str:
     by_devices: dict[str, list[str]] = {}
-    for host, view in there:
-        if view.devices:
-            by_devices.setdefault(f"{view.devices['count']} {view.devices['name']}", []).append(host)
+    for host, report in present:
+        if report.devices:
+            by_devices.setdefault(f"{report.devices['count']} {report.devices['name']}", []).append(host)
     return (
         "; ".join(f"{text} on {', '.join(names)}" for text, names in by_devices.items()) if len(by_devices) > 1 else ""
     )

@@ -19,7 +19,7 @@ from recipe_core.train.metrics.golden import load_golden
 
 
 def fact_problems(facts: Facts) -> Iterator[str]:
-    """Everything wrong with the files, and whether the model takes what is in them."""
+    """Yield problems of the data files, and of the model with their samples."""
     try:
         data = facts.data
     except RecipeError as error:
@@ -48,23 +48,23 @@ def fact_problems(facts: Facts) -> Iterator[str]:
 
 
 def batch_problems(model: Part[Model], data: Part[Dataset], loss: Part[LossSpec] | None) -> Iterator[str]:
-    """A problem for each of the model and the loss, if the dataset does not give what it takes, as far as both say."""
-    takers = [("model", model.spec.name, model.spec.takes)]
+    """Yield a problem if the dataset lacks a tensor that the model or the loss takes, as far as both declare them."""
+    consumers = [("model", model.spec.name, model.spec.takes)]
     if loss is not None:
-        takers.append(("loss", loss.spec.name, loss.spec.takes))
-    for kind, name, taken in takers:
-        given = data.spec.gives
-        lacking = [tensor for tensor in taken if tensor not in given]
-        if not given or not lacking:
+        consumers.append(("loss", loss.spec.name, loss.spec.takes))
+    for kind, name, takes in consumers:
+        gives = data.spec.gives
+        lacking = [tensor for tensor in takes if tensor not in gives]
+        if not gives or not lacking:
             continue
         yield (
             f"{kind}.use, data.use: {name} takes {', '.join(lacking)}, which {data.spec.name} does not give "
-            f"(it gives {', '.join(given)}); choose a {kind} and a dataset that belong together"
+            f"(it gives {', '.join(gives)}); choose a {kind} and a dataset that belong together"
         )
 
 
 def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterator[str]:
-    """Problems of a run that saves in this format, and of this model in it."""
+    """Yield problems of a run that saves in this format, and of the model with it."""
     spec = form.spec
     if lacking := [part for part in ("model", "optimizer", "progress") if part not in spec.holds]:
         yield (
@@ -83,14 +83,14 @@ def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterato
 def optimizer_problems(
     optimizer: Part[OptimizerSpec], train: Train, layout: Part[Layout] | None, model: Part[Model] | None
 ) -> Iterator[str]:
-    """Everything that the optimizer cannot do of what the settings ask for."""
+    """Yield what the settings ask for and the optimizer does not support."""
     if optimizer.spec.problems:
         function = load_function(optimizer.spec.problems, f"optimizer {optimizer.spec.name!r}")
         yield from function(optimizer.config, train, layout, model)
 
 
 def writer_problems(recipe: Recipe, form: Part[CheckpointFormat]) -> Iterator[str]:
-    """A problem if the trainer of another recipe writes the format: a run of this one could not go on from it."""
+    """Yield a problem if another recipe's trainer writes the format: this recipe could not resume from it."""
     spec = form.spec
     if spec.runs not in ("", recipe.name):
         yield (
@@ -101,7 +101,7 @@ def writer_problems(recipe: Recipe, form: Part[CheckpointFormat]) -> Iterator[st
 
 
 def start_problems(train: Train, out: Path | None) -> Iterator[str]:
-    """A problem if the checkpoint of the start is missing; a run that continues in ``out`` needs none."""
+    """Yield a problem if the initial checkpoint is missing; a run that continues in ``out`` needs none."""
     if out is not None and steps(out):
         return
     if train.resume_path is not None:
@@ -124,7 +124,7 @@ def _start_problems(setting: str, path: str) -> Iterator[str]:
 
 
 def golden_problems(train: Train) -> Iterator[str]:
-    """A problem if the stored curve cannot be read, or has no steps of this run."""
+    """Yield a problem if the golden curve cannot be read, or has no steps of this run."""
     try:
         load_golden(train)
     except RecipeError as error:
@@ -132,10 +132,10 @@ def golden_problems(train: Train) -> Iterator[str]:
 
 
 def disk_problems(facts: Facts, train: Train, optimizer: Part[OptimizerSpec] | None, out: Path) -> Iterator[str]:
-    """A problem if the checkpoints that exist at once do not fit on the disk of the run folder ``out``."""
+    """Yield a problem if the checkpoints that exist at once do not fit on the disk of the run folder ``out``."""
     try:
         model, data = facts.model, facts.data
-    except RecipeError:  # which fact_problems tells
+    except RecipeError:  # fact_problems reports it
         return
     if model is None or data is None:
         return
@@ -143,8 +143,8 @@ def disk_problems(facts: Facts, train: Train, optimizer: Part[OptimizerSpec] | N
     free = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
     if figures.disk > free:
         count = "1 checkpoint" if figures.checkpoints == 1 else f"{figures.checkpoints} checkpoints"
-        each, needed, there = (scaled(size, "B") for size in (figures.checkpoint, figures.disk, free))
+        each, needed, available = (scaled(size, "B") for size in (figures.checkpoint, figures.disk, free))
         yield (
-            f"{out}: there will be {count} of {each} at once, {needed} in all, and {there} are free; free some space, "
-            "lower train.keep, or choose another --out"
+            f"{out}: there will be {count} of {each} at once, {needed} in all, and {available} are free; free some "
+            "space, lower train.keep, or choose another --out"
         )

@@ -1,4 +1,4 @@
-"""The machines that a run is meant for, where they are others than this one: what fits, and what crosses nodes."""
+"""The target of a run on other machines: what fits there, and which groups of ranks cross nodes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Target:
     nodes: int = 1
     processes_per_node: int = 1
     device_memory: int = 0
-    """Of one device, which one process has for itself."""
+    """Of one device; each process has its own."""
     node_memory: int = 0
     disk: int = 0
-    """Free for run folders."""
+    """Free space for run folders."""
 
     @property
     def world_size(self) -> int:
-        """All processes."""
+        """Number of processes on all nodes."""
         return self.nodes * self.processes_per_node
 
 
 def target_of(nodes: int, processes_per_node: int, device_memory_gb: float | None, site: Site) -> Target:
-    """Return the target of a command line; what the line does not say is the site profile's."""
+    """Return the target of a command line; the site profile gives what the line does not."""
     memory = site.device_memory_gb if device_memory_gb is None else device_memory_gb
     return Target(
         nodes=nodes,
@@ -47,7 +47,7 @@ def target_of(nodes: int, processes_per_node: int, device_memory_gb: float | Non
 
 
 def figures_of(job: Job, world_size: int) -> Estimate | None:
-    """Return the estimate of a run on ``world_size`` processes; None where the model or the dataset has no facts."""
+    """Return the estimate of a run on ``world_size`` processes; None if the model or the dataset has no facts."""
     model, data = job.facts.model, job.facts.data
     if model is None or data is None:
         return None
@@ -56,13 +56,13 @@ def figures_of(job: Job, world_size: int) -> Estimate | None:
 
 
 def node_memory(job: Job, figures: Estimate, target: Target) -> int:
-    """Bytes of a node's main memory that its processes need: what is offloaded, and all of it on the CPU."""
+    """Return the bytes of main memory that the processes of a node need: offloaded values; on the CPU, all."""
     each = figures.host + (figures.memory if job.train.device == "cpu" else 0)
     return each * target.processes_per_node
 
 
 def fit_problems(job: Job, target: Target) -> Iterator[str]:
-    """Problems: the run does not fit on the target, as far as its sizes are known."""
+    """Yield a problem for each known size of the target that the run exceeds."""
     figures = figures_of(job, target.world_size)
     if figures is None:
         return
@@ -88,7 +88,7 @@ def fit_problems(job: Job, target: Target) -> Iterator[str]:
 
 
 def warnings(job: Job, target: Target) -> Iterator[str]:
-    """Warnings about slow plans: tensor-parallel groups with ranks on several nodes."""
+    """Yield a warning if tensor-parallel groups have ranks on several nodes, which is slow."""
     axes = job.axes(target.world_size)
     degree, each = axes.get("tp", 1), target.processes_per_node
     if target.nodes == 1 or degree == 1:
@@ -104,10 +104,10 @@ def warnings(job: Job, target: Target) -> Iterator[str]:
 
 
 def _groups(axes: dict[str, int], name: str) -> Iterator[list[int]]:
-    """The ranks of each group along one axis of a mesh in which the last axis varies fastest."""
+    """Ranks of each group along the axis ``name`` of a mesh whose last axis varies fastest."""
     names, sizes = list(axes), list(axes.values())
-    place = names.index(name)
-    stride, size = math.prod(sizes[place + 1 :]), sizes[place]
+    index = names.index(name)
+    stride, size = math.prod(sizes[index + 1 :]), sizes[index]
     for rank in range(math.prod(sizes)):
         if rank // stride % size == 0:
             yield [rank + number * stride for number in range(size)]

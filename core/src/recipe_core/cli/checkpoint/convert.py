@@ -26,11 +26,11 @@ def add_convert_command(group: click.Group, debug: Callable[[Any], Any], registr
     """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
 
     @group.command()
-    @_paths
+    @_path_arguments
     @click.option("--to", "to", required=True, metavar="FORMAT", shell_complete=_formats, help="The format to make.")
-    @_options
+    @_source_options
     @debug
-    def convert(source: Path, target: Path, words: tuple[str, ...], to: str, **options: str | None) -> None:
+    def convert(source: Path, target: Path, overrides: tuple[str, ...], to: str, **options: str | None) -> None:
         """Turn a checkpoint into one of another format.
 
         SRC is a run folder (its newest checkpoint is taken), the folder of a checkpoint, or a file. The folder DST
@@ -38,13 +38,13 @@ def add_convert_command(group: click.Group, debug: Callable[[Any], Any], registr
         (tp=4 pp=2 for those with a file for each rank); `recipe ls` lists the formats.
         """
         plugins = registry()
-        _make(plugins, source, target, plugins.get("checkpoint", to), words, options)
+        _convert(plugins, source, target, plugins.get("checkpoint", to), overrides, options)
 
     @group.command()
-    @_paths
-    @_options
+    @_path_arguments
+    @_source_options
     @debug
-    def merge(source: Path, target: Path, words: tuple[str, ...], **options: str | None) -> None:
+    def merge(source: Path, target: Path, overrides: tuple[str, ...], **options: str | None) -> None:
         """Join the shards of a checkpoint into one of the same format.
 
         It is `recipe convert` to the format of SRC with tp=1 and pp=1, or, for hf, with one file of tensors; the
@@ -54,13 +54,12 @@ def add_convert_command(group: click.Group, debug: Callable[[Any], Any], registr
 
         plugins = registry()
         spec = find(plugins, source, options["form"], hashes=False).format
-        _make(plugins, source, target, spec, (*spec.whole, *words), options)
+        _convert(plugins, source, target, spec, (*spec.whole, *overrides), options)
 
 
-def _paths(command: Callable[..., Any]) -> Callable[..., Any]:
-    """SRC, DST and the settings of the format."""
+def _path_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in (
-        click.argument("words", nargs=-1, metavar="[SETTING=VALUE]..."),
+        click.argument("overrides", nargs=-1, metavar="[SETTING=VALUE]..."),
         click.argument("target", type=LocalPath(path_type=Path), metavar="DST"),
         click.argument("source", type=LocalPath(path_type=Path), metavar="SRC"),
     ):
@@ -68,8 +67,7 @@ def _paths(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that describe SRC where its files do not."""
+def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in (
         click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
         click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),
@@ -85,53 +83,56 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _make(
-    plugins: Registry, source: Path, target: Path, spec: Any, words: Sequence[str], options: Mapping[str, str | None]
+def _convert(
+    plugins: Registry,
+    source: Path,
+    target: Path,
+    spec: Any,
+    overrides: Sequence[str],
+    options: Mapping[str, str | None],
 ) -> None:
-    """Convert, and say what was done."""
     from recipe_core.checkpoint.locate import Request
     from recipe_core.hooks.specs import Part, load
 
     request = Request(
         source=source,
         target=target,
-        to=Part(spec, from_words(spec.config, spec.name, words)),
+        to=Part(spec, from_words(spec.config, spec.name, overrides)),
         format=options["form"],
         recipe=options["recipe"],
         drop_optimizer=options["drop"] == "optimizer",
     )
     load("recipe_core.engine.memory:return_freed_memory", "the core")()
-    with _signals_clean_up():
+    with _clean_up_on_signals():
         rows = load("recipe_core.checkpoint.convert.convert:convert", "the core")(plugins, request)
     width = max(len(name) for name, _ in rows)
     click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
 
 
 @contextmanager
-def _signals_clean_up() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP remove what is half written, as Ctrl-C does; they would end the process at once."""
-
-    ended: list[int] = []
+def _clean_up_on_signals() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM and SIGHUP, so that partial files are removed, as on Ctrl-C."""
+    received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        with suppress(OSError):  # a terminal that is gone
+        with suppress(OSError):  # the terminal was closed
             os.write(2, f"recipe: ended by {signal.Signals(number).name}\n".encode())
-        ended.append(number)
+        received.append(number)
         raise SystemExit(128 + number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    main = threading.current_thread() is threading.main_thread()  # no other may set a handler
-    ours = [number for number in numbers if main and signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
+    in_main_thread = threading.current_thread() is threading.main_thread()  # other threads cannot set a handler
+    handled = [number for number in numbers if in_main_thread and signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, end)
     try:
         yield
     except Exception:
-        if ended:  # PyTorch's reader, in C, swallows an exception of a handler, and fails of something else
-            raise SystemExit(128 + ended[0]) from None
+        if received:  # PyTorch's reader, in C, swallows the handler's exception and fails with another
+            raise SystemExit(128 + received[0]) from None
         raise
     finally:
-        for number in ours:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 

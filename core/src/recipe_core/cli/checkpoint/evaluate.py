@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from recipe_core.hooks.inference import Evaluation
     from recipe_core.hooks.registry import Registry
 
-_CORE = "recipe_core.train.metrics.validation:validate"
-"""For models that name no function of their own."""
+_VALIDATE = "recipe_core.train.metrics.validation:validate"
+"""The evaluation of models without a function of their own."""
 _TASKS = "recipe_core.train.metrics.harness:evaluate"
 
 
@@ -61,7 +61,7 @@ def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: 
         task.
         """
         from recipe_core.cli.checkpoint import plot
-        from recipe_core.cli.checkpoint.source import engine, model_at, require_there
+        from recipe_core.cli.checkpoint.source import engine, model_at, require_exists
         from recipe_core.files import write_text
         from recipe_core.hooks.inference import Evaluation
         from recipe_core.hooks.target import call
@@ -71,21 +71,21 @@ def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: 
         if tasks:
             _require_tasks(tasks)
         for source in sources:
-            require_there(source)
+            require_exists(source)
         if png is not None:
             plot.require(png)
         plugins, rows = registry(), []
-        with engine(options["device"]) as here:
+        with engine(options["device"]) as started:
             for source in sources:
-                trained = model_at(plugins, source, here, options)
+                trained = model_at(plugins, source, started, options)
                 head = {"checkpoint": str(source), "step": trained.step}
-                rows += [{**head, **_measured(trained, one)} for one in settings]
+                rows += [{**head, **_evaluate(trained, evaluation)} for evaluation in settings]
                 if tasks:
-                    stride = None if data else shared["stride"]  # of the windows over data
-                    done = call(_TASKS, "the core", trained, tasks, Evaluation(**{**shared, "stride": stride}))
-                    rows += [{**head, **row} for row in done]
-                del trained  # before the next one takes its memory
-        click.echo("\n\n".join(_table(some) for some in _alike(rows)))
+                    stride = None if data else shared["stride"]  # --stride is for the windows over --data
+                    results = call(_TASKS, "the core", trained, tasks, Evaluation(**{**shared, "stride": stride}))
+                    rows += [{**head, **row} for row in results]
+                del trained  # before the next setting takes its memory
+        click.echo("\n\n".join(_table(group) for group in _by_columns(rows)))
         if file is not None:
             write_text(
                 file, json.dumps({"results": [_plain(row) for row in rows]}, indent=2, ensure_ascii=False) + "\n"
@@ -95,17 +95,17 @@ def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: 
             click.echo(f"\npicture: {png}")
 
 
-def _measured(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:
+def _evaluate(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:
     from recipe_core.cli.checkpoint.source import owner
     from recipe_core.errors import PluginError
-    from recipe_core.hooks.target import blamed, load
+    from recipe_core.hooks.target import as_plugin_error, load
 
     if settings.data is None:
         trained.require_data(settings.accept)
     spec = trained.model.spec
     code = owner(spec, "evaluate") if spec.evaluate else f"model {spec.name!r}"
-    function = load(spec.evaluate or _CORE, f"model {spec.name!r}")
-    with blamed(code, MemoryError):
+    function = load(spec.evaluate or _VALIDATE, f"model {spec.name!r}")
+    with as_plugin_error(code, MemoryError):
         values = function(trained, settings)
     if not isinstance(values, Mapping) or not all(isinstance(value, (int, float, str)) for value in values.values()):
         raise PluginError(f"{code} returned {values!r:.60}; expected a dict of numbers by name")
@@ -113,10 +113,10 @@ def _measured(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:
 
 
 def _require_tasks(paths: Sequence[Path]) -> None:
-    """Refuse tasks that could not be run, before PyTorch is imported for them; have no hub asked unless the user did.
+    """Check tasks before PyTorch is imported; set the Hugging Face libraries offline unless the user set the variables.
 
     Raises:
-        ConfigError: there is no lm-evaluation-harness, or nothing at a path.
+        ConfigError: lm-evaluation-harness is not installed, or a path does not exist.
     """
     from recipe_core.errors import ConfigError
 
@@ -126,23 +126,21 @@ def _require_tasks(paths: Sequence[Path]) -> None:
         )
     if missing := [str(path) for path in paths if not path.exists()]:
         raise ConfigError(f"--tasks: {', '.join(missing)}: there is no such file or folder; expected tasks (.yaml)")
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # they are read when the packages are imported
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # read when the packages are imported
         os.environ.setdefault(name, "1")
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no numbers that are not finite."""
-    return {
+    return {  # JSON has no nan and no infinity
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }
 
 
-def _alike(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Rows with the same values together: a table for each kind of task."""
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+def _by_columns(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        found.setdefault(tuple(row), []).append(row)
-    return list(found.values())
+        groups.setdefault(tuple(row), []).append(row)
+    return list(groups.values())
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
 
 Answer = Callable[[str], Mapping[str, Any]]
-"""From a prompt to what a model makes of it, see :attr:`recipe_core.Model.generate`."""
+"""Maps a prompt to the answer of a model; see :attr:`recipe_core.Model.generate`."""
 
 
 def add_generate_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
@@ -28,13 +28,15 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
     @group.command()
     @click.argument("source", type=LocalPath(path_type=Path), metavar="RUN|CHECKPOINT")
     @click.argument("more", nargs=-1, metavar="")
-    @click.option("--prompt", "given", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line.")
+    @click.option(
+        "--prompt", "prompt_texts", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line."
+    )
     @click.option(
         "--prompts", "file", type=LocalPath(path_type=Path), metavar="FILE", help="A prompt in each line, or .jsonl."
     )
     @click.option("--tokens", type=int, metavar="N", help="New tokens at most.")
     @click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 takes the likeliest token.")
-    @click.option("--top-k", type=int, metavar="K", help="Draw among so many of the likeliest tokens.")
+    @click.option("--top-k", type=int, metavar="K", help="Sample from the K most likely tokens.")
     @click.option("--top-p", type=float, metavar="P", help="Draw among the likeliest that have this probability.")
     @click.option("--seed", type=int, metavar="N", help="Seed of the draws, for every prompt (default: 0).")
     @click.option("--stop", multiple=True, metavar="TEXT", help="End where this text comes; it is cut off.")
@@ -43,7 +45,12 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
     @source_options
     @debug
     def generate(
-        source: Path, more: tuple[str, ...], given: tuple[str, ...], file: Path | None, as_json: bool, **options: Any
+        source: Path,
+        more: tuple[str, ...],
+        prompt_texts: tuple[str, ...],
+        file: Path | None,
+        as_json: bool,
+        **options: Any,
     ) -> None:
         """Have a trained model answer prompts.
 
@@ -52,18 +59,18 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
         or read from a pipe.
         """
         from recipe_core.cli.checkpoint.prompts import prompts
-        from recipe_core.cli.checkpoint.source import engine, model_at, require_there
+        from recipe_core.cli.checkpoint.source import engine, model_at, require_exists
         from recipe_core.errors import ConfigError
         from recipe_core.hooks.inference import Generation
 
         if more:
             raise ConfigError(f"{more[0]}: a prompt is given as an option: --prompt {shlex.quote(more[0])}")
         settings = Generation(**{name: options[name] for name in Generation.__dataclass_fields__})
-        require_there(source)
-        texts, typed = prompts(given, file)
+        require_exists(source)
+        texts, typed = prompts(prompt_texts, file)
         plugins = registry()
-        with engine(options["device"]) as here:
-            answer = _answerer(model_at(plugins, source, here, options), settings)
+        with engine(options["device"]) as started:
+            answer = _load_answer(model_at(plugins, source, started, options), settings)
             for number, prompt in enumerate(texts):
                 result = dict(answer(prompt))
                 shown = str(result.pop("shown", ""))
@@ -72,16 +79,16 @@ def add_generate_command(group: click.Group, debug: Callable[[Any], Any], regist
                 click.echo(json.dumps({"prompt": prompt, **result}, ensure_ascii=False) if as_json else shown)
 
 
-def _answerer(trained: TrainedModel, settings: Generation) -> Answer:
-    """The function of the model that answers prompts.
+def _load_answer(trained: TrainedModel, settings: Generation) -> Answer:
+    """Load the function of the model that answers prompts.
 
     Raises:
-        ConfigError: the model has none.
-        PluginError: it raises an error that is no message to the user.
+        ConfigError: the model has no such function.
+        PluginError: the function is not callable; later, its answer has the wrong type, or it raised a bug.
     """
     from recipe_core.cli.checkpoint.source import owner
     from recipe_core.errors import ConfigError, PluginError
-    from recipe_core.hooks.target import blamed, call
+    from recipe_core.hooks.target import as_plugin_error, call
 
     spec = trained.model.spec
     if not spec.generate:
@@ -94,11 +101,11 @@ def _answerer(trained: TrainedModel, settings: Generation) -> Answer:
     if not callable(answer):
         raise PluginError(f"{code} returned {answer!r:.60}; expected a function answer(prompt)")
 
-    def checked(prompt: str) -> Mapping[str, Any]:
-        with blamed(code, MemoryError):
+    def checked_answer(prompt: str) -> Mapping[str, Any]:
+        with as_plugin_error(code, MemoryError):
             result = answer(prompt)
         if not isinstance(result, Mapping) or not isinstance(result.get("shown"), str):
             raise PluginError(f"{code}: its answer is {result!r:.60}; expected a dict with the text 'shown'")
         return result
 
-    return checked
+    return checked_answer

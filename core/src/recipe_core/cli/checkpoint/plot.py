@@ -11,25 +11,25 @@ from recipe_core.cli.compare import picture
 from recipe_core.train.metrics import plotting
 
 MAKER = "recipe eval"
-_MEASURED = ("tokens", "bytes", "samples")
-"""What the values are means over."""
+_COUNTS = ("tokens", "bytes", "samples")
+"""Columns that count what the values are means over."""
 Row = Mapping[str, Any]
 
 
 def require(path: Path) -> None:
-    """Refuse a picture that could not be written, before anything is measured.
+    """Check that a picture can be written, before anything is measured.
 
     Raises:
-        ConfigError: there is no matplotlib, or ``path`` is not for it.
+        ConfigError: matplotlib is not installed, or cannot write ``path``; or ``path`` holds another file.
     """
     picture.new_figure(path, MAKER, (1, 1))
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw each value of all checkpoints: over their steps where a run has several, else a row for each.
+    """Draw each value of all checkpoints: over their steps if a run has several, else one row each.
 
     Raises:
-        ConfigError: there is no matplotlib, or ``path`` is not for it.
+        ConfigError: matplotlib is not installed, or cannot write ``path``; or ``path`` holds another file.
         DiskError: ``path`` cannot be written.
     """
     names = values_of(rows)
@@ -41,30 +41,30 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def values_of(rows: Sequence[Row]) -> list[str]:
-    """The measured values: all numbers of the rows but the step, and what they are means over."""
+    """Return the names of the measured values: all numeric columns except the step and the counts."""
     known = dict.fromkeys(name for row in rows for name in row)
     return [
-        name for name in known if name != "step" and name not in _MEASURED and any(_is_value(row, name) for row in rows)
+        name for name in known if name != "step" and name not in _COUNTS and any(_is_value(row, name) for row in rows)
     ]
 
 
 def fill(figure: Any, rows: Sequence[Row], names: Sequence[str], grid: tuple[int, int]) -> None:
-    """Draw ``names`` of the rows in panels of matplotlib's ``figure``."""
-    by_step = _by_step(rows)
+    """Draw the columns ``names`` of the rows, a panel each, into matplotlib's ``figure``."""
+    by_step = _x_is_step(rows)
     series = _series(rows, by_step)
     labels = list(dict.fromkeys(str(row["checkpoint"]) for row in rows))
     shown: dict[str, Any] = {}
     for number, name in enumerate(names):
         axes, (_, factor) = figure.add_subplot(*grid, number + 1), plotting.scale_of(name)
-        for count, (label, some) in enumerate(series.items()):
-            points = [row for row in some if _is_value(row, name) and math.isfinite(row[name])]
+        for count, (label, members) in enumerate(series.items()):
+            points = [row for row in members if _is_value(row, name) and math.isfinite(row[name])]
             (colour, dashes), values = plotting.style_of(count), [factor * row[name] for row in points]
-            places = [row["step"] if by_step else labels.index(str(row["checkpoint"])) for row in points]
+            positions = [row["step"] if by_step else labels.index(str(row["checkpoint"])) for row in points]
             line = dashes if by_step else ""
-            (drawn,) = axes.plot(
-                *((places, values) if by_step else (values, places)), linestyle=line, marker="o", color=colour
+            (plotted,) = axes.plot(
+                *((positions, values) if by_step else (values, positions)), linestyle=line, marker="o", color=colour
             )
-            shown[label] = drawn
+            shown[label] = plotted
         plotting.finish(axes, plotting.label_of(name), "")
         if not by_step:
             _name_rows(axes, labels if number % grid[1] == 0 else None, len(labels))
@@ -72,7 +72,7 @@ def fill(figure: Any, rows: Sequence[Row], names: Sequence[str], grid: tuple[int
 
 
 def _name_rows(axes: Any, labels: Sequence[str] | None, count: int) -> None:
-    """A row for each checkpoint, the first on top, named where ``labels`` are given."""
+    """One row per checkpoint, the first on top; tick labels only if ``labels`` are given."""
     from matplotlib.ticker import AutoLocator, ScalarFormatter
 
     axes.set_xlabel("")
@@ -84,23 +84,22 @@ def _name_rows(axes: Any, labels: Sequence[str] | None, count: int) -> None:
     axes.set_ylim(count - 0.5, -0.5)
 
 
-def _by_step(rows: Sequence[Row]) -> bool:
-    """True if all steps are known, and a run has several."""
+def _x_is_step(rows: Sequence[Row]) -> bool:
     steps: dict[str, set[int | None]] = {}
     for row in rows:
         steps.setdefault(_run(row), set()).add(row["step"])
-    return None not in set().union(*steps.values()) and any(len(some) > 1 for some in steps.values())
+    return None not in set().union(*steps.values()) and any(len(values) > 1 for values in steps.values())
 
 
 def _series(rows: Sequence[Row], by_step: bool) -> dict[str, list[Row]]:
-    """Rows that belong together, by their name in the legend: those of one set of data, and as a curve of one run."""
+    """Rows by label in the legend: one series per data set, and per run if the x axis is the step."""
     named = by_step and len({_run(row) for row in rows}) > 1
-    found: dict[str, list[Row]] = {}
+    series: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["step"]) if by_step else rows:
-        counts = ", ".join(f"{row[name]:,} {name}" for name in _MEASURED if isinstance(row.get(name), int))
+        counts = ", ".join(f"{row[name]:,} {name}" for name in _COUNTS if isinstance(row.get(name), int))
         data = f"{Path(str(row.get('data', ''))).name} ({counts})"
-        found.setdefault(f"{_run(row)}: {data}" if named else data, []).append(row)
-    return found
+        series.setdefault(f"{_run(row)}: {data}" if named else data, []).append(row)
+    return series
 
 
 def _run(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""Prompts: from the command line, a file, a pipe, or typed one after the other."""
+"""Prompts from the command line, a file, a pipe, or a terminal."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ STDIN = "-"
 _KEYS = ("prompt", "text")
 
 
-def prompts(given: Sequence[str], file: Path | None) -> tuple[Iterable[str], bool]:
-    """The prompts, and True if somebody types them.
+def prompts(texts: Sequence[str], file: Path | None) -> tuple[Iterable[str], bool]:
+    """Return the prompts, and True if they are typed at a terminal.
 
     Args:
-        given: texts; ``-`` alone is the standard input, with a prompt in each line. None: the standard input too.
-        file: a prompt in each line, or JSON lines.
+        texts: texts; ``-`` alone reads the standard input, a prompt per line. Empty: the standard input, too.
+        file: a prompt per line, or JSON lines.
 
     Raises:
         ConfigError: a prompt is empty, a file cannot be read, or there is no prompt.
     """
     if file is not None:
-        if given:
+        if texts:
             raise ConfigError("--prompt and --prompts: give one of the two")
-        return _of_file(file), False
-    if given and STDIN not in given:
-        return [_filled(text, "--prompt") for text in given], False
-    if len(given) > 1:
+        return _from_file(file), False
+    if texts and STDIN not in texts:
+        return [_non_empty(text, "--prompt") for text in texts], False
+    if len(texts) > 1:
         raise ConfigError("--prompt -: reads all prompts from the standard input; give no other beside it")
     if sys.stdin.isatty():
         return _typed(), True
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
-    lines = [_filled(line, f"standard input, line {number}") for number, line in enumerate(sys.stdin, 1)]
+    lines = [_non_empty(line, f"standard input, line {number}") for number, line in enumerate(sys.stdin, 1)]
     if not lines:
         raise ConfigError("--prompt: expected a text, and the standard input is empty; give --prompt TEXT")
     return lines, False
 
 
-def _of_file(path: Path) -> list[str]:
+def _from_file(path: Path) -> list[str]:
     try:
         lines = read_text(path).splitlines()
     except (OSError, DocumentError) as error:
@@ -53,8 +53,8 @@ def _of_file(path: Path) -> list[str]:
     if not lines:
         raise ConfigError(f"--prompts: {path}: expected a prompt in each line, and it is empty")
     as_json = path.suffix in (".jsonl", ".ndjson", ".json")
-    places = [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
-    return [_filled(_prompt_of(line, where) if as_json else line, where) for where, line in places]
+    numbered = [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
+    return [_non_empty(_prompt_of(line, where) if as_json else line, where) for where, line in numbered]
 
 
 def _prompt_of(line: str, where: str) -> str:
@@ -69,7 +69,7 @@ def _prompt_of(line: str, where: str) -> str:
     return prompt
 
 
-def _filled(text: str, where: str) -> str:
+def _non_empty(text: str, where: str) -> str:
     text = _decoded(text.rstrip("\r\n"), where)
     if not text.strip():
         raise ConfigError(f"{where}: expected a prompt, got an empty one")
@@ -77,7 +77,7 @@ def _filled(text: str, where: str) -> str:
 
 
 def _decoded(text: str, where: str) -> str:
-    """``text`` without halves of surrogate pairs, which stand for bytes that the locale's encoding does not have."""
+    """Decode surrogate escapes, which stand for bytes that the locale's encoding lacks, as UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8") if not text.isascii() else text
     except UnicodeError as error:
@@ -85,7 +85,7 @@ def _decoded(text: str, where: str) -> str:
 
 
 def _typed() -> Iterator[str]:
-    """Prompts as they are typed, until the end of the input (Ctrl-D)."""
+    """Read prompts from the terminal until Ctrl-D."""
     import contextlib
 
     with contextlib.suppress(ImportError):

@@ -38,7 +38,11 @@ def source_options(command: Command) -> Command:
 
 @contextmanager
 def engine(device: str) -> Iterator[Engine]:
-    """PyTorch's own engine on ``device``, for one process."""
+    """Start PyTorch's own engine on ``device``, for one process.
+
+    Raises:
+        ConfigError: the device is not available.
+    """
     from recipe_core.engine import protocol
     from recipe_core.hooks.specs import load
     from recipe_core.hooks.train import Train
@@ -52,8 +56,12 @@ def engine(device: str) -> Iterator[Engine]:
         yield started
 
 
-def require_there(path: Path) -> None:
-    """Raise CheckpointError where there is nothing at ``path``, before PyTorch is imported for it."""
+def require_exists(path: Path) -> None:
+    """Check that ``path`` exists, before PyTorch is imported for it.
+
+    Raises:
+        CheckpointError: it does not.
+    """
     from recipe_core.errors import CheckpointError
 
     if not path.exists():
@@ -61,10 +69,10 @@ def require_there(path: Path) -> None:
 
 
 def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[str, Any]) -> TrainedModel:
-    """The model in the checkpoint at ``path``; newer ones that are damaged, and passed over, are named.
+    """Load the model of the checkpoint at ``path``; print damaged newer checkpoints that are passed over.
 
     Raises:
-        CheckpointError: there is no whole checkpoint, or its model is not known.
+        CheckpointError: there is no complete checkpoint, or its model is not known.
     """
     from recipe_core.hooks.specs import load
 
@@ -78,5 +86,5 @@ def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[st
 
 
 def owner(model: Model, field: str) -> str:
-    """The code that a model names in ``field``, for messages."""
+    """Return the code that a model names in ``field``, for messages."""
     return f"model {model.name!r}: {getattr(model, field)!r}"

@@ -1,4 +1,4 @@
-"""The time limit of a job, and how long before it the run is asked to stop."""
+"""The time limit of a job, and the time to stop before it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import click
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d)(?::(?P<seconds>\d\d))?")
 _UNITS = {"m": 1, "h": 60, "d": 24 * 60}
 UNMEASURED = 300
-"""Seconds to stop before the limit where no earlier run tells how long a step and a checkpoint take."""
+"""Seconds to stop before the limit if no earlier run measured a step and a checkpoint."""
 SLACK = 90
-"""Slurm looks at its clock every 60 seconds and may send the signal as much later; and some for the start of it all."""
+"""Seconds: Slurm checks its clock every 60 s, so that the signal may be that late; and some for the start."""
 
 
 class TimeLimit(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has no argument
@@ -23,7 +23,7 @@ class TimeLimit(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has no 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Round up to whole minutes."""
+        """Convert to minutes, rounded up."""
         if isinstance(value, int):
             return value
         minutes = _minutes(str(value))
@@ -33,7 +33,6 @@ class TimeLimit(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has no 
 
 
 def _minutes(text: str) -> int:
-    """Minutes of a time; 0 where it is none."""
     if match := re.fullmatch(r"(\d+)([mhd])", text):
         return int(match[1]) * _UNITS[match[2]]
     if match := _CLOCK.fullmatch(text):
@@ -43,9 +42,9 @@ def _minutes(text: str) -> int:
 
 
 def stop_seconds(out: Path, minutes: int) -> int:
-    """Seconds before the time limit at which the run of ``out`` should save and stop: at most half of the limit.
+    """Return how many seconds before the time limit the run of ``out`` saves and stops: at most half of the limit.
 
-    Twice the time of a step and of a checkpoint, as the earlier run in this folder took them, and some slack.
+    Twice the time of a step and of a checkpoint, as the earlier run in this folder measured them, plus slack.
     """
     step, save = _step_seconds(out), _save_seconds(out)
     wanted = UNMEASURED if step is None or save is None else SLACK + round(2 * (step + save))
@@ -53,7 +52,7 @@ def stop_seconds(out: Path, minutes: int) -> int:
 
 
 def _step_seconds(out: Path) -> float | None:
-    """The longest of the last steps; None where none was measured."""
+    """The longest of the last 20 steps; None if none was measured."""
     from recipe_core.train.metrics.curves import METRICS, scan
 
     rows = deque(scan(out / METRICS), maxlen=20)
@@ -61,7 +60,7 @@ def _step_seconds(out: Path) -> float | None:
 
 
 def _save_seconds(out: Path) -> float | None:
-    """The time over which the files of a checkpoint were written, of the slowest that is there; None: there is none."""
+    """Write time of the slowest checkpoint, from the modification times of its files; None without a checkpoint."""
     from recipe_core.checkpoint.locate import steps
 
     spans = []
@@ -72,10 +71,10 @@ def _save_seconds(out: Path) -> float | None:
 
 
 def median_step(rows: list[dict[str, Any]]) -> float | None:
-    """The usual time of a step, in seconds; None where no row has it."""
+    """Median seconds of the last 50 steps; None if no row has a time."""
     values = [row["seconds"] for row in rows[-50:] if isinstance(row.get("seconds"), (int, float))]
     if not values:
         return None
-    import statistics  # and decimal with it, which most commands do without
+    import statistics  # here: it imports decimal, which most commands do not need
 
     return float(statistics.median(values))

@@ -16,10 +16,10 @@ from recipe_core.errors import DataError
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
 
-_TOGETHER = 30.0
-"""Seconds by which a script's log, which has the ranks' lines too, may be newer than theirs while they write."""
-_POLL, _ASK = 0.3, 5.0
-"""Seconds between looks at the file, and between questions whether the run still goes on."""
+_SAME_TIME = 30.0
+"""Seconds by which a script's log, which contains the ranks' lines, may be newer than their logs while they write."""
+_POLL, _CHECK = 0.3, 5.0
+"""Seconds between reads of the file, and between checks whether the run is still active."""
 
 
 def add_logs_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
@@ -44,15 +44,18 @@ def add_logs_command(group: click.Group, debug: Callable[[Any], Any], registry: 
 
 
 def newest_log(out: Path, rank: int) -> Path | None:
-    """The log of a rank; for rank 0 that of the job's script, where no rank has begun since. None: there is none."""
+    """Return the log of a rank; for rank 0 the log of the job's script, if no rank has started since.
+
+    None if there is no log.
+    """
     own = out / "logs" / f"rank-{rank}.log"
     scripts = list((out / "logs").glob("slurm-*.log"))
-    if out.name.startswith("seed-"):  # of an array, whose scripts log side by side
+    if out.name.startswith("seed-"):  # a run of an array, whose scripts log into one folder
         scripts += (out.parent / "logs").glob(f"slurm-*_{out.name.removeprefix('seed-')}.log")
     script = max(scripts, key=_written, default=None)
     if not own.exists():
         return script if rank == 0 else None
-    return script if script is not None and rank == 0 and _written(script) > _written(own) + _TOGETHER else own
+    return script if script is not None and rank == 0 and _written(script) > _written(own) + _SAME_TIME else own
 
 
 def _written(path: Path) -> float:
@@ -60,34 +63,34 @@ def _written(path: Path) -> float:
 
 
 def _print(registry: Callable[[], Registry], out: Path, rank: int, lines: int | None, follow: bool) -> None:
-    from recipe_core.cli.cluster.standing import ACTIVE, standing
+    from recipe_core.cli.cluster.run_status import ACTIVE, run_status
 
     plugins = registry()
-    place: dict[Path, int] = {}
-    asked, active = time.monotonic(), follow and standing(plugins, out).state in (*ACTIVE, "unknown")
+    offsets: dict[Path, int] = {}
+    checked_at, active = time.monotonic(), follow and run_status(plugins, out).state in (*ACTIVE, "unknown")
     if newest_log(out, rank) is None and not active:
         raise DataError(
             f"{out / 'logs'}: there is no log of rank {rank}; a run of one process that a terminal started has none"
         )
     while True:
-        _copy(newest_log(out, rank), place, lines)
+        _copy(newest_log(out, rank), offsets, lines)
         if not active:
             return
         time.sleep(_POLL)
-        if time.monotonic() - asked > _ASK:
-            asked, active = time.monotonic(), standing(plugins, out).state in (*ACTIVE, "unknown")
+        if time.monotonic() - checked_at > _CHECK:
+            checked_at, active = time.monotonic(), run_status(plugins, out).state in (*ACTIVE, "unknown")
 
 
-def _copy(log: Path | None, place: dict[Path, int], lines: int | None) -> None:
-    """Print what was added to ``log`` since the last call, which ``place`` keeps."""
+def _copy(log: Path | None, offsets: dict[Path, int], lines: int | None) -> None:
+    """Print what was appended to ``log`` since the last call; ``offsets`` maps a log to the bytes already printed."""
     if log is None:
         return
     with log.open("rb") as file:
-        if log not in place and lines is not None and not place:
+        if log not in offsets and lines is not None and not offsets:
             text = file.read()
-            place[log] = len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:] if lines else []))
-        file.seek(place.get(log, 0))
+            offsets[log] = len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:] if lines else []))
+        file.seek(offsets.get(log, 0))
         text = file.read()
-        place[log] = file.tell()
+        offsets[log] = file.tell()
     sys.stdout.write(text.decode("utf-8", "replace"))
     sys.stdout.flush()

@@ -65,9 +65,9 @@ def _ending(out: Path, since: float | None, code: int | None) -> Ending:
     """Why the last start of a run ended.
 
     Raises:
-        ConfigError: it is no run folder, or nobody knows.
+        ConfigError: it is not a run folder, or the ending is not known.
     """
-    from recipe_core.cli.cluster.standing import ended
+    from recipe_core.cli.cluster.run_status import final_state
     from recipe_core.launch.ending import Ending, kind_of, read_ending
     from recipe_core.launch.process import read_process
 
@@ -76,12 +76,12 @@ def _ending(out: Path, since: float | None, code: int | None) -> Ending:
     if since is None:
         since = process.began if process else 0.0
     ending = read_ending(out, since)
-    if ending is not None and ending.kind != "stopped":  # whose signal the process itself knows
+    if ending is not None and ending.kind != "stopped":  # the process knows which signal stopped it
         return ending
     if process is not None and process.began >= since:
-        state, known, detail = ended(out, process, None)
-        if known is not None:
-            return Ending(kind=kind_of(known), exit_code=known, message=detail or state)
+        state, exit_code, detail = final_state(out, process, None)
+        if exit_code is not None:
+            return Ending(kind=kind_of(exit_code), exit_code=exit_code, message=detail or state)
     if ending is not None:
         return ending
     if code is None:
@@ -90,7 +90,7 @@ def _ending(out: Path, since: float | None, code: int | None) -> Ending:
 
 
 def runs_in(out: Path) -> list[Path]:
-    """``out`` if it is a run folder, else the run folders of the array in it.
+    """Return ``out`` if it is a run folder, else the run folders of the array in it.
 
     Raises:
         ConfigError: it is neither.
@@ -99,13 +99,17 @@ def runs_in(out: Path) -> list[Path]:
         return [out]
     seeds = [path for path in out.glob("seed-*") if (path / "job.yaml").is_file()]
     if not seeds:
-        what = "there is no job.yaml in it" if out.is_dir() else "there is no such folder"
-        raise ConfigError(f"{out}: expected a run folder, and {what}")
+        problem = "there is no job.yaml in it" if out.is_dir() else "there is no such folder"
+        raise ConfigError(f"{out}: expected a run folder, and {problem}")
     return sorted(seeds, key=lambda path: (len(path.name), path.name))
 
 
 def saved_step(out: Path) -> int:
-    """The step of the newest checkpoint of a run folder, 0 without one."""
+    """Return the step of the newest checkpoint of a run folder; 0 without a checkpoint.
+
+    Raises:
+        ConfigError: ``out`` is not a run folder.
+    """
     from recipe_core.checkpoint.locate import steps
 
     if not (out / "job.yaml").is_file():
@@ -115,28 +119,26 @@ def saved_step(out: Path) -> int:
 
 
 def _facts(registry: Registry, out: Path) -> dict[str, Any]:
-    """Everything that is known of a run, as plain data."""
     from recipe_core.cli.cluster.limits import median_step
-    from recipe_core.cli.cluster.standing import standing
+    from recipe_core.cli.cluster.run_status import run_status
     from recipe_core.train.metrics.curves import METRICS, read_lines
 
-    now, rows = standing(registry, out), read_lines(out / METRICS).rows
+    status, rows = run_status(registry, out), read_lines(out / METRICS).rows
     step, steps, each = max((row["step"] for row in rows), default=0), _steps(out), median_step(rows)
     left = (steps - step) * each if steps and each and step < steps else None
     losses = [{key: row[key] for key in ("step", "loss", "val_loss") if key in row} for row in rows]
     return {
-        "run": str(out), "state": now.state, "detail": now.detail, "exit_code": now.exit_code,
+        "run": str(out), "state": status.state, "detail": status.detail, "exit_code": status.exit_code,
         "step": step, "steps": steps, "saved_step": saved_step(out), "seconds_per_step": each, "seconds_left": left,
         "last": [row for row in losses if len(row) > 1][-3:],
-        "process": asdict(now.process) if now.process else None,
-        "job": asdict(now.job) | {"state": now.job_state} if now.job else None,
-        "ending": asdict(now.ending) | {"again": now.ending.again} if now.ending else None,
+        "process": asdict(status.process) if status.process else None,
+        "job": asdict(status.job) | {"state": status.job_state} if status.job else None,
+        "ending": asdict(status.ending) | {"again": status.ending.again} if status.ending else None,
         "updated": (out / METRICS).stat().st_mtime if rows else None,
     }  # fmt: skip
 
 
 def _steps(out: Path) -> int | None:
-    """The steps of the whole schedule, by job.yaml."""
     from recipe_core.files.documents import read_yaml
 
     try:

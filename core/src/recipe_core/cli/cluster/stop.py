@@ -17,7 +17,7 @@ from recipe_core.cli.cluster.status import run_folder, runs_in
 from recipe_core.errors import DiskError, LaunchError
 
 if TYPE_CHECKING:
-    from recipe_core.cli.cluster.standing import Standing
+    from recipe_core.cli.cluster.run_status import RunStatus
     from recipe_core.hooks.registry import Registry
     from recipe_core.launch.process import Process
 
@@ -48,26 +48,26 @@ def add_stop_command(group: click.Group, debug: Callable[[Any], Any], registry: 
 
 
 def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
-    """Stop one run; return what happened.
+    """Stop one run; return a message.
 
     Raises:
-        LaunchError: it runs where this machine cannot reach it, or has not ended in time.
+        LaunchError: this machine cannot reach the run, or it has not ended in time.
     """
-    from recipe_core.cli.cluster.standing import ACTIVE, standing, wait_until
+    from recipe_core.cli.cluster.run_status import ACTIVE, run_status, wait_until
 
-    now = standing(registry, out)
-    if now.state not in (*ACTIVE, "unknown"):
-        return f"{out} does not run: it is {now.state}{': ' if now.detail else ''}{now.detail}"
-    if now.job is not None and now.job_state in ("waiting", "running"):
-        _stop_job(registry, out, now)
-    elif now.process is not None and now.process.is_alive():
-        _signal(now.process)
-        if wait and now.process.launcher == "torchrun":
-            _end_agent(now.process, deadline)
+    status = run_status(registry, out)
+    if status.state not in (*ACTIVE, "unknown"):
+        return f"{out} does not run: it is {status.state}{': ' if status.detail else ''}{status.detail}"
+    if status.job is not None and status.job_state in ("waiting", "running"):
+        _stop_job(registry, out, status)
+    elif status.process is not None and status.process.is_alive():
+        _signal(status.process)
+        if wait and status.process.launcher == "torchrun":
+            _end_agent(status.process, deadline)
     else:
-        host = now.process.host if now.process else "another machine"
+        host = status.process.host if status.process else "another machine"
         raise LaunchError(
-            f"{out}: {now.detail}; there: recipe stop {shlex.quote(str(out.absolute()))} (as in ssh {host} ...)"
+            f"{out}: {status.detail}; there: recipe stop {shlex.quote(str(out.absolute()))} (as in ssh {host} ...)"
         )
     if not wait:
         return f"{out}: asked to stop"
@@ -80,12 +80,12 @@ def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
     return f"{out}: {ended.state}{': ' if ended.detail else ''}{ended.detail}"
 
 
-def _stop_job(registry: Registry, out: Path, now: Standing) -> None:
-    """Have the batch system stop the job, after a note for the job's script not to start it again."""
+def _stop_job(registry: Registry, out: Path, status: RunStatus) -> None:
+    """Stop the job through the batch system; the file stop-ID keeps the job's script from restarting it."""
     from recipe_core.files import write_text
     from recipe_core.hooks.specs import load
 
-    job = now.job
+    job = status.job
     assert job is not None
     launcher = registry.get("launcher", job.launcher)
     try:
@@ -93,18 +93,18 @@ def _stop_job(registry: Registry, out: Path, now: Standing) -> None:
         write_text(out / "launch" / f"stop-{job.job_id}", "")
     except OSError as error:
         raise DiskError(f"{out}: cannot be written ({error.strerror}); the job would be started again") from error
-    load(launcher.stop, f"launcher {launcher.name!r}")(job.job_id, now.job_state)
+    load(launcher.stop, f"launcher {launcher.name!r}")(job.job_id, status.job_state)
 
 
 def _signal(process: Process) -> None:
-    """Ask the ranks of this machine to stop: our supervisor passes the signal on; else rank 0 tells the others."""
+    """Signal the ranks of this machine to stop: our supervisor forwards the signal; without one, rank 0 does."""
     supervised = process.launcher == "recipe" and process.parent_is_alive()
     with suppress(ProcessLookupError):
         os.kill(process.parent if supervised else process.pid, signal.SIGTERM)
 
 
 def _end_agent(process: Process, deadline: float) -> None:
-    """Wait for the rank, then end torchrun where it would start the ranks again (--max-restarts)."""
+    """Wait for the rank, then end torchrun, which may restart the ranks (--max-restarts)."""
     while process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.1)
     for _ in range(20):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, split
 from recipe_core.cli.cluster.limits import TimeLimit
 from recipe_core.cli.commands.check import target_options
 from recipe_core.cli.paths import LocalPath
-from recipe_core.cli.words import RecipeCommand, recipe_words, split
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 _WEIGHT = re.compile(r"^[\d.eE+-]+:")
-"""What a list of files may have before a path: its share of the samples."""
+"""The weight before a path in a list of data files: its share of the samples."""
 
 
 def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
     """Add the command to ``group``; ``debug`` decorates it."""
 
     @group.command(cls=RecipeCommand)
-    @recipe_words
+    @recipe_arguments
     @click.option("--to", metavar="LAUNCHER", default="slurm", show_default=True, help="slurm, k8s, sky or a plugin's.")
     @target_options
     @click.option("--time", "minutes", type=TimeLimit(), help="Time limit: 90m, 4h, 2d, 4:00:00.")
@@ -56,7 +56,7 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
     )
     @debug
     def submit(
-        words: tuple[str, ...], to: str, site: Path | None, only_print: bool, out: Path | None, **line: Any
+        arguments: tuple[str, ...], to: str, site: Path | None, only_print: bool, out: Path | None, **line: Any
     ) -> None:
         """Start a run on other machines.
 
@@ -72,12 +72,12 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
             raise ConfigError(f"--check-nodes: --to {to} does not start one process on each node; leave it out")
         profile = read_profile(plugins, launcher, site)
         target = choose_target(
-            plugins, words, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
+            plugins, arguments, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
         )
-        folder = out or _new_folder(plugins, words)
-        known, notes = (words, []) if launcher.sees_files else _known_here(plugins, words)
-        job = _checked(plugins, known, folder, target, line["array"])
-        submission = _submission(plugins, words, job, folder, target, profile.site, line)
+        folder = out or _new_folder_name(plugins, arguments)
+        checkable, notes = (arguments, []) if launcher.sees_files else _without_remote_files(plugins, arguments)
+        job = _checked(plugins, checkable, folder, target, line["array"])
+        submission = _submission(plugins, arguments, job, folder, target, profile.site, line)
         files: Mapping[str, str] = launcher.load()(submission, profile.config)
         _warn(job, target)
         for note in notes:
@@ -87,74 +87,75 @@ def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry
                 click.echo(f"recipe: not submitted: --to {to} prints what its own command takes", err=True)
             click.echo("\n".join(files.values()), nl=False)
         else:
-            click.echo(_submit(launcher, submission, files, _jobs(plugins, words, submission)))
+            click.echo(_submit(launcher, submission, files, _jobs(plugins, arguments, submission)))
 
 
-def _new_folder(registry: Registry, words: tuple[str, ...]) -> Path:
-    """The name of a new folder in runs/."""
+def _new_folder_name(registry: Registry, arguments: tuple[str, ...]) -> Path:
+    """A new folder name in runs/, which is not created yet."""
     from recipe_core.settings.job import resolve
     from recipe_core.train.start.destination import new_folder
 
-    folder = new_folder(resolve(registry, *split(words)).name)
-    folder.rmdir()  # made again when all is checked
+    folder = new_folder(resolve(registry, *split(arguments)).name)
+    folder.rmdir()  # created again after all checks
     return folder
 
 
-def _checked(registry: Registry, words: tuple[str, ...], folder: Path, target: Target, array: int | None) -> Job:
-    """The job, after every check of its run folders.
+def _checked(registry: Registry, arguments: tuple[str, ...], folder: Path, target: Target, array: int | None) -> Job:
+    """The job, after all checks of its run folders.
 
     Raises:
-        ConfigError: a run folder holds something else, or its job is waiting or running.
+        ConfigError: a run folder holds other files or another run, or its job waits or runs.
     """
-    from recipe_core.cli.check.line import checked
-    from recipe_core.cli.cluster.standing import busy_job
+    from recipe_core.cli.check.line import fully_checked_job
+    from recipe_core.cli.cluster.run_status import busy_job
     from recipe_core.train.start.destination import require_run_folder
 
     if array:
-        strange = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        strange = [name for name in strange if name not in ("launch", "logs") and not re.fullmatch(r"seed-\d+", name)]
-        if strange or (folder.exists() and not folder.is_dir()):
-            what = f"holds {', '.join(sorted(strange)[:3])}" if strange else "is no folder"
-            raise ConfigError(f"{folder} {what}, and --array wants a folder for its runs alone; give another --out")
+        foreign = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        foreign = [name for name in foreign if name not in ("launch", "logs") and not re.fullmatch(r"seed-\d+", name)]
+        if foreign or (folder.exists() and not folder.is_dir()):
+            problem = f"holds {', '.join(sorted(foreign)[:3])}" if foreign else "is no folder"
+            raise ConfigError(f"{folder} {problem}, and --array wants a folder for its runs alone; give another --out")
     for out in _folders(folder, array):
         require_run_folder(out)
     if busy := busy_job(registry, folder):
         raise ConfigError(f"{folder}: {busy}; `recipe stop {shlex.quote(str(folder))}` stops it, or give another --out")
-    job = checked(registry, words, target.world_size, _folders(folder, array)[0], target)
+    job = fully_checked_job(registry, arguments, target.world_size, _folders(folder, array)[0], target)
     for number, out in enumerate(_folders(folder, array)):
         if number and (out / "job.yaml").exists():
-            checked(registry, (*words, f"train.seed={job.train.seed + number}"), target.world_size, out, target)
+            fully_checked_job(
+                registry, (*arguments, f"train.seed={job.train.seed + number}"), target.world_size, out, target
+            )
     return job
 
 
-def _known_here(registry: Registry, words: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
-    """The line without settings that name files of other machines alone, and a note for each of these settings."""
+def _without_remote_files(registry: Registry, arguments: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """Reset the settings whose files are on other machines only; return the arguments, and a note for each setting."""
     from recipe_core.settings.fill import flat
     from recipe_core.settings.job import default_of, resolve
 
-    job = resolve(registry, *split(words))
-    without, notes = list(words), []
+    job = resolve(registry, *split(arguments))
+    local, notes = list(arguments), []
     for name, value in flat(job.as_dict()):
         texts = value if isinstance(value, (list, tuple)) else [value]
         if not name.startswith(("data.", "train.", "model.")) or not all(isinstance(text, str) for text in texts):
             continue
-        if away := [text for text in texts if _is_away(text)]:
-            without.append(f"{name}={json.dumps(default_of(job, name))}")
-            notes.append(f"{name}: {away[0]} is not on this machine; the job looks at it when it starts")
-        elif here := [text for text in texts if _is_here(text)]:
-            notes.append(f"{name}: {here[0]} is a path of this machine, and of the job's only if its image has it")
-    return tuple(without), notes
+        if remote := [text for text in texts if _is_remote(text)]:
+            local.append(f"{name}={json.dumps(default_of(job, name))}")
+            notes.append(f"{name}: {remote[0]} is not on this machine; the job looks at it when it starts")
+        elif present := [text for text in texts if _is_local(text)]:
+            notes.append(f"{name}: {present[0]} is a path of this machine, and of the job's only if its image has it")
+    return tuple(local), notes
 
 
-def _is_away(text: str) -> bool:
-    """True of an absolute path that names nothing here."""
+def _is_remote(text: str) -> bool:
     from recipe_core.launch.identity import files_named
 
     path = Path(_WEIGHT.sub("", text))
     return path.is_absolute() and not path.exists() and not files_named([path])
 
 
-def _is_here(text: str) -> bool:
+def _is_local(text: str) -> bool:
     path = _WEIGHT.sub("", text)
     return "/" in path and Path(path).exists()
 
@@ -164,7 +165,13 @@ def _folders(folder: Path, array: int | None) -> list[Path]:
 
 
 def _submission(
-    registry: Registry, words: tuple[str, ...], job: Job, folder: Path, target: Target, site: Site, line: dict[str, Any]
+    registry: Registry,
+    arguments: tuple[str, ...],
+    job: Job,
+    folder: Path,
+    target: Target,
+    site: Site,
+    line: dict[str, Any],
 ) -> Submission:
     from recipe_core.cli.cluster.limits import stop_seconds
     from recipe_core.engine.environment import variables
@@ -172,14 +179,14 @@ def _submission(
     from recipe_core.settings.job import resolve
 
     array, minutes = line["array"] or 0, line["minutes"] or 0
-    stack = {one.name: one.value for one in variables(job, target.world_size, target.nodes > 1)}
+    stack = {v.name: v.value for v in variables(job, target.world_size, target.nodes > 1)}
     before = line["stop_before"] or stop_seconds(_folders(folder, array)[0], minutes)
     if minutes and before >= minutes * 60:
         raise ConfigError(f"--stop-before {before}: the run would stop at once, its limit is {minutes * 60} seconds")
     return Submission(
         name=re.sub(r"[^\w.-]+", "-", job.name, flags=re.ASCII).strip("-.") or "recipe",
         out=folder.absolute(),
-        job=resolve(registry, *split(words)).as_yaml(),
+        job=resolve(registry, *split(arguments)).as_yaml(),
         seed=job.train.seed,
         folder=Path.cwd(),
         program=tuple(shlex.split(site.program)),
@@ -196,21 +203,19 @@ def _submission(
     )
 
 
-def _precompile(job: Job, asked: bool | None) -> bool:
-    """True if a job before the run compiles: as asked, else where the engine compiles a graph for each shape."""
+def _precompile(job: Job, requested: bool | None) -> bool:
     from recipe_core.hooks.specs import Recipe
 
     own_loop = job.recipe.run != Recipe.run
-    if asked and own_loop:
+    if requested and own_loop:
         raise ConfigError(f"--precompile: recipe {job.recipe.name!r} has a training loop of its own; leave it out")
-    return asked if asked is not None else job.engine.spec.traced and not own_loop
+    return requested if requested is not None else job.engine.spec.traced and not own_loop
 
 
-def _jobs(registry: Registry, words: tuple[str, ...], submission: Submission) -> Iterator[tuple[Path, str]]:
-    """The text of job.yaml for each run folder."""
+def _jobs(registry: Registry, arguments: tuple[str, ...], submission: Submission) -> Iterator[tuple[Path, str]]:
     from recipe_core.settings.job import resolve
 
-    target, overrides = split(words)
+    target, overrides = split(arguments)
     for number, out in enumerate(_folders(submission.out, submission.array)):
         seed = [f"train.seed={submission.seed + number}"] if submission.array else []
         yield out, resolve(registry, target, [*overrides, *seed]).as_yaml()
@@ -219,7 +224,6 @@ def _jobs(registry: Registry, words: tuple[str, ...], submission: Submission) ->
 def _submit(
     launcher: Launcher, submission: Submission, files: Mapping[str, str], jobs: Iterator[tuple[Path, str]]
 ) -> str:
-    """Write everything, submit it, and say what happened."""
     from recipe_core.errors import DiskError
     from recipe_core.files import write_text
     from recipe_core.hooks.specs import load
@@ -227,8 +231,8 @@ def _submit(
 
     folder = submission.launch_folder
     try:
-        for place in (folder, submission.out / "logs"):
-            place.mkdir(parents=True, exist_ok=True)
+        for directory in (folder, submission.out / "logs"):
+            directory.mkdir(parents=True, exist_ok=True)
         for out, text in jobs:
             out.mkdir(exist_ok=True)
             write_text(out / "job.yaml", text)

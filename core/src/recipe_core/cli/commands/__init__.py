@@ -1,5 +1,5 @@
-"""Commands whose code has a folder of its own, which is imported when one is called.
+"""Commands whose code is in a folder of its own, which is imported on use.
 
 ``check.py``: ``recipe check``; ``nodes.py``: its ``--on-nodes``. ``doctor.py``: ``recipe doctor``. ``describe.py``:
-settings explained, and help about what a line names.
+descriptions of settings, and help about the recipe of a line.
 """

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recipe_core.cli.arguments import Command, RecipeCommand, recipe_arguments, split
 from recipe_core.cli.paths import LocalPath
-from recipe_core.cli.words import Command, RecipeCommand, recipe_words, split
 from recipe_core.errors import ExitCode, RecipeError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
     """Add the command to ``group``; ``debug`` decorates it."""
 
     @group.command(cls=RecipeCommand)
-    @recipe_words
+    @recipe_arguments
     @click.option(
         "--processes",
         type=click.IntRange(min=1),
@@ -63,7 +63,7 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
     )
     @debug
     def check(
-        words: tuple[str, ...],
+        arguments: tuple[str, ...],
         processes: int | None,
         nodes: int | None,
         processes_per_node: int | None,
@@ -89,8 +89,8 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
                 raise click.UsageError("--processes: --on-nodes is one process on each node; give --processes-per-node")
             from recipe_core.cli.commands.nodes import check_nodes
 
-            asked = {"nodes": nodes, "processes_per_node": processes_per_node, "device_memory": device_memory}
-            return check_nodes(registry, words, asked, site, out)
+            target_settings = {"nodes": nodes, "processes_per_node": processes_per_node, "device_memory": device_memory}
+            return check_nodes(registry, arguments, target_settings, site, out)
         plugins = registry()
         target = None
         if elsewhere:
@@ -98,26 +98,26 @@ def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry:
             from recipe_core.launch.launchers.site import read_profile
 
             profile = read_profile(plugins, path=site)
-            target = choose_target(plugins, words, profile, nodes, processes_per_node, device_memory)
-        _check(plugins, words, processes, target, out)
+            target = choose_target(plugins, arguments, profile, nodes, processes_per_node, device_memory)
+        _check(plugins, arguments, processes, target, out)
         return ExitCode.FINISHED
 
 
 def _check(
-    registry: Registry, words: tuple[str, ...], processes: int | None, target: Target | None, out: Path | None
+    registry: Registry, arguments: tuple[str, ...], processes: int | None, target: Target | None, out: Path | None
 ) -> None:
-    from recipe_core.cli.check.line import checked
+    from recipe_core.cli.check.line import fully_checked_job
     from recipe_core.cli.show import needs
     from recipe_core.settings.job import resolve
     from recipe_core.train.start.destination import RUNS
 
     world_size, folder = target.world_size if target else processes or 0, out or RUNS
     try:
-        job = checked(registry, words, world_size, out, target)
+        job = fully_checked_job(registry, arguments, world_size, out, target)
     except RecipeError:
-        with contextlib.suppress(RecipeError):  # the settings themselves are right: what they need is known
-            unsound = resolve(registry, *split(words))
-            text = needs(unsound, world_size or unsound.processes, folder, sound=False, target=target)
+        with contextlib.suppress(RecipeError):  # the settings resolve: print what they need
+            job = resolve(registry, *split(arguments))
+            text = needs(job, world_size or job.processes, folder, passed=False, target=target)
             click.echo(text + "\n")
         raise
     click.echo(needs(job, world_size or job.processes, folder, target=target))

@@ -1,4 +1,4 @@
-"""Settings explained in the terminal: ``recipe show NAME --describe``, ``recipe prepare NAME --help``."""
+"""Descriptions of settings in the terminal: ``recipe show NAME --describe``, ``recipe prepare NAME --help``."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from recipe_core.settings.job import Job
 
 ALL = "all"
-"""The section that ``--describe`` without a value stands for."""
+"""The value of ``--describe`` if none is given."""
 _WIDEST = 100
 
 
-class Detailed(click.Command):
-    """A command whose --help says more about what the line names."""
+class DescribedCommand(click.Command):
+    """A command whose --help also describes the recipe or data set on the line."""
 
     details: Callable[[Sequence[str]], str] | None = None
-    """Makes the further text of the words of the line."""
+    """Returns the further help text for the arguments of the line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words for the help, which click prints before it has read them."""
-        ctx.meta["words"] = [word for word in args if not word.startswith("-")]
+        """Store the arguments for the help text, which click prints before it parses them."""
+        ctx.meta["arguments"] = [argument for argument in args if not argument.startswith("-")]
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the further text."""
+        """Write the further help text."""
         super().format_epilog(ctx, formatter)
         if self.details is None:
             return
         try:
-            text = self.details(ctx.meta.get("words", ()))
-        except RecipeError as error:  # a mistake in the line, which is no reason to refuse help
+            text = self.details(ctx.meta.get("arguments", ()))
+        except RecipeError as error:  # a mistake in the line does not prevent the help text
             text = str(error)
         if text:
             formatter.write(f"\n{text}\n")
 
 
 def describe_job(registry: Registry, job: Job, section: str) -> str:
-    """The settings of ``job`` with type, value and meaning: all, those of a section, or one (``train.lr``).
+    """Describe settings of ``job`` with type, value and meaning: all, a section, or one (``train.lr``).
 
     Raises:
         ConfigError: there is no such section or setting.
@@ -55,20 +55,20 @@ def describe_job(registry: Registry, job: Job, section: str) -> str:
     sections = dict(_sections(registry, job))
     if section == ALL:
         return "\n\n".join(_block(name, *sections[name]) for name in sections)
-    name, _, setting = section.partition(".")
+    name, _, wanted = section.partition(".")
     if name not in sections:
-        paths = [f"{path}.{one.name}" for path, (_, settings) in sections.items() for one in settings]
+        paths = [f"{path}.{setting.name}" for path, (_, settings) in sections.items() for setting in settings]
         same = [path for path in paths if path.rpartition(".")[2] == name]
         hint = f"; did you mean {' or '.join(same)}?" if same else did_you_mean(name, sections)
         raise ConfigError(f"--describe: {job.name} has no section {name!r}{hint} (sections: {', '.join(sections)})")
     head, settings = sections[name]
-    if not setting:
+    if not wanted:
         return _block(name, head, settings)
-    known = [one.name for one in settings]
-    if setting not in known:
-        hint = did_you_mean(setting, known)
-        raise ConfigError(f"--describe: {name} has no setting {setting!r}{hint} (settings: {', '.join(known)})")
-    return "\n".join(_lines(name, [one for one in settings if one.name == setting]))
+    known = [setting.name for setting in settings]
+    if wanted not in known:
+        hint = did_you_mean(wanted, known)
+        raise ConfigError(f"--describe: {name} has no setting {wanted!r}{hint} (settings: {', '.join(known)})")
+    return "\n".join(_lines(name, [setting for setting in settings if setting.name == wanted]))
 
 
 def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, list[Setting]]]]:
@@ -89,20 +89,20 @@ def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, li
 
 
 def describe_class(settings: type) -> str:
-    """The settings of a class with type, default and meaning, as they are written without a section."""
+    """Describe the settings of a class with type, default and meaning, without a section."""
     from recipe_core.settings.describe import defaults, described
 
     return "\n".join(_lines("", described(settings, defaults(settings))))
 
 
 def summary_of(job: Job) -> str:
-    """The names of all settings of ``job``, a paragraph for each section, for ``recipe run NAME --help``."""
+    """List the names of all settings of ``job``, a paragraph for each section, for ``recipe run NAME --help``."""
     lines = [
         click.style(f"Settings of {job.name}", bold=True) + f" (`recipe show {job.name} --describe` explains them):"
     ]
     for name, part in _classes(job).items():
         if names := [field.name for field in dataclasses.fields(part) if field.init]:
-            lines.append(_filled(f"{name}.SETTING: {', '.join(names)}", 2, 4))
+            lines.append(_paragraph(f"{name}.SETTING: {', '.join(names)}", 2, 4))
     return "\n".join(lines)
 
 
@@ -119,14 +119,14 @@ def _block(section: str, head: str, settings: Sequence[Setting]) -> str:
 
 def _lines(section: str, settings: Sequence[Setting]) -> list[str]:
     lines = []
-    for one in settings:
-        path = f"{section}.{one.name}" if section else one.name
-        lines.append(f"  {click.style(f'{path}={one.value}', fg='cyan')}  ({one.kind})")
-        lines += _wrapped(one.meaning, 6, 6)
+    for setting in settings:
+        path = f"{section}.{setting.name}" if section else setting.name
+        lines.append(f"  {click.style(f'{path}={setting.value}', fg='cyan')}  ({setting.kind})")
+        lines += _wrapped(setting.meaning, 6, 6)
     return lines
 
 
-def _filled(text: str, first: int, rest: int) -> str:
+def _paragraph(text: str, first: int, rest: int) -> str:
     return "\n".join(_wrapped(text, first, rest))
 
 

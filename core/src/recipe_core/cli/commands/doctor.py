@@ -1,4 +1,4 @@
-"""The command ``recipe doctor``. No torch here: the libraries are asked in processes of their own."""
+"""The command ``recipe doctor``. No torch here: the libraries are probed in processes of their own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
         from recipe_core.train.start.destination import RUNS
 
         findings: list[Finding] = []
-        for finding in examine(RUNS):  # one by one: the libraries take seconds to answer
+        for finding in examine(RUNS):  # printed one by one: probing the libraries takes seconds
             if not as_json:
                 click.echo("\n".join(_lines(finding, findings[-1].topic if findings else "")))
             findings.append(finding)
@@ -45,7 +45,6 @@ def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
 
 
 def _lines(finding: Finding, topic: str) -> Iterator[str]:
-    """A finding, under its heading where it is the first of its topic."""
     if finding.topic != topic:
         yield ("\n" if topic else "") + click.style(finding.topic, bold=True)
     yield f"  {click.style(finding.state.ljust(8), fg=_COLOURS[finding.state])} {finding.text}"

@@ -54,26 +54,25 @@ def add_compare_command(group: click.Group, debug: Callable[[Any], Any]) -> None
         RUN is a run folder, its metrics.jsonl, or a file for train.golden. The others are compared with the first, at
         the steps that both have.
         """
-        from recipe_core.cli.compare import compare as comparing
+        from recipe_core.cli.compare import compare as comparisons
         from recipe_core.cli.compare.table import text, verdict
         from recipe_core.train.metrics.curves import read_curve
 
         if tolerance is not None and len(runs) == 1:
             raise click.UsageError("--tolerance needs a second run, to compare with the first")
-        found = comparing.compare([read_curve(run) for run in runs], metric, tolerance)
-        click.echo(json.dumps(found.as_dict(), indent=2) if as_json else text(found))
+        comparison = comparisons.compare([read_curve(run) for run in runs], metric, tolerance)
+        click.echo(json.dumps(comparison.as_dict(), indent=2) if as_json else text(comparison))
         if write_golden is not None:
-            steps = comparing.write_golden(found.curves[0], write_golden)
-            click.echo(f"\n{write_golden}: {steps:,} losses of {found.names[0]}, for train.golden", err=as_json)
+            steps = comparisons.write_golden(comparison.curves[0], write_golden)
+            click.echo(f"\n{write_golden}: {steps:,} losses of {comparison.names[0]}, for train.golden", err=as_json)
         if not no_png and (png is not None or not as_json):
-            _draw(found, png, quiet=as_json)
-        if found.beyond:
-            click.echo(verdict(found), err=True)
-        return ExitCode.FINDING if found.beyond else ExitCode.FINISHED
+            _draw(comparison, png, quiet=as_json)
+        if comparison.beyond:
+            click.echo(verdict(comparison), err=True)
+        return ExitCode.FINDING if comparison.beyond else ExitCode.FINISHED
 
 
-def _draw(found: Comparison, png: Path | None, *, quiet: bool) -> None:
-    """Draw to the file that was asked for; to the usual one only where that is possible."""
+def _draw(comparison: Comparison, png: Path | None, *, quiet: bool) -> None:
     from recipe_core.cli.compare import picture, plot
 
     path = png or PICTURE
@@ -83,5 +82,5 @@ def _draw(found: Comparison, png: Path | None, *, quiet: bool) -> None:
     if png is None and picture.is_taken(path, plot.MAKER):
         click.echo(f"{path} was not drawn: another file has this name; say --png FILE", err=True)
         return
-    plot.draw(found, path)
+    plot.draw(comparison, path)
     click.echo(f"\ncurves: {path}", err=quiet)

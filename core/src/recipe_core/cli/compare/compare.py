@@ -1,4 +1,4 @@
-"""Runs laid over each other: how far their curves are apart, how fast they were, and which settings differ.
+"""Comparison of runs: largest difference of their curves, speeds, and settings that differ.
 
 Imports no torch.
 """
@@ -18,16 +18,16 @@ from recipe_core.files import write_text
 from recipe_core.files.documents import DocumentError, parse_json, read_json, read_text, read_yaml
 from recipe_core.settings.fill import flat
 from recipe_core.train.metrics.curves import METRICS, Curve
-from recipe_core.train.metrics.golden import away, within
+from recipe_core.train.metrics.golden import relative_error, within
 
 SPEEDS = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
-WHERE = ("device", "world_size", "torch")
-"""Entries of results.json about the machine of a run; listed with the settings."""
+MACHINE_KEYS = ("device", "world_size", "torch")
+"""Keys of results.json about the machine of a run; listed with the settings."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Both curves at a step that they have in common."""
+    """Values of two curves at a common step."""
 
     step: int
     first: float
@@ -35,57 +35,57 @@ class Point:
 
     @property
     def absolute(self) -> float:
-        """The other's value less the first's."""
+        """``other - first``."""
         return self.other - self.first
 
     @property
     def relative(self) -> float:
-        """The distance as a part of the first's value; infinite where one of the two is not finite."""
-        return away(self.other, self.first)
+        """Distance relative to the first's value; infinite if one of the two is not finite."""
+        return relative_error(self.other, self.first)
 
     def as_dict(self) -> dict[str, float | None]:
-        """Plain data; JSON has no infinity, which becomes null."""
+        """Return plain data for JSON; a value that is not finite becomes None."""
         values = {"first": self.first, "other": self.other, "absolute": self.absolute, "relative": self.relative}
         return {"step": self.step, **{key: finite(value) for key, value in values.items()}}
 
 
 @dataclass(frozen=True)
 class Departure:
-    """How far one run is from the first."""
+    """Difference of one run from the first."""
 
     run: Curve
     steps: int
-    """Steps that both have."""
+    """Number of common steps."""
     largest: Point
-    """Where they are farthest apart, relative to the first's value."""
+    """The point of the largest relative difference."""
     beyond: Point | None
-    """The first step at which they are farther apart than the tolerance."""
+    """The first point beyond the tolerance; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs, the first of which the others are measured against."""
+    """Several runs, compared with the first."""
 
     metric: str
     tolerance: float | None
-    """As a part of the first run's value."""
+    """Relative to the first run's value."""
     curves: Sequence[Curve]
     departures: Sequence[Departure]
     settings: Mapping[str, list[Any]]
-    """The settings that are not the same in all runs that have any; None where a run has no such setting."""
+    """Settings that differ between the runs that have settings, by path; None if a run lacks one."""
 
     @property
     def beyond(self) -> list[Departure]:
-        """Those that are farther off than the tolerance."""
+        """Departures beyond the tolerance."""
         return [departure for departure in self.departures if departure.beyond is not None]
 
     @property
     def names(self) -> list[str]:
-        """A short name for each run."""
+        """Short names of the runs."""
         return names_of(self.curves)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for ``--json``."""
+        """Return plain data for ``--json``."""
         return {
             "metric": self.metric,
             "tolerance": self.tolerance,
@@ -108,10 +108,10 @@ class Comparison:
 
 
 def compare(curves: Sequence[Curve], metric: str = "loss", tolerance: float | None = None) -> Comparison:
-    """Lay the runs over each other; the first is what the others are measured against.
+    """Compare each run with the first.
 
     Raises:
-        DataError: a run has no such metric, or no step of it in common with the first.
+        DataError: a run lacks the metric, or has no step in common with the first.
     """
     for curve in curves:
         if metric not in curve.columns:
@@ -124,18 +124,18 @@ def compare(curves: Sequence[Curve], metric: str = "loss", tolerance: float | No
 
 
 def _departure(first: Curve, other: Curve, metric: str, tolerance: float | None) -> Departure:
-    mine, theirs = first.values(metric), other.values(metric)
+    first_values, other_values = first.values(metric), other.values(metric)
     largest = beyond = None
-    common = sorted(mine.keys() & theirs.keys())
+    common = sorted(first_values.keys() & other_values.keys())
     for step in common:
-        point = Point(step, mine[step], theirs[step])
+        point = Point(step, first_values[step], other_values[step])
         if largest is None or point.relative > largest.relative:
             largest = point
         if beyond is None and tolerance is not None and not within(point.other, point.first, tolerance):
             beyond = point
     if largest is None:
         raise DataError(
-            f"{first.path} and {other.path} have no step in common: {_span(mine)}, and {_span(theirs)}; "
+            f"{first.path} and {other.path} have no step in common: {_span(first_values)}, and {_span(other_values)}; "
             "give both the same train.log_every"
         )
     return Departure(other, len(common), largest, beyond)
@@ -147,32 +147,32 @@ def _span(values: Mapping[int, float]) -> str:
 
 
 def names_of(curves: Sequence[Curve]) -> list[str]:
-    """A short name for each run: the last part of its path, where that tells them apart."""
+    """Return short names: the last part of each path if these are unique, else whole paths."""
     folders = [curve.path.parent if curve.path.name == METRICS else curve.path for curve in curves]
     short = [folder.name for folder in folders]
     return short if len(set(short)) == len(short) and all(short) else [str(curve.path) for curve in curves]
 
 
 def ends(curve: Curve, metric: str) -> dict[str, float | None]:
-    """First and last value of the metric and of its counterpart in validation, where there is one."""
-    found: dict[str, float | None] = {}
+    """Return the first and last value of the metric and of its validation metric, if there is one."""
+    end_values: dict[str, float | None] = {}
     for key in (metric, f"val_{metric}"):
         values = curve.values(key)
         if values:
-            found |= {f"first_{key}": finite(values[min(values)]), key: finite(values[max(values)])}
-    return found
+            end_values |= {f"first_{key}": finite(values[min(values)]), key: finite(values[max(values)])}
+    return end_values
 
 
 def speeds(curve: Curve) -> dict[str, float]:
-    """The median of every speed that the run measured."""
+    """Return the median of each speed that the run measured."""
     measured = {key: [v for v in curve.values(key).values() if math.isfinite(v)] for key in SPEEDS}
-    if not measured["sequences_per_second"]:  # of a version that did not write it
+    if not measured["sequences_per_second"]:  # an older version did not write it
         measured["sequences_per_second"] = list(curve.values("samples_per_second").values())
     return {key: statistics.median(values) for key, values in measured.items() if values}
 
 
 def finite(value: float) -> float | None:
-    """``value``, or None where it is no finite number."""
+    """Return ``value``, or None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
@@ -180,8 +180,8 @@ def write_golden(curve: Curve, path: Path) -> int:
     """Store the losses of ``curve`` as a file for ``train.golden``; return how many steps it has.
 
     Raises:
-        ConfigError: there is a file that is no such curve.
-        DataError: there is no loss, or one that is not finite.
+        ConfigError: ``path`` is another kind of file.
+        DataError: there is no loss, or a loss is not finite.
         DiskError: the file cannot be written.
     """
     losses = curve.values("loss")
@@ -197,7 +197,6 @@ def write_golden(curve: Curve, path: Path) -> int:
 
 
 def _is_golden(path: Path) -> bool:
-    """True if :func:`write_golden` wrote the file: every line is a step and its loss, and nothing else."""
     try:
         rows = [parse_json(line) for line in read_text(path).splitlines()]
     except (OSError, ValueError):
@@ -206,30 +205,32 @@ def _is_golden(path: Path) -> bool:
 
 
 def settings_of(curve: Curve) -> dict[str, Any]:
-    """The settings of a run and its machine, by path of the setting; empty if unknown.
+    """Read the settings of a run and its machine, by path of the setting; empty if unknown.
 
     Raises:
         DataError: a file of the run folder cannot be read.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in ("job.yaml", "results.json"):
-        path = curve.beside(name)
+        path = curve.sibling(name)
         try:
             data = (read_yaml if name == "job.yaml" else read_json)(path) if path else {}
         except (OSError, DocumentError) as error:
             raise DataError(f"{path}: cannot be read ({error})") from error
         if isinstance(data, Mapping):
-            found |= dict(flat(data)) if name == "job.yaml" else {key: data[key] for key in WHERE if key in data}
-    return found
+            settings |= (
+                dict(flat(data)) if name == "job.yaml" else {key: data[key] for key in MACHINE_KEYS if key in data}
+            )
+    return settings
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The settings that are not the same in all runs that have any; None where a run has no such setting."""
+    """Return the settings that differ between the runs that have settings; None if a run lacks one."""
     return dict(_differences(settings))
 
 
 def _differences(settings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
-    known = [one for one in settings if one]
-    for key in dict.fromkeys(key for one in known for key in one):
-        if any(one.get(key) != known[0].get(key) for one in known):
-            yield key, [one.get(key) for one in settings]
+    known = [run for run in settings if run]
+    for key in dict.fromkeys(key for run in known for key in run):
+        if any(run.get(key) != known[0].get(key) for run in known):
+            yield key, [run.get(key) for run in settings]

@@ -1,4 +1,4 @@
-"""Pictures as files: drawn by matplotlib, marked with what made them, never written over another file."""
+"""Picture files of matplotlib, marked with the command that made them; other files are never overwritten."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from recipe_core.errors import ConfigError
 from recipe_core.files import atomic_file
 
 _MARKS = {"png": "Software", "svg": "Creator", "svgz": "Creator", "pdf": "Creator", "ps": "Creator", "eps": "Creator"}
-"""By what entry a picture says who made it; in other formats it does not, and is not replaced."""
+"""Metadata key for the maker, by format; files of other formats carry no mark and are not replaced."""
 
 
 def available() -> bool:
-    """True if matplotlib is installed; it is not loaded."""
+    """True if matplotlib is installed; it is not imported."""
     import importlib.util
 
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def new_figure(path: Path, maker: str, size: tuple[float, float], hint: str = "") -> Any:
-    """An empty figure of matplotlib's for :func:`save`, ``size`` in inches; ``hint`` is another way out.
+    """Return an empty matplotlib figure for :func:`save`.
 
-    The ending of ``path`` says the format: png, svg, pdf and what else matplotlib writes.
+    Args:
+        path: file to write; its suffix is the format: png, svg, pdf or another of matplotlib's.
+        maker: the command, as marked in the file.
+        size: inches.
+        hint: another remedy, for the message.
 
     Raises:
-        ConfigError: matplotlib is not installed, or does not write such files; or ``path`` is not of ``maker``.
+        ConfigError: matplotlib is not installed, cannot write the format, or ``path`` is a file of another maker.
     """
     try:
         from matplotlib.figure import Figure
@@ -50,10 +54,10 @@ def save(figure: Any, path: Path, maker: str) -> None:
     """
     kind = path.suffix.removeprefix(".")
     marks = {key: {name: maker} for key, name in _MARKS.items()}
-    with atomic_file(path) as part:
-        figure.savefig(part, format=kind, metadata=marks.get(kind))
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format=kind, metadata=marks.get(kind))
 
 
 def is_taken(path: Path, maker: str) -> bool:
-    """True if ``path`` exists, and is no picture that says that ``maker`` made it."""
+    """True if ``path`` exists and is not a picture of ``maker``."""
     return path.exists() and not (path.is_file() and maker.encode() in path.read_bytes())

@@ -1,4 +1,4 @@
-"""Installed packages, devices and plugins: do they work, and the way out if not. Imports no torch itself.
+"""Checks of installed packages, devices and plugins, with remedies. Imports no torch itself.
 
 ``packages.py``, ``plugins.py``, ``machine.py``, ``variables.py``: the topics; each yields findings.
 """
@@ -19,10 +19,10 @@ __all__ = ["Finding", "State", "examine", "is_broken"]
 
 
 def examine(runs: Path) -> Iterator[Finding]:
-    """Look at everything, topic by topic; what takes long comes as it is found.
+    """Yield the findings of all topics as soon as each is known.
 
     Args:
-        runs: the folder that runs are written to, for the check of its disk.
+        runs: the folder of runs, whose disk is checked.
     """
     yield from package_findings()
     yield from machine_findings(runs)

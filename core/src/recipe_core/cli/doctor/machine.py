@@ -19,12 +19,12 @@ from recipe_core.launch.cores import usable_cores
 _DEVICES, _NETWORK, _LIMITS, _DISK = "Devices", "Network between machines", "Limits", "Disk"
 _ROOT = Path("/")
 _EFA = ("trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge")
-_FILES = 4096  # open files: each pair of ranks may hold sockets, each checkpoint shard a file
-_LITTLE, _SHARED = 5_000_000_000, 64_000_000
+_MIN_FILES = 4096  # open files: sockets between ranks, and files of checkpoint shards
+_LOW_SPACE, _MIN_SHARED_MEMORY = 5_000_000_000, 64_000_000
 
 
 def machine_findings(runs: Path) -> Iterator[Finding]:
-    """``runs``: the folder that runs are written to."""
+    """Yield the findings about this machine; ``runs``: the folder of runs."""
     yield from _processor()
     yield from _nvidia()
     yield from _efa()
@@ -33,8 +33,8 @@ def machine_findings(runs: Path) -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    there, kind = machine.memory("cpu"), stack.instance()
-    memory = f", {machine.scaled(there.total, 'B')} of memory" if there else ""
+    available, kind = machine.memory("cpu"), stack.instance()
+    memory = f", {machine.scaled(available.total, 'B')} of memory" if available else ""
     yield Finding(_DEVICES, "ok", f"{usable_cores()} processor cores{memory}{f' ({kind})' if kind else ''}")
 
 
@@ -50,22 +50,22 @@ def _nvidia() -> Iterator[Finding]:
         yield Finding(_DEVICES, "broken", f"nvidia-smi gives no answer ({error})", "restart the machine or its driver")
         return
     if done.returncode:
-        words = (done.stdout + done.stderr).strip().splitlines()
+        lines = (done.stdout + done.stderr).strip().splitlines()
         yield Finding(
-            _DEVICES, "broken", f"nvidia-smi fails: {words[0] if words else done.returncode}",
+            _DEVICES, "broken", f"nvidia-smi fails: {lines[0] if lines else done.returncode}",
             "install the driver for this kernel, or restart the machine after its update",
         )  # fmt: skip
         return
-    found = [line.split(", ") for line in done.stdout.strip().splitlines()]
-    names = ", ".join(sorted({name for name, *_ in found}))
-    yield Finding(_DEVICES, "ok", f"{len(found)} x {names}, driver {found[0][-1] if found else 'unknown'}")
+    gpus = [line.split(", ") for line in done.stdout.strip().splitlines()]
+    names = ", ".join(sorted({name for name, *_ in gpus}))
+    yield Finding(_DEVICES, "ok", f"{len(gpus)} x {names}, driver {gpus[0][-1] if gpus else 'unknown'}")
 
 
 def _efa() -> Iterator[Finding]:
-    """Amazon's adapter between machines; only runs over several need it."""
-    found = [path for path in sorted(_ROOT.glob("sys/class/infiniband/*")) if _driver(path) == "efa"]
-    if found:
-        yield Finding(_NETWORK, "ok", f"{len(found)} EFA devices")
+    """AWS's network adapter; only multi-node runs need it."""
+    adapters = [path for path in sorted(_ROOT.glob("sys/class/infiniband/*")) if _driver(path) == "efa"]
+    if adapters:
+        yield Finding(_NETWORK, "ok", f"{len(adapters)} EFA devices")
         if shutil.which("fi_info") is None and not (_ROOT / "opt/amazon/efa/bin/fi_info").exists():
             yield Finding(_NETWORK, "broken", "EFA's libfabric is not installed", "run Amazon's EFA installer")
         if _soft_limit("RLIMIT_MEMLOCK") not in (None, -1):
@@ -85,39 +85,39 @@ def _efa() -> Iterator[Finding]:
 def _limits() -> Iterator[Finding]:
     files = _soft_limit("RLIMIT_NOFILE")
     if files is not None and files != -1:
-        few = files < _FILES
+        few = files < _MIN_FILES
         yield Finding(
             _LIMITS, "warning" if few else "ok", f"{files:,} open files{', few for many ranks' if few else ''}",
             "ulimit -n 65535, or `* - nofile 65535` in /etc/security/limits.conf" if few else "",
         )  # fmt: skip
     processes = _soft_limit("RLIMIT_NPROC")
-    if processes is not None and processes != -1 and processes < _FILES:
+    if processes is not None and processes != -1 and processes < _MIN_FILES:
         yield Finding(_LIMITS, "warning", f"{processes:,} processes and threads, which is few", "ulimit -u 65535")
-    for name, words, option in (("RLIMIT_AS", "address space", "v"), ("RLIMIT_FSIZE", "the size of a file", "f")):
+    for name, subject, option in (("RLIMIT_AS", "address space", "v"), ("RLIMIT_FSIZE", "the size of a file", "f")):
         limit = _soft_limit(name)
         if limit is not None and limit != -1:
-            text = f"{words} is limited to {machine.scaled(limit, 'B')}"
+            text = f"{subject} is limited to {machine.scaled(limit, 'B')}"
             yield Finding(_LIMITS, "warning", text, f"ulimit -{option} unlimited")
 
 
 def _disks(runs: Path) -> Iterator[Finding]:
-    places = {
+    folders = {
         "runs": runs,
         "cache (RECIPE_CACHE)": home(),
         "temporary files (TMPDIR)": Path(tempfile.gettempdir()),
     }
-    for what, folder in places.items():
-        there = _existing(folder.absolute())
-        free = shutil.disk_usage(there).free
-        text = f"{what}: {machine.scaled(free, 'B')} free for {folder}"
-        if not os.access(there, os.W_OK):
-            yield Finding(_DISK, "broken", f"{what}: {folder} cannot be written", "choose another folder")
-        elif free < _LITTLE:
+    for label, folder in folders.items():
+        existing = _existing(folder.absolute())
+        free = shutil.disk_usage(existing).free
+        text = f"{label}: {machine.scaled(free, 'B')} free for {folder}"
+        if not os.access(existing, os.W_OK):
+            yield Finding(_DISK, "broken", f"{label}: {folder} cannot be written", "choose another folder")
+        elif free < _LOW_SPACE:
             yield Finding(_DISK, "warning", text, "make room; `recipe check` says what a run needs")
         else:
             yield Finding(_DISK, "ok", text)
     shared = _ROOT / "dev/shm"
-    if shared.exists() and shutil.disk_usage(shared).total < 2 * _SHARED:
+    if shared.exists() and shutil.disk_usage(shared).total < 2 * _MIN_SHARED_MEMORY:
         size = machine.scaled(shutil.disk_usage(shared).total, "B")
         yield Finding(_DISK, "warning", f"shared memory (/dev/shm) has {size}", "in a container: --shm-size=8g or more")
 
@@ -129,7 +129,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _driver(device: Path) -> str:
-    """The driver of a device in /sys; EFA's are also known by the name that the installer gives them."""
+    """The driver of a device in /sys; EFA devices are also recognised by the name that the installer gives them."""
     link = device / "device" / "driver"
     if link.exists():
         return link.resolve().name
@@ -137,7 +137,7 @@ def _driver(device: Path) -> str:
 
 
 def _soft_limit(name: str) -> int | None:
-    """A limit of this process; -1 for none, None where the platform does not know it."""
+    """A limit of this process; -1: unlimited, None: unknown on this platform."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""Python, PyTorch and the packages beside it: their versions, whether they fit each other, and whether they work."""
+"""Findings about Python, PyTorch and related packages: versions, compatibility, and a short computation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OLDEST_TORCH = (2, 9)
 
 
 def package_findings() -> Iterator[Finding]:
-    """Every package that a run may meet; those that are not installed only where something needs them."""
+    """Yield findings about Python, PyTorch and transformers."""
     python = f"Python {platform.python_version()} ({platform.machine()}, {platform.system()})"
     yield _finding("ok", python)
     torch = package("torch")
@@ -37,15 +37,15 @@ def _torch(torch: Package | None) -> Iterator[Finding]:
             "install it anew in a fresh environment; if it names another package, that one does not fit this torch",
         )  # fmt: skip
         return
-    found = answer.found
-    build = f"CUDA {found['cuda']}" if found["cuda"] else f"ROCm {found['hip']}" if found["hip"] else "CPU"
-    where = f"; computes on {found['count']} x {found['device']}" if "device" in found else "; computes on the CPU"
-    yield _finding("ok", f"torch {found['version']} ({build} build){where}")
-    if found["sum"] != probe.RIGHT_SUM:
-        yield _finding("broken", f"a product of ones gave {found['sum']}", "the device or its driver is damaged")
-    if not found["distributed"]:
+    facts = answer.found
+    build = f"CUDA {facts['cuda']}" if facts["cuda"] else f"ROCm {facts['hip']}" if facts["hip"] else "CPU"
+    where = f"; computes on {facts['count']} x {facts['device']}" if "device" in facts else "; computes on the CPU"
+    yield _finding("ok", f"torch {facts['version']} ({build} build){where}")
+    if facts["sum"] != probe.RIGHT_SUM:
+        yield _finding("broken", f"a product of ones gave {facts['sum']}", "the device or its driver is damaged")
+    if not facts["distributed"]:
         yield _finding("warning", "torch is built without torch.distributed", "only runs of one process will work")
-    if "device" not in found and not found["bf16"]:
+    if "device" not in facts and not facts["bf16"]:
         yield _finding("note", "this processor has no bf16 instructions: train.precision=bf16_mixed computes in fp32")
 
 

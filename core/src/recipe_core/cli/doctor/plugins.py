@@ -1,4 +1,4 @@
-"""Plugins that load or do not, and the findings of their engines on this machine."""
+"""Findings about plugins that do not load, and of the engines on this machine."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from recipe_core.errors import PluginError
 from recipe_core.hooks import specs
 from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.registry import Registry, load
-from recipe_core.hooks.target import listed
+from recipe_core.hooks.target import call_list
 
 _TOPIC = "Plugins"
 
 
 def plugin_findings(registry: Registry | None = None) -> Iterator[Finding]:
-    """The plugins that load, and each complaint about the others."""
+    """Yield the loaded plugins, and each complaint about others."""
     registry = registry or load()
     yield Finding(_TOPIC, "ok", f"loaded: {', '.join(registry.plugins) or 'none'}")
     for complaint in [*registry.complaints(), *registry.conflicts()]:
-        yield Finding(_TOPIC, "broken", complaint, "mend or uninstall it, or leave it out with RECIPE_PLUGINS")
+        yield Finding(_TOPIC, "broken", complaint, "fix or uninstall it, or leave it out with RECIPE_PLUGINS")
     for note in registry.shadowed():
         yield Finding(_TOPIC, "note", note)
 
 
 def engine_findings(registry: Registry | None = None, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Each engine's findings, under its name."""
-    for name, claim in sorted((registry or load()).claims["engine"].items()):
+    """Yield each engine's findings, with the engine as topic."""
+    for name, claim in sorted((registry or load()).registrations["engine"].items()):
         spec = claim.item
         assert isinstance(spec, specs.EngineSpec)  # the registry takes no other
         yield Finding(f"Engine {name}", "ok", spec.summary)
         try:
-            findings = listed(spec.findings, f"engine {name!r}", environment) if spec.findings else []
+            findings = call_list(spec.findings, f"engine {name!r}", environment) if spec.findings else []
         except PluginError as error:
             yield Finding(f"Engine {name}", "broken", str(error))
             continue

@@ -14,21 +14,21 @@ _TOPIC = "Environment variables"
 
 
 def variable_findings(environment: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Variables in ``environment`` (this process' own) that change a run."""
+    """Yield variables in ``environment`` (default: ``os.environ``) that change a run."""
     env = os.environ if environment is None else environment
-    found = [*_ranks(env), *_devices(env)]
-    yield from found or [Finding(_TOPIC, "ok", "none is set that would change a run unasked")]
+    findings = [*_ranks(env), *_devices(env)]
+    yield from findings or [Finding(_TOPIC, "ok", "none is set that would change a run unasked")]
     yield _spinning(env)
 
 
 def _ranks(env: Mapping[str, str]) -> Iterator[Finding]:
     try:
-        me = worker(env)
+        rank = worker(env)
     except LaunchError as error:
         yield Finding(_TOPIC, "broken", str(error))
         return
-    if me is not None:
-        text = f"this process is rank {me.rank} of {me.world_size} ({me.launcher})"
+    if rank is not None:
+        text = f"this process is rank {rank.rank} of {rank.world_size} ({rank.launcher})"
         yield Finding(_TOPIC, "note", f"{text}: `recipe run` here would wait for the others")
 
 

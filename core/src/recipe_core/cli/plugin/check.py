@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 _COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
 _CORE = "core"
 _MARGIN = 29
-"""Columns before the text of an outcome."""
+"""Width of the columns before the text of an outcome."""
 
 
 def check_plugins(registry: Registry, name: str | None, *, everything: bool) -> int:
     """Check the plugin ``name``, or all that are installed, and print a line for each check; return the exit code.
 
     Raises:
-        PluginError: there is no such plugin.
+        PluginError: the plugin is not installed.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny, and ranks share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny, and the ranks share the cores
     modules = _modules()
     counts: Counter[str] = Counter()
-    for plugin in _chosen(registry, name, everything=everything):
+    for plugin in _selected(registry, name, everything=everything):
         click.echo(click.style(plugin, bold=True))
         if plugin in registry.broken:
             counts["failed"] += 1
@@ -54,32 +54,29 @@ def check_plugins(registry: Registry, name: str | None, *, everything: bool) -> 
     return 2 if counts["failed"] else 0
 
 
-def _chosen(registry: Registry, name: str | None, *, everything: bool) -> list[str]:
-    """The plugins to check, those that did not load included."""
+def _selected(registry: Registry, name: str | None, *, everything: bool) -> list[str]:
     known = [*registry.plugins, *registry.broken]
     if name is None:
         return [plugin for plugin in known if everything or plugin != _CORE]
-    meant = name.removeprefix("recipe-").replace("-", "_")
-    if name not in known and meant not in known:
-        hint = did_you_mean(meant, known) or "; install it first: pip install -e FOLDER"
+    normalised = name.removeprefix("recipe-").replace("-", "_")
+    if name not in known and normalised not in known:
+        hint = did_you_mean(normalised, known) or "; install it first: pip install -e FOLDER"
         raise PluginError(f"no plugin {name!r} is installed{hint} (there are: {', '.join(known)})")
-    return [name if name in known else meant]
+    return [name if name in known else normalised]
 
 
 def _modules() -> Mapping[str, str]:
-    """The module of every installed plugin."""
     return {point.name: point.value for point in importlib.metadata.entry_points(group=hooks.GROUP)}
 
 
 def _outcomes(plugin: str, module: str, registry: Registry) -> Iterator[Outcome]:
-    """Make the checks of one plugin, and print each outcome under its subject."""
     examine = load("recipe_core.testing.conformance.examine:examine", "the core")
     subject_of = load("recipe_core.testing.conformance.subject:Plugin", "the core")
     start, heading = time.monotonic(), plugin
     with tempfile.TemporaryDirectory(prefix="recipe-check-") as folder:
-        outcomes = examine(subject_of(plugin, module, registry, Path(folder)), announce=_announce)
+        outcomes = examine(subject_of(plugin, module, registry, Path(folder)), announce=_show_progress)
         for outcome in outcomes:
-            _announce()
+            _show_progress()
             if outcome.subject != heading:
                 heading = outcome.subject
                 click.echo(f"\n {heading}")
@@ -89,14 +86,13 @@ def _outcomes(plugin: str, module: str, registry: Registry) -> Iterator[Outcome]
 
 
 def _line(state: str, check: str, text: str) -> str:
-    """State, check and text in columns; further lines of the text stand under the first."""
+    """State, check and text in columns; continuation lines are indented to the text."""
     width = max(40, shutil.get_terminal_size().columns - _MARGIN)
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width)] or [""]
     head = f"  {click.style(state.ljust(8), fg=_COLOURS[state])} {check:17} "
     return f"\n{'':{_MARGIN}}".join([head + lines[0], *lines[1:]]).rstrip()
 
 
-def _announce(subject: str = "", check: str = "") -> None:
-    """Show on a terminal what is under way, in place of what was shown before."""
+def _show_progress(subject: str = "", check: str = "") -> None:
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{f'  ... {subject}: {check}' if subject else ''}", nl=False, err=True)

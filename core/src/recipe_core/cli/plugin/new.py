@@ -20,7 +20,7 @@ SENTENCES: Mapping[str, str] = {
     "optimizer": "stochastic gradient descent with momentum, and a small model to try it on.",
     "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
 }
-"""Kinds of plugins, each with what its package holds."""
+"""Kinds of plugins, with the description of the package."""
 _PACKAGE = {
     "pyproject.toml": "pyproject.toml",
     "noxfile.py": "noxfile.py",
@@ -29,33 +29,32 @@ _PACKAGE = {
     "test.yaml": ".github/workflows/test.yaml",
     "test_conformance.py": "tests/test_conformance.py",
 }
-"""Files of every package: template and place."""
-_NAME, _WORDS = "new_plugin", "NewPlugin"
-"""The words that stand for the name in templates: as it is, and as part of a class's name."""
+"""Files of every package: template and path in the package."""
+_NAME, _CLASS_NAME = "new_plugin", "NewPlugin"
+"""Placeholders for the name in templates: as it is, and in names of classes."""
 
 
 def new_plugin(registry: Registry, name: str, kind: str) -> Path:
-    """Write the package of a plugin ``name`` into a folder of this name, which appears when it is complete.
+    """Write the package of a plugin ``name`` into a folder of this name, which appears once it is complete.
 
     Raises:
-        ConfigError: the name cannot be a plugin's, is taken, or the folder holds something.
+        ConfigError: the name is invalid or taken, or the folder is not empty.
     """
     identifier = _identifier(registry, name)
     folder = Path(name)
     require_local(folder, "NAME")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: exists and is not an empty folder; choose another name, or remove it")
-    contents = {place: _filled(text, identifier, kind) for place, text in _templates(identifier, kind).items()}
+    contents = {target: _filled(text, identifier, kind) for target, text in _templates(identifier, kind).items()}
     with atomic_folder(folder) as temporary:
-        for place, text in contents.items():
-            path = temporary / place
+        for target, text in contents.items():
+            path = temporary / target
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     return folder
 
 
 def _identifier(registry: Registry, name: str) -> str:
-    """``name`` as part of a package's name: hyphens become underscores."""
     identifier = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,29}", identifier) or keyword.iskeyword(identifier):
         raise ConfigError(
@@ -64,7 +63,7 @@ def _identifier(registry: Registry, name: str) -> str:
         )
     if identifier in ("core", "index", "plugin"):
         raise ConfigError(f"{name!r}: is a name of recipe's own packages; choose another, such as my-{name}")
-    taken = [kind for kind in KINDS if identifier in registry.claims[kind]]
+    taken = [kind for kind in KINDS if identifier in registry.registrations[kind]]
     if identifier in registry.plugins or taken:
         owner = f"the plugin {identifier!r}" if identifier in registry.plugins else _with_article(NOUNS[taken[0]])
         raise ConfigError(f"{name!r}: {owner} has this name already; choose another, such as my-{name}")
@@ -76,10 +75,9 @@ def _with_article(noun: str) -> str:
 
 
 def _templates(identifier: str, kind: str) -> dict[str, str]:
-    """Texts of the templates of a kind, by their place in the package."""
     root = files("recipe_core.cli.plugin") / "templates"
     source = f"src/recipe_{identifier}"
-    texts = {place: (root / "package" / file).read_text(encoding="utf-8") for file, place in _PACKAGE.items()}
+    texts = {target: (root / "package" / file).read_text(encoding="utf-8") for file, target in _PACKAGE.items()}
     texts[f"{source}/__init__.py"] = '"""A plugin of recipe; plugin.py says what is where."""\n'
     texts[f"{source}/py.typed"] = ""
     folders = [kind] if kind in ("model", "dataset") else [kind, "trial"]
@@ -90,7 +88,6 @@ def _templates(identifier: str, kind: str) -> dict[str, str]:
 
 
 def _filled(text: str, identifier: str, kind: str) -> str:
-    """A template with the name of the plugin in it."""
     title = "".join(word.capitalize() for word in identifier.split("_"))
     text = text.replace(_NAME, identifier).replace(_NAME.replace("_", "-"), identifier.replace("_", "-"))
-    return text.replace(_WORDS, title).replace("KIND_SENTENCE", SENTENCES[kind])
+    return text.replace(_CLASS_NAME, title).replace("KIND_SENTENCE", SENTENCES[kind])

@@ -1,9 +1,9 @@
 """Building blocks of every ``recipe prepare``. No torch.
 
-``output.py``: the output folder, under its final name only when complete; read it first. ``pool.py``: an ordered map
-over worker processes. ``progress.py``: the progress bar. ``inputs.py``, ``manifest.py``: the entries of
-``manifest.json`` for the inputs and for the files. :class:`DataFiles` and :class:`Inspection`, below: a plugin's
-``recipe inspect`` and ``recipe verify``.
+``output.py``: the output folder, which gets its final name when complete; read it first. ``pool.py``: an ordered map
+over worker processes. ``progress.py``: the progress bar. ``inputs.py``, ``manifest.py``: entries of ``manifest.json``
+for inputs and files. :class:`DataFiles` and :class:`Inspection`, below: a plugin's ``recipe inspect`` and ``recipe
+verify``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from recipe_core.data.prepare.inputs import hashed, input_facts, sha256
 from recipe_core.data.prepare.manifest import file_facts, file_problems, read_manifest, without_hashes
 from recipe_core.data.prepare.output import Output, writing
 from recipe_core.data.prepare.pool import WorkerDiedError, fitting, ordered_map, working_on
-from recipe_core.data.prepare.progress import Progress
+from recipe_core.data.prepare.progress import ProgressBar
 
 __all__ = [
     "DataFiles",
     "Inspection",
     "Output",
     "Progress",
+    "ProgressBar",
     "WorkerDiedError",
     "file_facts",
     "file_problems",
@@ -37,19 +38,21 @@ __all__ = [
     "writing",
 ]
 
+Progress = ProgressBar  # its name until API 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
     """Facts, lengths and an example of a data set, for ``recipe inspect``."""
 
     kind: str
-    """``Megatron token files``, say."""
+    """Kind of data set, such as ``Megatron token files``."""
     facts: tuple[tuple[str, str], ...]
-    """Lines of a table: samples, tokens, share of padding, ..."""
+    """Rows of a table: samples, tokens, share of padding, ..."""
     lengths: tuple[tuple[str, int], ...] = ()
     """Histogram of the lengths: range and count."""
     example: str | None = None
-    """A decoded sample; None where no tokenizer is known."""
+    """A decoded sample; None without a tokenizer."""
 
 
 class DataFiles(Protocol):
@@ -68,5 +71,5 @@ class DataFiles(Protocol):
         ...
 
     def verify(self, path: Path) -> list[str]:
-        """Everything wrong with the files, one message each; hashes are compared where a manifest has them."""
+        """Return all problems of the files, one message each; hashes are compared if a manifest has them."""
         ...

@@ -1,4 +1,4 @@
-"""Entries of a manifest for the inputs."""
+"""Manifest entries of the inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from recipe_core.files import digest
 
 
 def input_facts(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Name, size and time of change of every input: what a continued run compares."""
+    """Return path, size and modification time of every input; a continued run compares them."""
     return [{"path": str(p), "bytes": p.stat().st_size, "changed": p.stat().st_mtime_ns} for p in paths]
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file, read in pieces.
+    """Return the SHA-256 of a file.
 
     Raises:
         DataError: it cannot be read.
@@ -29,38 +29,38 @@ def sha256(path: Path) -> str:
 
 
 def hashed(facts: Sequence[Mapping[str, Any]]) -> Callable[[], list[dict[str, Any]]]:
-    """Start to hash the inputs in a thread, while others read them.
+    """Start to hash the inputs in a thread.
 
     Args:
         facts: of the inputs, by :func:`input_facts`.
 
     Returns:
-        What waits for the thread and gives the manifest's entry of each input: path, bytes and SHA-256. It raises a
-        DataError where an input cannot be read, or is no longer what ``facts`` say.
+        A function that waits for the thread and returns the manifest's entry of each input: path, bytes and SHA-256. It
+        raises a DataError if an input cannot be read, or no longer matches ``facts``.
     """
-    found: list[str | DataError] = []
+    results: list[str | DataError] = []
 
     def work() -> None:
         for fact in facts:
             try:
-                found.append(sha256(Path(fact["path"])))
+                results.append(sha256(Path(fact["path"])))
             except DataError as error:
-                found.append(error)
+                results.append(error)
 
-    # A daemon: a preparation that fails does not wait for hashes that nobody will write.
+    # A daemon thread: a preparation that fails does not wait for the hashes.
     thread = Thread(target=work, name="input hashes", daemon=True)
     thread.start()
 
-    def entries() -> list[dict[str, Any]]:
+    def wait() -> list[dict[str, Any]]:
         thread.join()
-        made = []
-        for fact, value in zip(facts, found, strict=True):
+        entries = []
+        for fact, value in zip(facts, results, strict=True):
             path = Path(fact["path"])
             if not path.exists() or input_facts([path]) != [fact]:
                 raise DataError(f"{path}: changed while it was read; prepare it again")
             if isinstance(value, DataError):
                 raise value
-            made.append({"path": fact["path"], "bytes": fact["bytes"], "sha256": value})
-        return made
+            entries.append({"path": fact["path"], "bytes": fact["bytes"], "sha256": value})
+        return entries
 
-    return entries
+    return wait

@@ -1,4 +1,4 @@
-"""Progress of a preparation: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a preparation: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any
 
 EVERY = 10.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between lines without a terminal."""
 
 
-class Progress:
-    """Shows bytes done of ``total``, MB/s and the time left, on standard error; quiet where ``visible`` is false."""
+class ProgressBar:
+    """Shows completed bytes of ``total``, MB/s and remaining time on standard error, unless ``visible`` is false."""
 
     def __init__(self, what: str, total: int, *, visible: bool = True) -> None:
         self.what, self.total, self._visible = what, total, visible
@@ -20,7 +20,7 @@ class Progress:
         self._start = self._done = 0
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         if self._visible and sys.stderr.isatty():
             self._bar = _bar()
             self._bar.start()
@@ -36,11 +36,11 @@ class Progress:
             self._line(time.monotonic())
 
     def start_at(self, done: int) -> None:
-        """Say what an earlier run has done already: it does not count for the speed."""
+        """Set the bytes that an earlier run has completed; they do not count for the speed."""
         self._start = self._done = done
 
     def update(self, done: int) -> None:
-        """Say that ``done`` bytes are done."""
+        """Set the number of completed bytes."""
         self._done = done
         now = time.monotonic()
         if self._bar is not None:

@@ -1,8 +1,8 @@
-"""Text for ``recipe prepare``: files and dumps to documents, documents to clean text and to sentences.
+"""Text for ``recipe prepare``: from files and dumps to documents, clean text and sentences.
 
-``readers.py``: files to records; read it first. ``inputs.py``: the files that the inputs name. ``stream.py``: unpacking
-and decoding; ``lines.py``, ``json_lines.py``: lines and JSON lines of a stream. ``wikitext/``: pages of MediaWiki dumps
-to prose. ``sentences.py``: text to sentences. ``library.py``: the English text that CPython carries.
+``readers.py``: from files to records; read it first. ``inputs.py``: the input files. ``stream.py``: decompression and
+decoding; ``lines.py``, ``json_lines.py``: lines and JSON lines of a stream. ``wikitext/``: from pages of MediaWiki
+dumps to prose. ``sentences.py``: from text to sentences. ``library.py``: the English text in CPython's library.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["Counts", "Record", "Source", "TextInput", "clean", "find", "records"
 
 
 def clean(record: Record) -> str | None:
-    """The text of a document, as it was read; of a wiki page its prose, or None where it has none.
+    """Return the text of a document; of a wiki page its prose, or None if it has none.
 
-    The costly stage for wiki pages; it can run in another process than ``records``.
+    This is the expensive stage for wiki pages; it can run in another process than ``records``.
     """
     if record.title is None:
         return record.text

@@ -1,4 +1,4 @@
-"""Input files with their formats and encodings; all problems in one message."""
+"""Find input files, their formats and compression; report all problems in one message."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ _ARCHIVES = {
     **dict.fromkeys(("pdf", "doc", "docx", "odt", "epub", "rtf"), "convert it to plain text first"),
     **dict.fromkeys(("bin", "idx", "npy", "h5", "hdf5", "pt", "safetensors"), "it is no text; name other inputs"),
 }
-"""Endings that are refused, and the way out."""
+"""File extensions that are refused, with advice."""
 _MARKED_UP = {
     **dict.fromkeys(("html", "htm"), "convert it to plain text first, or set format=text to take the markup as well"),
     **dict.fromkeys(("csv", "tsv"), "write it as JSON lines, or set format=text to take it as it is"),
 }
-"""Endings of text that has a structure which nothing here reads: refused unless a format is set."""
+"""File extensions of structured text that is refused unless a format is set."""
 _BINARY = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"PAR1": "parquet", b"%PDF": "pdf"}
-"""First bytes of such files, under any name."""
+"""First bytes of such files."""
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_LOOK = 1 << 14
-"""Bytes at the start of a file that tell its format."""
+_HEAD_BYTES = 1 << 14
+"""Bytes at the start of a file that determine its format."""
 
 
 def find(settings: TextInput) -> list[Source]:
-    """The files that the inputs name: inputs in their order, files below a folder or pattern in that of their names.
+    """Return the input files: inputs in their order, files of a folder or pattern in order of names.
 
-    Names that start with a dot are passed over, as shells do.
+    Names that start with a dot are skipped, as in shells.
 
     Raises:
-        DataError: one message for everything wrong with any of them.
+        DataError: one message for all problems.
     """
     problems: list[str] = []
-    found: dict[Path, str] = {}
+    input_of: dict[Path, str] = {}
     sources = []
     for name in settings.inputs:
         for path in _files(name, problems):
-            if path in found:
-                problems.append(f"{path}: named by {found[path]!r} and by {name!r}; its documents would come twice")
+            if path in input_of:
+                problems.append(f"{path}: named by {input_of[path]!r} and by {name!r}; its documents would come twice")
                 continue
-            found[path] = name
+            input_of[path] = name
             source = _source(path, settings)
             if isinstance(source, str):
                 problems.append(f"{path}: {source}")
@@ -69,7 +69,7 @@ def find(settings: TextInput) -> list[Source]:
 
 
 def total_bytes(settings: TextInput) -> int:
-    """Bytes of all inputs as they lie on the disk; ``Record.consumed`` counts up to it."""
+    """Return the size of all inputs on disk in bytes; ``Record.consumed`` counts up to it."""
     return sum(source.size for source in find(settings))
 
 
@@ -85,7 +85,6 @@ def _one_message(problems: list[str], shown: int = 20) -> str:
 
 
 def _files(name: str, problems: list[str]) -> list[Path]:
-    """The files that one input names."""
     path = Path(name).expanduser()
     before = len(problems)
     if path.is_dir():
@@ -103,7 +102,7 @@ def _files(name: str, problems: list[str]) -> list[Path]:
 
 def _below(folder: Path, problems: list[str]) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
-        # Passing it over, as os.walk and Path.rglob do, would make the data set shorter without a word.
+        # Skipping it, as os.walk and Path.rglob do, would silently shorten the data set.
         problems.append(f"{error.filename}: the folder cannot be read ({error.strerror})")
 
     for where, folders, files in os.walk(folder, onerror=unreadable):
@@ -112,23 +111,22 @@ def _below(folder: Path, problems: list[str]) -> Iterator[Path]:
 
 
 def _matches(pattern: Path, problems: list[str]) -> list[Path]:
-    """Files that match a pattern; a folder that matches stands for everything below it."""
+    """Files that match a pattern, and all files in folders that match."""
     root = Path(pattern.anchor)
     try:
         matching = sorted(root.glob(str(pattern.relative_to(root))))
     except (ValueError, OSError) as error:
         problems.append(f"{pattern}: this pattern cannot be used ({error})")
         return []
-    found: set[Path] = set()
+    files: set[Path] = set()
     for path in matching:
         hidden = any(part.startswith(".") and part not in pattern.parts for part in path.parts)
         if not hidden:
-            found.update(_below(path, problems) if path.is_dir() else [path])
-    return sorted(found)
+            files.update(_below(path, problems) if path.is_dir() else [path])
+    return sorted(files)
 
 
 def _source(path: Path, settings: TextInput) -> Source | str:
-    """The way to read ``path``, or its problem as text."""
     *stem, ending = path.name.lower().split(".")
     expected = _PACKED.get(ending) if stem else None
     inner = ".".join(stem) if expected else path.name.lower()
@@ -140,7 +138,7 @@ def _source(path: Path, settings: TextInput) -> Source | str:
         if not path.is_file():
             return "this is neither a file nor a folder; its end could not be told from a damaged file's"
         size = path.stat().st_size
-        packing, start = first_bytes(path, _LOOK)
+        packing, start = first_bytes(path, _HEAD_BYTES)
     except DataError as error:
         return str(error).removeprefix(f"{path}: ")
     except OSError as error:
@@ -148,15 +146,14 @@ def _source(path: Path, settings: TextInput) -> Source | str:
     if expected and packing != expected:
         holds = "is empty" if not size else f"holds no {expected} data"
         return f"the name ends in .{ending}, but the file {holds}; get it again, or give it its right name"
-    found = _format(inner, start, settings)
-    if found in ("text", "jsonl", "mediawiki"):
-        return Source(path, size, found, packing)  # type: ignore[arg-type]  # mypy does not narrow by `in`
-    return found
+    form = _format(inner, start, settings)
+    if form in ("text", "jsonl", "mediawiki"):
+        return Source(path, size, form, packing)  # type: ignore[arg-type]  # mypy does not narrow by `in`
+    return form
 
 
 def _format(name: str, start: bytes, settings: TextInput) -> Format | str:
-    """The format of a file from its name (without ``.gz`` and the like) and first bytes, or what is wrong with it."""
-    # A part of a dump is called ....xml-p10p30302; "wiki_00" has no ending at all.
+    # A part of a dump is named ....xml-p10p30302; "wiki_00" has no extension.
     ending = re.sub(r"(?<=^xml)-.*", "", name.rpartition(".")[2]) if "." in name else ""
     binary = next((kind for magic, kind in _BINARY.items() if start.startswith(magic)), None)
     if binary or ending in _ARCHIVES:
@@ -165,17 +162,17 @@ def _format(name: str, start: bytes, settings: TextInput) -> Format | str:
     for mark, encoding in _MARKS.items():
         if start.startswith(mark) and settings.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii"):
             return f"starts with the byte order mark of {encoding}; set encoding={encoding}"
-    if b"\0" in start and not _wide(settings.encoding):
+    if b"\0" in start and not _has_zero_bytes(settings.encoding):
         return f"holds zero bytes, so it is no text in {settings.encoding}; name other inputs, or set encoding=..."
     if settings.format != "auto":
         return settings.format
     if ending in _MARKED_UP:
         return f"a .{ending} file is not supported; {_MARKED_UP[ending]}"
-    return _told(ending, start.decode(settings.encoding, "ignore").lstrip("\ufeff \t\r\n"))
+    return _detect(ending, start.decode(settings.encoding, "ignore").lstrip("\ufeff \t\r\n"))
 
 
-def _told(ending: str, start: str) -> Format | str:
-    """The format from an ending that is not refused and the first characters."""
+def _detect(ending: str, start: str) -> Format | str:
+    """The format by an accepted extension and the first characters."""
     if start.startswith("<mediawiki") or (start.startswith("<?xml") and "<mediawiki" in start):
         return "mediawiki"
     if ending == "xml":
@@ -187,14 +184,13 @@ def _told(ending: str, start: str) -> Format | str:
 
 def _is_json_line(start: str) -> bool:
     line, end, _ = start.partition("\n")
-    if not end and len(line) > _LOOK // 4:
-        return line.startswith('{"')  # the line is longer than what was looked at
+    if not end and len(line) > _HEAD_BYTES // 4:
+        return line.startswith('{"')  # the line is longer than the bytes that were read
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 
 
-def _wide(encoding: str) -> bool:
-    """True if zero bytes are usual in text of this encoding."""
+def _has_zero_bytes(encoding: str) -> bool:
     return b"\0" in "a".encode(encoding)

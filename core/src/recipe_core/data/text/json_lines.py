@@ -1,8 +1,7 @@
-"""JSON lines to records: an object per line, with the text under a key.
+"""From JSON lines to records: an object per line, with the text under a key.
 
-Most lines have nothing odd about them. orjson reads those from the bytes as they lie in the file; every other line
-(damaged, blank, too long, with halves of surrogate pairs, ...) gets the closer look of the standard library, which
-knows what is wrong with it.
+orjson parses ordinary lines directly from the bytes of the file. All other lines (damaged, blank, too long, with halves
+of surrogate pairs, ...) go to the standard library, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from recipe_core.data.text.stream import TextStream
 from recipe_core.data.text_settings import Counts, Record, TextInput
 from recipe_core.errors import DataError
 
-_WIDEST = 4
-"""Bytes of the longest character in UTF-8."""
+_UTF8_MAX = 4
+"""Maximum bytes of a character in UTF-8."""
 
 
 def json_lines(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
-    """The records of a file; blank lines are no records, and lines with a blank text only where the settings keep them.
+    """Yield the records of a file; blank lines are skipped, and blank texts too unless the settings keep them.
 
     Raises:
         DataError: a line has no text (unless ``on_error=skip``), or it cannot be decoded (with ``errors=strict``).
@@ -39,26 +38,26 @@ def json_lines(stream: TextStream, settings: TextInput, counts: Counts, done: in
 
 def _from_text(stream: TextStream, settings: TextInput, counts: Counts) -> Iterator[tuple[int, str]]:
     for number, line in numbered_lines(stream, settings, counts, "line"):
-        yield from _looked_at(stream, number, line, settings, counts)
+        yield from _parse_line(stream, number, line, settings, counts)
 
 
 def _from_bytes(stream: TextStream, settings: TextInput, counts: Counts) -> Iterator[tuple[int, str]]:
-    longest = _WIDEST * settings.max_document
+    longest = _UTF8_MAX * settings.max_document
     for number, (start, line) in enumerate(stream.bytes.lines(longest), 1):
-        text = _at_once(line, settings.json_key) if len(line) <= settings.max_document else None
+        text = _parse_fast(line, settings.json_key) if len(line) <= settings.max_document else None
         if text is not None:
             yield number, text
             continue
-        decoded = "" if len(line) > longest else _decoded(stream, number, start, line)
+        decoded = "" if len(line) > longest else _decode_line(stream, number, start, line)
         if len(line) > longest or len(decoded.rstrip("\r\n")) > settings.max_document:
             refuse(too_long(stream, number, "line", settings), settings, counts)
             continue
-        for part in io.StringIO(decoded, newline=None):  # a lone \r ends a line, too, as in all text
-            yield from _looked_at(stream, number, part, settings, counts)
+        for part in io.StringIO(decoded, newline=None):  # a lone \r ends a line too, as in all text
+            yield from _parse_line(stream, number, part, settings, counts)
 
 
-def _at_once(line: bytes, key: str) -> str | None:
-    """The text in a line with nothing odd about it; None for any other."""
+def _parse_fast(line: bytes, key: str) -> str | None:
+    """The text of an ordinary line; None for any other line."""
     import orjson
 
     try:
@@ -69,8 +68,8 @@ def _at_once(line: bytes, key: str) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _decoded(stream: TextStream, number: int, start: int, line: bytes) -> str:
-    """A line of UTF-8 that starts at byte ``start`` of the file; without the mark that some editors write before it."""
+def _decode_line(stream: TextStream, number: int, start: int, line: bytes) -> str:
+    """Decode a UTF-8 line that starts at byte ``start`` of the file, without a byte order mark."""
     if number == 1 and line.startswith(codecs.BOM_UTF8):
         start, line = start + len(codecs.BOM_UTF8), line[len(codecs.BOM_UTF8) :]
     if stream.replacing:
@@ -81,18 +80,17 @@ def _decoded(stream: TextStream, number: int, start: int, line: bytes) -> str:
         raise stream.undecodable(error, start + error.start, number) from error
 
 
-def _looked_at(
+def _parse_line(
     stream: TextStream, number: int, line: str, settings: TextInput, counts: Counts
 ) -> Iterator[tuple[int, str]]:
-    """The text in a line, if there is one, with its number."""
     if line.isspace():
         return
     text, problem = _value(line, settings.json_key)
     if problem:
         if settings.on_error == "stop":
             stream.look_ahead()
-        way_out = "or set on_error=skip to leave such lines out"
-        refuse(f"{stream.path}:{number}: {problem}; {way_out}", settings, counts)
+        advice = "or set on_error=skip to leave such lines out"
+        refuse(f"{stream.path}:{number}: {problem}; {advice}", settings, counts)
         return
     if "\\u" in line and not _encodable(text):
         text = _without_surrogates(text, f"{stream.path}:{number}", settings, counts)
@@ -100,7 +98,6 @@ def _looked_at(
 
 
 def _value(line: str, key: str) -> tuple[str, str]:
-    """The text in a JSON line, or what is wrong with the line."""
     try:
         row: Any = json.loads(line)
     except RecursionError:
@@ -109,7 +106,7 @@ def _value(line: str, key: str) -> tuple[str, str]:
         what = "is cut off" if not line.endswith("\n") else "is not valid JSON"
         return "", f'the line {what} ({error}); every line must be one whole object, such as {{"{key}": "..."}}'
     if not isinstance(row, dict):
-        return "", f"expected an object with the key {key!r}, got {_kind(row)}; mend the line"
+        return "", f"expected an object with the key {key!r}, got {_kind(row)}; fix the line"
     if key not in row:
         has = ", ".join(repr(name) for name in list(row)[:8]) or "no key at all"
         return "", f"the key {key!r} is missing (the line has {has}); name the key of the text by json_key=..."
@@ -135,7 +132,7 @@ def _encodable(text: str) -> bool:
 
 
 def _without_surrogates(text: str, where: str, settings: TextInput, counts: Counts) -> str:
-    """``text`` with U+FFFD for halves of surrogate pairs: JSON can escape them alone, but no tokenizer takes them."""
+    """Replace halves of surrogate pairs by U+FFFD: JSON can escape them, but no tokenizer accepts them."""
     halves = sum("\ud800" <= character <= "\udfff" for character in text)
     if settings.errors == "strict":
         raise DataError(

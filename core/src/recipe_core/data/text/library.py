@@ -1,7 +1,7 @@
-"""The English text that CPython carries: ``help()``'s topics and the standard library's docstrings.
+"""English text in CPython's library: the topics of ``help()`` and the docstrings of the standard library.
 
-It is read from the source files, without importing any of them. So a recipe has real text to learn from, with no file
-and no download.
+It is read from the source files, without importing them, so a recipe can train on real text without any file or
+download.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from pathlib import Path
 from recipe_core.errors import DataError
 
 VERSION = 1
-"""Raise it when a change here changes the documents: old caches are then left alone."""
+"""Increment it when a change here changes the documents, so that old caches are not used."""
 _SHINGLE = 8
 _SEED = 1234
 _LEAST_CHARACTERS = 300_000
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
-"""Fields that hold statements, or what holds statements, in the order in which Python's nodes have them."""
+"""Fields with statements, or with nodes that contain statements, in the order of Python's nodes."""
 _NO_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
-"""Other people's packages, and tests, which some distributions leave out and which say little in English."""
+"""Third-party packages, and tests, which some distributions omit and which contain little English."""
 
 
 def documents(library: Path) -> list[str]:
-    """The text of the Python library in ``library``: documents that share little text, in a shuffled, fixed order.
+    """Return the documents of the Python library in ``library``, without near-duplicates, in a fixed shuffled order.
 
-    Shuffled, so that every split of the documents looks like the whole. Of documents that repeat each other, only the
-    longest stays, so that no split holds what another holds.
+    The order is shuffled so that splits are alike. Of documents that repeat each other only the longest is kept, so
+    that splits do not overlap.
 
     Raises:
-        DataError: there is too little text, as where only compiled files are installed.
+        DataError: there is too little text, for example if only compiled files are installed.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the parser thinks of the library's source is not for our users
+        warnings.simplefilter("ignore")  # warnings on the library's source do not concern users
         candidates = {text for path in _modules(library) for text in _texts(path)}
     paragraphs = _without_repetitions(candidates)
     characters = sum(map(len, paragraphs))
@@ -59,10 +59,10 @@ def _modules(library: Path) -> Iterator[Path]:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The documents of one module: help topics, its own docstring, and each class or function with all inside."""
+    """The documents of a module: help topics, its docstring, and each class or function with its members."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # templates and the like; nobody needs every one of them
+    except (SyntaxError, ValueError, OSError):  # templates and the like
         return
     if path.parts[-2:] == ("pydoc_data", "topics.py"):
         texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
@@ -75,27 +75,27 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """The docstrings in a statement, outer ones first, in the order of ``ast.walk``.
+    """The docstrings in a statement, in the order of ``ast.walk``.
 
-    Definitions are statements: nine tenths of a tree, its expressions, need not be walked through.
+    Definitions are statements, so expressions, nine tenths of a tree, need not be visited.
     """
-    waiting = deque([node])
-    while waiting:
-        inner = waiting.popleft()
+    queue = deque([node])
+    while queue:
+        inner = queue.popleft()
         if isinstance(inner, _DEFINITIONS):
             yield ast.get_docstring(inner) or ""
         for field in _BLOCKS:
             block = getattr(inner, field, ())
             if isinstance(block, list):
-                waiting.extend(block)
+                queue.extend(block)
 
 
 def _cleaned(text: str) -> str:
-    """Its different paragraphs, without interactive sessions, underlines of headings and trailing blanks."""
+    """Distinct paragraphs, without interactive sessions, underlines of headings and trailing blanks."""
     paragraphs = []
     for paragraph in re.split(r"\n\s*\n", text.expandtabs()):
         lines = [line.rstrip() for line in paragraph.split("\n")]
-        # What follows a prompt, up to the next empty line, is its output.
+        # Lines after a prompt, up to the next empty line, are its output.
         prompt = next((at for at, line in enumerate(lines) if line.lstrip().startswith(">>>")), len(lines))
         lines = [line for line in lines[:prompt] if not re.fullmatch(r"\s*[-=*~^#.+_]{3,}", line)]
         if any(lines):
@@ -104,19 +104,19 @@ def _cleaned(text: str) -> str:
 
 
 def _without_repetitions(texts: Iterable[str]) -> list[str]:
-    """Drop every text half of whose runs of eight words were seen in longer ones."""
+    """Drop each text if at least half of its runs of eight words occur in longer texts."""
     seen: set[int] = set()
     unique = []
-    # The text itself breaks ties: a set has no order of its own.
+    # The text itself breaks ties, since a set has no order.
     for text in sorted(texts, key=lambda t: (-len(t), t)):
         words = re.findall(r"\w+", text.lower())
-        runs = {_number(words[at : at + _SHINGLE]) for at in range(max(1, len(words) - _SHINGLE + 1))}
+        runs = {_run_hash(words[at : at + _SHINGLE]) for at in range(max(1, len(words) - _SHINGLE + 1))}
         if 2 * len(runs & seen) < len(runs):
             unique.append(text)
             seen |= runs
     return unique
 
 
-def _number(words: list[str]) -> int:
-    # hash() of text differs from process to process; so that even a collision repeats, it is not used.
+def _run_hash(words: list[str]) -> int:
+    # Not hash(), which differs between processes: even collisions must be reproducible.
     return int.from_bytes(blake2b(" ".join(words).encode(), digest_size=8).digest(), "little")

@@ -1,4 +1,4 @@
-"""From files to records, one at a time: the cheap stage, which one process can do for many workers."""
+"""From files to records, one at a time: the cheap stage, which one process can run for many workers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from recipe_core.data.text.stream import Replacing, TextStream
 from recipe_core.data.text_settings import Counts, Record, TextInput
 from recipe_core.errors import DataError
 
-_MOST_TOLD = 20
-_told: set[Path] = set()
-"""Files of whose encoding this process has warned."""
+_MAX_WARNINGS = 20
+_warned: set[Path] = set()
+"""Files about whose encoding this process has warned."""
 
 
 def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Record]:
-    """Yield the documents of all inputs, in order, as they are written; ``clean`` makes text of them.
+    """Yield the documents of all inputs in order, as written; ``clean`` converts them to text.
 
-    The memory is bounded: a file is never held as a whole, unless it is one document.
+    Memory is bounded: a file is never held completely, unless it is one document.
 
     Args:
-        counts: is added to while documents are yielded.
+        counts: updated while documents are yielded.
 
     Raises:
-        DataError: an input is missing, damaged, cut off or not what it says; a document cannot be used; or there is
-            no document in any of them.
+        DataError: an input is missing, damaged, truncated or of another type; a document cannot be used; or there is
+            no document.
     """
     counts = Counts() if counts is None else counts
     sources = find(settings)
@@ -49,14 +49,14 @@ def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Recor
 
 
 def _warn(path: Path, replacing: Replacing) -> None:
-    """Say once that bytes of a file were replaced, though several steps of a preparation read it."""
-    if not replacing.places or path in _told:
+    # Once per file, though several stages of a preparation read it.
+    if not replacing.places or path in _warned:
         return
-    if len(_told) < _MOST_TOLD:
-        print(f"recipe: warning: {replacing.found()}; U+FFFD stands for each now", file=sys.stderr, flush=True)
-    elif len(_told) == _MOST_TOLD:
+    if len(_warned) < _MAX_WARNINGS:
+        print(f"recipe: warning: {replacing.report()}; U+FFFD stands for each now", file=sys.stderr, flush=True)
+    elif len(_warned) == _MAX_WARNINGS:
         print("recipe: warning: the same in further files; the manifest counts all places", file=sys.stderr, flush=True)
-    _told.add(path)
+    _warned.add(path)
 
 
 def _why_nothing(counts: Counts) -> str:
@@ -66,12 +66,11 @@ def _why_nothing(counts: Counts) -> str:
         "a redirect": counts.redirects,
         "no article but a page of another namespace": counts.other_namespaces,
     }
-    counted = [f"{count:,} {what}" for what, count in reasons.items() if count]
+    counted = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
     return f"there is no document in them ({', '.join(counted) or 'they are empty'}); name other inputs"
 
 
 def _text(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
-    """Plain text: the file is one document, or each block between blank lines is."""
     if settings.documents == "blank_line":
         yield from _blocks(stream, settings, counts, done)
         return
@@ -91,7 +90,7 @@ def _text(stream: TextStream, settings: TextInput, counts: Counts, done: int) ->
 
 
 def _drain(stream: TextStream) -> None:
-    """Read on to the end, so that damage after what was left out is still noticed."""
+    # Damage in the rest of the file must still be detected.
     while stream.text.read(1 << 20):
         pass
 
@@ -112,13 +111,12 @@ def _blocks(stream: TextStream, settings: TextInput, counts: Counts, done: int) 
             block.append(line)
         elif block:
             refuse(too_long(stream, start, "block between blank lines", settings), settings, counts)
-            block = []  # and the rest of it is passed over, as the length stays above the limit
+            block = []  # and the rest of it is skipped, as the length stays above the limit
     if block:
         yield Record("".join(block), str(stream.path), start, done + stream.consumed)
 
 
 def _pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
-    """The articles of a dump; what reads them is imported where there is one."""
     from recipe_core.data.text.wikitext.dump import pages
 
     return pages(stream, settings, counts, done)

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001, RUF002 - quotes, dashes and stops that look alike are what this file tells apart
-"""Splitting text into sentences, by rules: fast, without a model, the same everywhere.
+"""Rule-based sentence splitting: fast, reproducible, without a model.
 
-The rules know the sentence stops of Unicode and the abbreviations of English. Where they are in doubt they do not
-split: a sentence that is too long harms training less than half of one.
+The rules cover the sentence stops of Unicode and English abbreviations. In doubt they do not split: a sentence that is
+too long harms training less than half a sentence.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _TITLES = """
     adm amb approx atty bros brig capt cdr cf col comdr comm cpl det dr drs e.g eg ens gen gov hon i.e ie insp lieut lt
     maj messrs mlle mme mr mrs ms msgr mt mts pfc pres prof pvt rep reps rev revd rt sen sens sgt sir ste supt viz vs
 """
-"""Before a name, or in the middle of a sentence: never its last word."""
+"""Abbreviations before a name or in the middle of a sentence, never at its end."""
 _NUMBERED = """
     abt app appx art arts bk c ca ch chap chaps circa cl d b eq eqs fig figs fl fol lib n no nos nr op p para pars pg pl
     pp pt r ref refs reg s sec sect ser tab vol vols jan feb mar apr jun jul aug sep sept oct nov dec
 """
-"""Abbreviations that a number follows. Where none follows they are words like others: "He said no. Then"."""
+"""Abbreviations before a number. Without a number they are ordinary words: "He said no. Then"."""
 _EITHER = """
     a.d a.k.a a.m al b.a b.c b.c.e b.s c.e co corp d.c dept ed eds esp est etc excl ft inc incl intl jr ltd m.a m.d m.s
     natl p.m ph.d plc pty sr st u.k u.n u.s u.s.a u.s.s.r univ v
 """
-"""In the middle of a sentence or at its end."""
+"""Abbreviations in the middle of a sentence or at its end."""
 _KINDS = {
     **dict.fromkeys(_TITLES.split(), "title"),
     **dict.fromkeys(_NUMBERED.split(), "numbered"),
@@ -40,22 +40,22 @@ _FIRST_WORDS = """
     today under until unlike we what when where whether which while who why with yet you your
 """
 _STARTERS = frozenset(_FIRST_WORDS.split())
-"""Words that, with a capital letter, mostly begin a sentence: they decide after initials and abbreviations."""
+"""Words that usually begin a sentence if capitalised: they decide after initials and abbreviations."""
 _OPENING = "\"'“‘«([{"
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of ``text``, in order, without white space around them.
+    """Split ``text`` into sentences, without surrounding white space.
 
     A sentence ends at a line end; after ``。``, ``！`` and the like; and after ``.``, ``!``, ``?``, ``…`` and the stops
-    of other scripts, with the quotes and brackets that close there, where white space and no small letter follows. A
-    full stop after an abbreviation, an initial, or the number of a list item ends none. White space inside of a
-    sentence stays as it is.
+    of other scripts, including closing quotes and brackets, if white space and no lower-case letter follows. A full
+    stop after an abbreviation, an initial, or the number of a list item does not end a sentence. White space inside a
+    sentence is unchanged.
 
     Raises:
         DataError: the package regex is missing.
     """
-    ended: list[str] = []
+    parts: list[str] = []
     ends = _pattern().finditer
     for line in text.splitlines():
         start = 0
@@ -64,32 +64,31 @@ def sentences(text: str) -> list[str]:
             if line[at] == "." and not _ends(line, start, at, after):
                 continue
             if sentence := line[start:after].strip():
-                ended.append(sentence)
+                parts.append(sentence)
             start = after
         if rest := line[start:].strip():
-            ended.append(rest)
-    return ended
+            parts.append(rest)
+    return parts
 
 
 @lru_cache(maxsize=1)
 def _pattern() -> Any:
-    """Possible ends of a sentence: a stop, what closes with it, and the white space that follows."""
     try:
         import regex
     except ImportError as error:
         raise DataError("sentences need the package regex: pip install 'recipe-core[text]'") from error
     # German closes with “ and «, French puts a space before ».
     closing = r"""(?:["'”’»›“‘«\p{Pe}]|[ \u00a0\u202f]»(?!\S))*+"""
-    note = r"(?:\[\w{1,4}\])*+"  # the number of a footnote, which stands after the stop
-    goes_on = r"(?![\"'“‘«(\[]*+\p{Ll}|[,;:.…)\]%])"
+    note = r"(?:\[\w{1,4}\])*+"  # the number of a footnote, which follows the stop
+    continued = r"(?![\"'“‘«(\[]*+\p{Ll}|[,;:.…)\]%])"
     return regex.compile(
-        rf"[.!?…‼⁇⁈⁉؟۔।॥։።]{{1,16}}+{closing}{note}\s++{goes_on}"
+        rf"[.!?…‼⁇⁈⁉؟۔।॥։።]{{1,16}}+{closing}{note}\s++{continued}"
         rf"|[。！？｡]++{closing}\s*+"
     )  # fmt: skip
 
 
 def _ends(line: str, start: int, at: int, after: int) -> bool:
-    """True if the full stop at ``at`` ends the sentence from ``start``; ``after`` is where the next one would begin."""
+    """True if the full stop at ``at`` ends the sentence from ``start``; the next one would begin at ``after``."""
     if line[at + 1] in ".!?…":
         return True
     low = max(start, at - _LONGEST - 2)
@@ -106,17 +105,16 @@ def _ends(line: str, start: int, at: int, after: int) -> bool:
         return False
     if kind == "numbered" and (word.islower() or len(word) > 1):
         return not line[after : after + 1].isdecimal() and not _is_roman(line, after)
-    return _starts(line, after)  # initials (J. R. R. Tolkien, U.S.) and what may stand at an end or before one
+    return _starts(line, after)  # initials (J. R. R. Tolkien, U.S.) and abbreviations that may end a sentence
 
 
 def _word(line: str, at: int) -> str:
-    """The word at ``at``, with what closes it."""
     end = line.find(" ", at)
     return line[at:] if end < 0 else line[at:end]
 
 
 def _starts(line: str, after: int) -> bool:
-    """True if the word at ``after`` mostly begins a sentence. Not so "A.", which is another initial."""
+    """True if the word at ``after`` usually begins a sentence; "A." does not, as it is another initial."""
     word = _word(line, after).lstrip(_OPENING)
     return word.rstrip(",:;'’").lower() in _STARTERS
 

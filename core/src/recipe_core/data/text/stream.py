@@ -1,7 +1,7 @@
-"""Files read as a stream: unpacked, with every kind of damage noticed, and decoded.
+"""Read files as a stream: decompressed and decoded, with all damage detected.
 
-The readers of the standard library and of zstandard are not enough here: ``bz2`` silently ends where a later stream of
-a file is damaged, and ``zstandard`` where a file is cut. Both would give a shorter data set without a word.
+The readers of the standard library and of zstandard do not suffice: ``bz2`` silently stops at a damaged later stream of
+a file, and ``zstandard`` at the end of a truncated file. Both would silently shorten the data set.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAGIC = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x50\x2a\x4d\x18": "zstd",  # the skippable frame that pzstd starts with
 }
-"""First bytes of a packed file."""
+"""First bytes of a compressed file."""
 PIECE = 2048
-"""Packed bytes that are unpacked at a time. Runs of one byte shrink 30,000 times and more; a small piece keeps even
+"""Compressed bytes per decompression call. Runs of one byte compress 30,000 times and more; a small piece keeps even
 those below 64 MB."""
 BLOCK = 1 << 16
-"""Bytes that are read from the disk at a time."""
+"""Bytes per read from disk."""
 AHEAD = 1 << 28
-"""Bytes that are unpacked to tell a damaged archive from a damaged text."""
+"""Bytes that are decompressed to distinguish a damaged archive from a damaged text."""
 
 _LINE_END = ord("\n")
 _numbers = itertools.count()
@@ -66,15 +66,15 @@ _UNPACKERS: dict[str, Callable[[], _Unpacker]] = {"gzip": _gzip, "bzip2": bz2.BZ
 
 
 def packing_of(start: bytes) -> str | None:
-    """The compression of a file, by its first bytes."""
+    """Return the compression of a file, by its first bytes."""
     return next((packing for magic, packing in MAGIC.items() if start.startswith(magic)), None)
 
 
 class Unpacked(io.BufferedIOBase):
-    """The bytes of a file, unpacked. Several streams may follow each other (multistream dumps, ``cat a.gz b.gz``).
+    """The decompressed bytes of a file of one or more streams (multistream dumps, ``cat a.gz b.gz``).
 
     Raises:
-        DataError: while reading; the file is cut or damaged, and where.
+        DataError: while reading; the file is truncated or damaged.
     """
 
     def __init__(self, path: Path, packing: str | None) -> None:
@@ -83,9 +83,9 @@ class Unpacked(io.BufferedIOBase):
         self._file = path.open("rb", buffering=0)
         self._block, self._at = b"", 0
         self.consumed = 0
-        """Bytes of the file that were taken, as they lie on the disk."""
+        """Bytes of the file on disk that were read."""
         self.given = 0
-        """Unpacked bytes that were given out."""
+        """Decompressed bytes that were returned."""
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class Unpacked(io.BufferedIOBase):
         return str(self._path)
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def close(self) -> None:
@@ -102,10 +102,9 @@ class Unpacked(io.BufferedIOBase):
         super().close()
 
     def read1(self, size: int = -1, /) -> bytes:
-        """The next bytes, as many as are at hand; nothing at the end.
+        """Return the next available bytes; empty at the end.
 
-        ``size`` is ignored: io.TextIOWrapper takes what it gets, and pieces of the 8 KB that it asks for
-        would be slow.
+        ``size`` is ignored: io.TextIOWrapper accepts any number of bytes, and the 8 KB that it requests would be slow.
         """
         while piece := self._piece():
             if data := self._unpack(piece):
@@ -119,9 +118,9 @@ class Unpacked(io.BufferedIOBase):
         return b""
 
     def lines(self, longest: int) -> Iterator[tuple[int, bytes]]:
-        """The lines, with their line ends, and the byte of the unpacked data where each starts.
+        """Yield the lines, with their line ends, and the offset in the decompressed data where each starts.
 
-        Of a line with more than ``longest`` bytes only the first ``longest`` + 1 are given, and no more are held.
+        Of a line with more than ``longest`` bytes only the first ``longest`` + 1 are held and returned.
         """
         start = length = 0
         parts: list[bytes] = []
@@ -140,7 +139,7 @@ class Unpacked(io.BufferedIOBase):
             yield start, b"".join(parts)
 
     def _piece(self) -> bytes:
-        """The next bytes of the file: a block of a plain one, a small piece of a packed one."""
+        """Next bytes of the file: a block, or a small piece if it is compressed."""
         if self._at >= len(self._block):
             self._block, self._at = self._file.read(BLOCK), 0
         piece = self._block[self._at : self._at + (PIECE if self.packing else BLOCK)]
@@ -155,7 +154,7 @@ class Unpacked(io.BufferedIOBase):
         try:
             while piece:
                 if self._unpacker.eof:
-                    # Zeros may follow gzip data (tapes and block devices pad with them); all else must be a stream.
+                    # Zeros may follow gzip data (tapes and block devices pad with them); other bytes must be a stream.
                     piece = piece.lstrip(b"\0") if self.packing == "gzip" else piece
                     if not piece:
                         break
@@ -163,7 +162,7 @@ class Unpacked(io.BufferedIOBase):
                 unpacked.append(self._unpacker.decompress(piece))
                 piece = self._unpacker.unused_data if self._unpacker.eof else b""
         except Exception as error:
-            # zstandard's own exception cannot be named where the package may be missing
+            # zstandard's exception cannot be named, since the package may be missing
             if not isinstance(error, (zlib.error, OSError)) and type(error).__name__ != "ZstdError":
                 raise
             raise self._damaged(error) from error
@@ -177,13 +176,13 @@ class Unpacked(io.BufferedIOBase):
 
 
 class TextStream:
-    """The text of a file, as a context manager that words the errors of reading it.
+    """The text of a file; a context manager that words read errors.
 
     Args:
-        replacing: what replaces and counts bytes that are no text; None: they are an error.
+        replacing: replaces and counts invalid bytes; None: they are an error.
 
     Raises:
-        DataError: on leaving the context; the file cannot be read, or bytes in it are no text.
+        DataError: on leaving the context; the file cannot be read, or has invalid bytes.
     """
 
     def __init__(self, source: Source, encoding: str, replacing: Replacing | None) -> None:
@@ -193,22 +192,22 @@ class TextStream:
         if replacing:
             replacing.begin(self)
         self.is_utf8 = codecs.lookup(encoding).name == "utf-8"
-        # The byte order mark that some editors write is no text.
+        # Skips a byte order mark.
         name = "utf-8-sig" if self.is_utf8 else encoding
         self.text = io.TextIOWrapper(self.bytes, encoding=name, errors=self.errors)
 
     @property
     def consumed(self) -> int:
-        """Bytes of the file, as it lies on the disk, that were read so far."""
+        """Bytes of the file on disk that were read so far."""
         return self.bytes.consumed
 
     def look_ahead(self) -> None:
-        """Read on, where something is wrong with the text of an archive: its own damage, if any, is the cause.
+        """Read ahead after an error in the text of an archive, in case damage to the archive is the cause.
 
-        The checksums stand behind the data, so that nonsense comes out of a damaged archive first.
+        Checksums follow the data, so a damaged archive first yields invalid text.
 
         Raises:
-            DataError: the archive is damaged or cut off.
+            DataError: the archive is damaged or truncated.
         """
         end = self.bytes.given + AHEAD
         while self.bytes.packing and self.bytes.given < end and self.bytes.read1():
@@ -230,12 +229,12 @@ class TextStream:
             self.text.close()
 
     def offset_of(self, error: UnicodeDecodeError) -> int:
-        """The byte of the unpacked file that the decoder of :attr:`text` could not take."""
-        # It saw the newest bytes and what it had kept of the bytes before.
+        """Return the offset in the decompressed file of the byte that the decoder of :attr:`text` refused."""
+        # Its input is the newest bytes and the rest of earlier ones.
         return self.bytes.given - len(error.object) + error.start
 
     def line_at(self, offset: int) -> int:
-        """The line that holds byte ``offset`` of the unpacked file, which is read once more for it."""
+        """Return the number of the line with byte ``offset`` of the decompressed file, which is read again for it."""
         line, start = 1, 0
         with Unpacked(self.path, self.bytes.packing) as again:
             while start < offset and (data := again.read1()):
@@ -244,10 +243,10 @@ class TextStream:
         return line
 
     def undecodable(self, error: UnicodeDecodeError, offset: int, line: int) -> DataError:
-        """The error for bytes that are no text, at byte ``offset`` of the unpacked file, in its line ``line``.
+        """Return the error for invalid bytes at byte ``offset`` of the decompressed file, in line ``line``.
 
         Raises:
-            DataError: instead; the archive that they come from is damaged.
+            DataError: the archive is damaged, which is the cause.
         """
         self.look_ahead()
         return DataError(
@@ -258,22 +257,22 @@ class TextStream:
 
 
 class Replacing:
-    """An error handler of Python's decoders that puts U+FFFD in the place of what is no text, and judges each file.
+    """Error handler of Python's decoders that replaces invalid bytes by U+FFFD, up to a limit per file.
 
     Args:
-        most: the largest share of a file's bytes that may be replaced, where there are more than a few.
+        most: maximum share of a file's bytes that may be replaced, if there are more than :attr:`FEW` places.
 
     Raises:
-        DataError: while reading; a file has more of them, so that it is written in another encoding.
+        DataError: while reading; a file exceeds the limit, so it has another encoding.
     """
 
     FEW = 10
-    """Places in a file that are never too many."""
+    """Number of places in a file that is always accepted."""
     _JUDGED_EVERY = 1000
     places: int
-    """Places of the present file that were replaced."""
+    """Replaced places of the current file."""
     decoded: int | None
-    """The byte of it at which the bytes start that are being decoded; None: :attr:`TextStream.text` decodes them."""
+    """Offset in the file of the bytes that are being decoded; None: :attr:`TextStream.text` decodes them."""
 
     def __init__(self, counts: Counts, most: float) -> None:
         self._counts, self._most = counts, most
@@ -281,7 +280,7 @@ class Replacing:
         codecs.register_error(self.name, self)
 
     def begin(self, stream: TextStream) -> None:
-        """Begin with another file."""
+        """Start with another file."""
         self._stream, self._first, self.places, self.decoded = stream, 0, 0, None
 
     def __call__(self, error: UnicodeError) -> tuple[str, int]:
@@ -297,18 +296,18 @@ class Replacing:
         return "\ufffd", error.end
 
     def judge(self) -> None:
-        """Refuse the present file if too much of what was read so far is no text.
+        """Refuse the current file if too many of its bytes so far are invalid.
 
         Raises:
-            DataError: it is.
+            DataError: they are.
         """
         if self.places > max(self.FEW, self._most * self._stream.bytes.given):
-            found = self.found()
+            report = self.report()
             self._stream.look_ahead()
-            raise DataError(f"{found}. If it is right, most_replaced=1 puts U+FFFD in the place of each")
+            raise DataError(f"{report}. If it is right, most_replaced=1 puts U+FFFD in the place of each")
 
-    def found(self) -> str:
-        """How much of the present file was replaced so far, where it begins, and what to do."""
+    def report(self) -> str:
+        """Describe the replaced places of the current file, with the first one and advice."""
         stream, first = self._stream, self._first
         return (
             f"{stream.path}:{stream.line_at(first)}: {self.places:,} places in {stream.bytes.given:,} bytes are not "
@@ -317,7 +316,7 @@ class Replacing:
 
 
 def better_encoding(path: Path, offset: int, encoding: str) -> str:
-    """Advice for a file that is not written in ``encoding``, as its byte ``offset`` shows."""
+    """Return advice for a file that is not written in ``encoding``, as its byte ``offset`` shows."""
     usual = "set encoding=... to what the file is written in"
     try:
         from charset_normalizer import from_bytes
@@ -330,7 +329,7 @@ def better_encoding(path: Path, offset: int, encoding: str) -> str:
             taken = (taken + data)[-3 * size :]
     text = taken.decode(encoding, "replace")
     wrong = text.count("\ufffd")
-    if wrong < sum(not character.isascii() for character in text) / 2:  # damage in a text of this encoding
+    if wrong < sum(not character.isascii() for character in text) / 2:  # damaged text of this encoding
         return usual
     matches: list[Any] = list(from_bytes(taken))
     if not matches or codecs.lookup(matches[0].encoding).name == codecs.lookup(encoding).name:
@@ -342,11 +341,11 @@ def better_encoding(path: Path, offset: int, encoding: str) -> str:
 
 
 def first_bytes(path: Path, size: int) -> tuple[str | None, bytes]:
-    """The compression of a file, and the first ``size`` bytes of its content.
+    """Return the compression of a file and the first ``size`` bytes of its content.
 
     Raises:
         OSError: it cannot be read.
-        DataError: it is damaged so near to its start.
+        DataError: it is damaged near its start.
     """
     with path.open("rb") as file:
         packing = packing_of(file.read(4))

@@ -1,5 +1,5 @@
-"""The nodes of a job before a run is started on them: one process on each, which compare what they see.
+"""The nodes of a job before a run: one process on each, which compare what they see.
 
-``meeting.py``: they come together, and tell each other; ``links.py``: how fast each reaches the next; ``devices.py``:
-the devices of one. What is compared, and the table, are ``recipe check --on-nodes``'s.
+``meeting.py``: rendezvous and exchange of values; ``links.py``: speed of the links; ``devices.py``: the devices of a
+node. ``recipe check --on-nodes`` compares the values and prints the table.
 """

@@ -13,7 +13,7 @@ from recipe_core.engine.native import device_kind
 from recipe_core.launch.cores import usable_cores
 
 _NEURON = "neuron[0-9]*"
-"""The names of AWS Neuron's devices in /dev."""
+"""AWS Neuron's devices in /dev."""
 
 
 def look(device: str, engine: str) -> Mapping[str, Any]:
@@ -21,8 +21,8 @@ def look(device: str, engine: str) -> Mapping[str, Any]:
 
     Args:
         device: ``train.device``.
-        engine: name of the run's engine. The devices of another one than PyTorch's own are counted by their names in
-            /dev: its library would take hold of them.
+        engine: name of the run's engine. Devices of an engine other than PyTorch's own are counted by their files in
+            /dev, since its library would occupy them.
 
     Raises:
         ConfigError: the device is not there.
@@ -30,14 +30,14 @@ def look(device: str, engine: str) -> Mapping[str, Any]:
     kind = device_kind(device) if engine == "native" else engine
     if kind == "cpu":
         return {"kind": kind, "count": usable_cores(), "name": "cores"}
-    found = sorted(Path("/dev").glob(_NEURON))
-    if kind != "cuda" and found:
-        return {"kind": kind, "count": len(found), "name": "Neuron devices"}
+    neurons = sorted(Path("/dev").glob(_NEURON))
+    if kind != "cuda" and neurons:
+        return {"kind": kind, "count": len(neurons), "name": "Neuron devices"}
     if engine != "native":
         return {"kind": kind, "count": 0, "name": ""}
     count = torch.accelerator.device_count()
     names = {name for number in range(count) if (name := _name(kind, number))}
-    memory = [one for number in range(count) if (one := _memory(number)) is not None]
+    memory = [sizes for number in range(count) if (sizes := _memory(number)) is not None]
     return {
         "kind": kind, "count": count, "name": ", ".join(sorted(names)) or kind,
         "free": min((free for free, _ in memory), default=0), "total": min((all_ for _, all_ in memory), default=0),
@@ -45,13 +45,12 @@ def look(device: str, engine: str) -> Mapping[str, Any]:
 
 
 def _name(kind: str, number: int) -> str:
-    with suppress(AttributeError, RuntimeError, NotImplementedError):  # not every extension says it
+    with suppress(AttributeError, RuntimeError, NotImplementedError):  # not every extension knows it
         return str(torch.get_device_module(kind).get_device_name(number))
     return ""
 
 
 def _memory(number: int) -> tuple[int, int] | None:
-    """Free bytes of a device, and all of it."""
     with suppress(AttributeError, RuntimeError, NotImplementedError):
         free, total = torch.accelerator.get_memory_info(number)
         return int(free), int(total)

@@ -1,7 +1,7 @@
-"""One process of each node, which tell each other what they see.
+"""One process of each node, which exchange what they see.
 
-They do so through a store that rank 0 holds, and not by collectives: a link that is cut between two of them, or one
-that ends, must not keep the others from telling.
+They use a store that rank 0 holds instead of collectives: a broken link between two nodes, or a node that ends, must
+not block the others.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from recipe_core.launch.host import host
 from recipe_core.launch.slurm_nodes import host_of
 from recipe_core.launch.worker import Worker, worker
 
-_FAREWELL = 10.0
-"""Seconds that rank 0, which holds the store, waits for the others to read the last word."""
+_LINGER = 10.0
+"""Seconds that rank 0, which holds the store, waits for the others to read its last value."""
 
 
 class Meeting:
     """The nodes of a check. Each method that exchanges something is called by all of them, in one order.
 
     Args:
-        me: which of them this process is; None: there is no other.
-        limit: seconds to wait for the others to come.
+        me: the rank of this process; None: it is alone.
+        limit: seconds to wait for the other nodes.
 
     Raises:
         LaunchError: rank 0 cannot be reached.
@@ -44,37 +44,37 @@ class Meeting:
         self.hosts = [name or host_of(rank, os.environ) for rank, name in enumerate(came)]
         """The host of each rank."""
         missing = [rank for rank, name in enumerate(came) if name is None]
-        told = self._of_rank_0("absent", _absent(missing, self.hosts, limit) if missing else "", limit)
-        self.absent = "rank 0 is gone" if told is None else str(told)
-        """A message that names those that have not come, as rank 0 found it; empty: all have."""
+        absent = self._from_rank_0("absent", _absent(missing, self.hosts, limit) if missing else "", limit)
+        self.absent = "rank 0 is gone" if absent is None else str(absent)
+        """A message of rank 0 that names the missing nodes; empty: all have come."""
 
     def exchange(self, name: str, value: Any, limit: float) -> list[Any | None]:
-        """Each rank's ``value`` (plain data), in rank order; None of one that did not tell within ``limit`` seconds."""
+        """Each rank's ``value`` (plain data), in rank order; None for a rank that is later than ``limit`` seconds."""
         if self.store is None:
             return [value]
         self.store.set(f"{name}/{self.rank}", json.dumps(value))
         deadline = time.monotonic() + limit
-        return [self._told(f"{name}/{rank}", deadline) for rank in range(self.size)]
+        return [self._read(f"{name}/{rank}", deadline) for rank in range(self.size)]
 
-    def _told(self, key: str, deadline: float) -> Any | None:
+    def _read(self, key: str, deadline: float) -> Any | None:
         assert self.store is not None
         left = max(0.001, deadline - time.monotonic())
-        with suppress(dist.DistStoreError, dist.DistNetworkError):  # too late; or rank 0 is gone with its store
+        with suppress(dist.DistStoreError, dist.DistNetworkError):  # too late, or rank 0 has ended with its store
             self.store.wait([key], timedelta(seconds=left))
             return json.loads(self.store.get(key))
         return None
 
-    def _of_rank_0(self, name: str, value: Any, limit: float) -> Any | None:
-        """Rank 0's ``value``, on all ranks; None where it is gone."""
+    def _from_rank_0(self, name: str, value: Any, limit: float) -> Any | None:
+        # None if rank 0 has ended.
         if self.store is None:
             return value
         if self.rank == 0:
             self.store.set(f"{name}/0", json.dumps(value))
             return value
-        return self._told(f"{name}/0", time.monotonic() + limit)
+        return self._read(f"{name}/0", time.monotonic() + limit)
 
     def clock(self, limit: float) -> float:
-        """The time on this node (seconds since the epoch) at a moment that all have in common, up to milliseconds."""
+        """The time on this node (seconds since the epoch) at a moment that all nodes share up to milliseconds."""
         self.exchange("before the clocks", True, limit)
         if self.store is not None:
             if self.rank == 0:
@@ -84,18 +84,18 @@ class Meeting:
         return time.time()
 
     def conclude(self, code: int, limit: float) -> int:
-        """Rank 0's exit code, on all ranks; where rank 0 is gone, that of an error."""
-        found = self._of_rank_0("code", code, limit)
+        """Rank 0's exit code, on all ranks; that of an error if rank 0 has ended."""
+        concluded = self._from_rank_0("code", code, limit)
         with suppress(dist.DistStoreError, dist.DistNetworkError):
-            self.exchange("heard", True, _FAREWELL if self.rank == 0 else 0.0)
-        return LaunchError.exit_code if found is None else int(found)
+            self.exchange("heard", True, _LINGER if self.rank == 0 else 0.0)
+        return LaunchError.exit_code if concluded is None else int(concluded)
 
 
 def meet(limit: float) -> Meeting:
-    """Meet the other nodes, as the launcher of this process names them, within ``limit`` seconds.
+    """Meet the other nodes of the launcher's job within ``limit`` seconds.
 
     Raises:
-        LaunchError: rank 0 cannot be reached; or there are several processes on this node, or none on others.
+        LaunchError: rank 0 cannot be reached, this node has several processes, or others have none.
     """
     me = worker()
     if me is None and int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:

@@ -4,5 +4,5 @@
 ``slurm.py``: the sbatch scripts; ``slurm_commands.py``: sbatch, squeue, scancel.
 ``trainjob.py``: a TrainJob of Kubeflow Trainer for Kubernetes; ``sky.py``: a task of SkyPilot.
 ``torchrun.py``: the shell of a node in both.
-``submitted.py``: what is kept in the run folder of a job that was submitted.
+``submitted.py``: the record of a submitted job in its run folder.
 """

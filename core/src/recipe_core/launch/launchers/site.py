@@ -21,23 +21,23 @@ SITE = "RECIPE_SITE"
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Settings of a site profile; beside them stands a section for each launcher that is used there."""
+    """Settings of a site profile, which also has a section for each launcher that is used there."""
 
     device_memory_gb: float = 0.0
-    """Memory of one device (10^9 bytes); 0: not known."""
+    """Memory of one device (10^9 bytes); 0: unknown."""
     devices_per_node: int = 0
-    """Devices of one node, which is the default of ``--processes-per-node``; 0: not known."""
+    """Devices of one node, the default of ``--processes-per-node``; 0: unknown."""
     node_memory_gb: float = 0.0
-    """Main memory of one node (10^9 bytes); 0: not known."""
+    """Main memory of one node (10^9 bytes); 0: unknown."""
     disk_gb: float = 0.0
-    """Free space for run folders on the target (10^9 bytes); 0: not known."""
+    """Free space for run folders on the target (10^9 bytes); 0: unknown."""
     program: str = ""
     """The command ``recipe`` on the target, quoted as for a shell; by default this Python's under Slurm, else
     ``recipe``."""
     setup: str = field(default="", metadata={"remote": True})
-    """Shell before the run, such as ``module load cuda``; several lines where needed."""
+    """Shell commands before the run, such as ``module load cuda``; may have several lines."""
     environment: Mapping[str, str] = field(default_factory=dict, metadata={"remote": True})
-    """Variables for every process, where the target does not set them."""
+    """Environment variables of each process, unless the target sets them."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -62,22 +62,22 @@ class Profile:
 
     site: Site = field(default_factory=Site)
     config: Any = None
-    """Instance of the launcher's settings class; None where no launcher was asked for."""
+    """Instance of the launcher's settings class; None if no launcher was requested."""
     path: Path | None = None
-    """Where it was read; None where there is none."""
+    """Path of the profile; None if there is none."""
 
 
 def read_profile(registry: Registry, launcher: Launcher | None = None, path: Path | None = None) -> Profile:
-    """Read the site profile; without one, everything is the default.
+    """Read the site profile; without one, all settings have their defaults.
 
     Args:
-        registry: knows the launchers, whose names may stand as sections in the profile.
+        registry: of the launchers, whose names may be sections of the profile.
         launcher: the one whose section is returned as ``config``.
         path: ``--site``. By default ``$RECIPE_SITE``, else ``site.yaml`` in the user's folder of settings
-            (``~/.config/recipe``), where there is such a file.
+            (``~/.config/recipe``), if there is such a file.
 
     Raises:
-        ConfigError: the file cannot be read, or holds keys or values that cannot be; one error names all of them.
+        ConfigError: the file cannot be read, or has invalid keys or values; one error names all of them.
     """
     place = path or _default_place()
     sections = dict(_read(place)) if place is not None else {}
@@ -93,9 +93,9 @@ def read_profile(registry: Registry, launcher: Launcher | None = None, path: Pat
     for name in [name for name in sections if name not in Site.__dataclass_fields__]:
         problems.append(f"{name}: no such setting{did_you_mean(str(name), known)} (settings: {', '.join(known)})")
         del sections[name]
-    own: list[str] = []
-    site = fill(Site, sections, "site", own)
-    problems += [problem.removeprefix("site.") for problem in own]
+    site_problems: list[str] = []
+    site = fill(Site, sections, "site", site_problems)
+    problems += [problem.removeprefix("site.") for problem in site_problems]
     if problems or site is None:
         raise ConfigError.of(f"site profile {place}: {problem}" for problem in problems)
     return Profile(site=site, config=configs[launcher.name] if launcher else None, path=place)

@@ -23,24 +23,24 @@ class Sky:
     """Section ``sky`` of a site profile."""
 
     accelerators: str = ""
-    """Kind of device, as `sky gpus list` names it: ``H100``; the number is that of the processes of a node."""
+    """Kind of device, as `sky gpus list` names it: ``H100``. Each process of a node gets one."""
     infra: str = ""
-    """Where to start machines: ``aws/us-east-1``, ``k8s``; empty: SkyPilot chooses."""
+    """Infrastructure of the machines: ``aws/us-east-1``, ``k8s``; empty: SkyPilot chooses."""
     use_spot: bool = False
-    """Take machines that may be reclaimed; `sky jobs launch` starts the run again elsewhere."""
+    """Use spot machines, which may be reclaimed; `sky jobs launch` then restarts the run elsewhere."""
     max_restarts: int = 3
-    """How often a managed job is started again after another exit code than 75; after that, it always is."""
+    """Restarts of a managed job after exit codes other than 75; after 75, it is always restarted."""
     volume: str = field(default="", metadata={"remote": True})
-    """Name of a volume of SkyPilot for data and run folders, which all nodes mount; with several nodes required."""
+    """Name of a SkyPilot volume for data and run folders, which all nodes mount; required for several nodes."""
     bucket: str = field(default="", metadata={"remote": True})
     """Name of a bucket for data and the run folder of a single node, instead of a volume. Files are written to the
-    node's disk and uploaded behind the run: what it wrote last may be missing where the node is lost."""
+    node's disk and uploaded in the background: the last ones may be missing if the node is lost."""
     mount: str = "/recipe"
-    """Where volume or bucket are mounted; run folders are in ``runs/`` in it, and paths of the job begin with it."""
+    """Mount point of volume or bucket; run folders are in its folder ``runs/``, and paths of the job begin with it."""
     secrets: tuple[str, ...] = ()
-    """Names of variables that ``sky`` takes from the shell that calls it: ``--secret HF_TOKEN``."""
+    """Names of variables that ``sky`` reads from the calling shell: ``--secret HF_TOKEN``."""
     install: str = field(default="", metadata={"remote": True})
-    """Shell that installs `recipe` and its plugins on a new machine, once."""
+    """Shell commands that install `recipe` and its plugins on a new machine, once."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -57,7 +57,7 @@ def task(submission: Submission, config: Sky) -> dict[str, str]:
 
     Raises:
         ConfigError: the site profile names no place for run folders, or one that several nodes cannot share; an array
-            was asked for; something looks like a secret.
+            is requested; a value looks like a secret.
     """
     if not config.volume and not config.bucket:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """Slurm: the batch script of a run, with one task of srun for each rank.
 
-The script starts the ranks again where `recipe status --again` says that the same line may go on, unless two starts in
-a row saved nothing new: srun's exit code alone does not tell, for it is the highest of all ranks. Slurm's signal before
-the time limit goes to the ranks themselves; the script waits for them.
+The script restarts the ranks if `recipe status --again` says that the same command may continue, unless two starts in a
+row saved nothing new. srun's exit code is not enough for that: it is the highest of all ranks. Slurm's signal before
+the time limit goes to the ranks; the script waits for them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from recipe_core.launch.ending import AGAIN, KINDS
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
 _TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
 _GRACE = 30
-"""Seconds that the ranks have to end once one of them knows for whom they wait in vain."""
+"""Seconds that the ranks have to end once one of them has diagnosed a hang."""
 _CODES = " ".join(f"{kind}) code={int(code)} ;;" for code, kind in KINDS.items() if kind not in ("finished", *AGAIN))
-"""Of a shell's ``case``: the exit codes of a job for the kinds of an end that it is not started again for."""
+"""Branches of a shell's ``case``: the job's exit code for each kind of end after which it is not restarted."""
 _PLAIN = re.compile(r"[\w./=:@+,%-]*", re.ASCII)
 _QUOTED = re.compile(r'(["\\])')
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -30,30 +30,30 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """Section ``slurm`` of a site profile. What is empty or 0 is not asked for, and the cluster's default counts."""
+    """Section ``slurm`` of a site profile. Options that are empty or 0 are left to the cluster's defaults."""
 
     partition: str = ""
-    """Partition of the cluster, as ``sinfo`` lists them."""
+    """Partition of the cluster, as ``sinfo`` lists it."""
     account: str = ""
-    """Account that the time is charged to."""
+    """Account to which the time is charged."""
     qos: str = ""
     """Quality of service."""
     constraint: str = ""
     """Features that the nodes must have."""
     gpus_per_process: int = 0
-    """GPUs for each process; the job asks for the GPUs of a whole node (``--gpus-per-node``)."""
+    """GPUs for each process; the job requests the GPUs of a whole node (``--gpus-per-node``)."""
     gpu_type: str = ""
-    """Kind of GPU, where the cluster has several: ``h100``."""
+    """Kind of GPU, if the cluster has several: ``h100``."""
     cpus_per_process: int = 0
     """Processor cores for each process."""
     node_memory_gb: int = 0
-    """Main memory of a node to ask for."""
+    """Main memory to request on each node (10^9 bytes)."""
     exclusive: bool = False
     """Share the nodes with no other job."""
     exclude_failing: bool = False
-    """Start a job again without the node of the rank that was lost, killed or hung; the run's log names it."""
+    """Restart a job without the node of the rank that was lost, killed or hung; the run's log names it."""
     options: tuple[str, ...] = ()
-    """Further options of sbatch, each as one word: ``--reservation=march``."""
+    """Further options of sbatch, one word each: ``--reservation=march``."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -73,10 +73,10 @@ class Slurm:
 
 
 def scripts(submission: Submission, config: Slurm) -> dict[str, str]:
-    """Return the batch scripts by file name: that of the run, and that of the compilation before it, if there is one.
+    """Return the batch scripts by file name: one for the run, and one for the compilation before it, if any.
 
     Raises:
-        ConfigError: there is no time limit, or a path holds what sbatch cannot take in a script.
+        ConfigError: there is no time limit, or sbatch cannot take a path in a script.
     """
     if not submission.minutes:
         raise ConfigError("--time: Slurm wants a time limit, such as --time 4:00:00")
@@ -96,7 +96,7 @@ def _script(submission: Submission, config: Slurm, body: Iterator[str], *, run: 
 
 
 def _options(submission: Submission, config: Slurm, run: bool) -> Iterator[str]:
-    """The options of sbatch, as the shell would take them if they needed no quotes."""
+    """The options of sbatch, without quotes."""
     array = submission.array > 0 and run
     number = "%A_%a" if array else "%j"
     logs = str(submission.out / "logs").replace("%", "%%")
@@ -129,7 +129,6 @@ def _options(submission: Submission, config: Slurm, run: bool) -> Iterator[str]:
 
 
 def _common(submission: Submission, run: bool) -> Iterator[str]:
-    """The variables of the script, and what the site and the engine set up."""
     yield f"recipe=({shlex.join(submission.program or (sys.executable, '-m', 'recipe_core.cli'))})"
     folder = shlex.quote(str(submission.out))
     which = '/"seed-$SLURM_ARRAY_TASK_ID"' if run else "/seed-0"  # one compilation serves all seeds
@@ -148,10 +147,7 @@ def _common(submission: Submission, run: bool) -> Iterator[str]:
 
 
 def _srun(submission: Submission, config: Slurm) -> str:
-    """The start of the line that starts the ranks; one task each, which all end by themselves.
-
-    A rank that ends first, or is lost, must not have Slurm kill the others while they save.
-    """
+    # One task for each rank. When one ends or is lost, Slurm must not kill the others while they save.
     cores = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if config.cpus_per_process else ""
     return f"srun --kill-on-bad-exit=0 --wait={submission.exit_seconds}{cores}"
 
@@ -205,7 +201,6 @@ exit "$code\""""
 
 
 def _check_lines(submission: Submission) -> str:
-    """The lines that look at the nodes before the run takes them for hours; a problem ends the job."""
     if not submission.check_nodes:
         return ""
     return f"""
@@ -221,7 +216,6 @@ fi
 
 
 def _again(config: Slurm) -> str:
-    """The lines that have the job started again, which ends the script."""
     if not config.exclude_failing:
         return 'scontrol requeue "$SLURM_JOB_ID" && sleep 60  # which ends this script'
     return """\
@@ -237,7 +231,7 @@ scontrol requeue "$SLURM_JOB_ID" || exit "$code"
 
 
 def _for_sbatch(option: str) -> str:
-    """``option`` as a word of a line ``#SBATCH``, whose double quotes are plain but for a backslash and themselves."""
+    """Quote ``option`` for a line ``#SBATCH``, where only ``"`` and a backslash are special in double quotes."""
     if _PLAIN.fullmatch(option):
         return option
     name, equals, value = option.partition("=") if "=" in option else ("", "", option)

@@ -1,4 +1,4 @@
-"""Slurm's own commands: submit, ask after, and stop a job."""
+"""Slurm's commands to submit, query and stop a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE
 
 
 def submit(folder: Path, files: Sequence[str]) -> str:
-    """Submit the scripts in ``folder``, the compilation first where there is one; return the id of the run's job.
+    """Submit the scripts in ``folder``, the compilation first if there is one; return the id of the run's job.
 
     Raises:
         LaunchError: sbatch is missing, or refuses the script.
@@ -33,7 +33,7 @@ def _submit(script: Path, *options: str) -> str:
 
 
 def state(job_id: str) -> JobState:
-    """Return the state of a job; of an array, that of its furthest task."""
+    """Return the state of a job; for an array, that of its furthest task."""
     try:
         printed = _run(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job_id}"], "")
     except LaunchError as error:
@@ -55,7 +55,6 @@ def stop(job_id: str, state: JobState) -> None:
 
 
 def _run(command: list[str], remedy: str) -> str:
-    """The output of a command of Slurm."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:

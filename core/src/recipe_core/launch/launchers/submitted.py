@@ -1,4 +1,4 @@
-"""The note of a submitted job in its run folder."""
+"""The record of a submitted job in its run folder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Submitted:
 
 
 def note(launch_folder: Path, launcher: str, job_id: str) -> None:
-    """Write the note of a job that was just submitted."""
+    """Write the record of a job that was just submitted."""
     record = Submitted(launcher=launcher, job_id=job_id, submitted=time.time())
     write_text(launch_folder / NOTE, json.dumps(asdict(record)) + "\n")
 
 
 def read_note(out: Path) -> Submitted | None:
-    """Return the note of the run folder ``out``; None where there is none.
+    """Return the record in the run folder ``out``; None if there is none.
 
-    A run of an array (``seed-I``) has the id ``JOB_I``, by which a batch system knows that task alone.
+    A run of an array (``seed-I``) has the job id ``JOB_I``, which is that task's in the batch system.
     """
-    alone = read_record(out / "launch" / NOTE, Submitted)
-    if alone is not None or not out.name.startswith("seed-"):
-        return alone
-    whole = read_record(out.parent / "launch" / NOTE, Submitted)
-    return replace(whole, job_id=f"{whole.job_id}_{out.name.removeprefix('seed-')}") if whole else None
+    single = read_record(out / "launch" / NOTE, Submitted)
+    if single is not None or not out.name.startswith("seed-"):
+        return single
+    array = read_record(out.parent / "launch" / NOTE, Submitted)
+    return replace(array, job_id=f"{array.job_id}_{out.name.removeprefix('seed-')}") if array else None

@@ -1,4 +1,4 @@
-"""The shell of one node where torchrun starts its ranks, and the YAML that holds it."""
+"""The shell script of a node on which torchrun starts the ranks, and the YAML that contains it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SECRET_VALUE = re.compile(
 """Tokens of the Hugging Face Hub, AWS, GitHub, OpenAI and Slack, and private keys."""
 
 
-def refuse_secrets(submission: Submission, texts: Mapping[str, str], way_out: str) -> None:
-    """Refuse a submission whose YAML, which is printed and stored, would show what looks like a secret.
+def refuse_secrets(submission: Submission, texts: Mapping[str, str], remedy: str) -> None:
+    """Refuse a submission whose YAML, which is printed and stored, would contain a likely secret.
 
     Args:
         submission: the run.
         texts: further text of the YAML, by its setting.
-        way_out: how a secret gets to the job instead.
+        remedy: how to pass a secret to the job instead.
 
     Raises:
-        ConfigError: it names the setting, not the value.
+        ConfigError: the message names the setting, not the value.
     """
     named = [
         f"environment.{name}"
@@ -43,20 +43,21 @@ def refuse_secrets(submission: Submission, texts: Mapping[str, str], way_out: st
         **{f"environment.{name}": value for name, value in submission.environment.items()},
         "setup": submission.setup, "the settings of the run": submission.job, **texts,
     }  # fmt: skip
-    found = [*named, *(where for where, text in everything.items() if _SECRET_VALUE.search(text))]
-    if found:
+    suspects = [*named, *(where for where, text in everything.items() if _SECRET_VALUE.search(text))]
+    if suspects:
         raise ConfigError(
-            f"{', '.join(dict.fromkeys(found))}: looks like a secret, which everybody could read in the YAML; {way_out}"
+            f"{', '.join(dict.fromkeys(suspects))}: looks like a secret, which everybody could read in the YAML; "
+            f"{remedy}"
         )
 
 
 def node_script(submission: Submission, out: str, options: str, number: int = 0) -> str:
-    """Return the script of every node, which brings the job's settings along.
+    """Return the script of each node, which contains the job's settings.
 
     Args:
-        submission: the run; its folder need not be there.
+        submission: the run; its folder need not exist.
         out: the run folder as the node sees it.
-        options: of torchrun, as shell.
+        options: of torchrun, as shell words.
         number: of the run within an array.
     """
     program = shlex.join(submission.program or ("recipe",))
@@ -88,11 +89,11 @@ why=$({program} status {out} --again --since "$began" --code "$code") && code=75
 echo "recipe: $why" >&2
 exit "$code"
 """
-"""The end of the script: 75 where the same line may go on."""
+"""The end of the script; it exits with 75 if the same command may continue the run."""
 
 
 def _same_version(program: str) -> str:
-    """Lines that end the script where the image has another version than whoever submitted the run."""
+    # The image may have another version of recipe than the machine that submitted the run.
     version = importlib.metadata.version("recipe-core")
     return (
         f"there=$({program} --version) || exit 2\n"
@@ -102,7 +103,7 @@ def _same_version(program: str) -> str:
 
 
 def _limit(submission: Submission) -> str:
-    """A command that asks the run to save and stop before the time limit, and ends it at the limit."""
+    # SIGTERM has the run save and stop before the time limit; SIGKILL ends it at the limit.
     if not submission.minutes:
         return ""
     seconds = submission.minutes * 60 - submission.stop_seconds
@@ -110,14 +111,14 @@ def _limit(submission: Submission) -> str:
 
 
 def as_yaml(documents: list[dict[str, Any]]) -> str:
-    """Return documents as YAML, with text of several lines as it is."""
+    """Return documents as YAML, with multi-line text in block style."""
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    class BlockTextDumper(yaml.SafeDumper):
         pass
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
-    Dumper.add_representer(str, text)
-    return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    BlockTextDumper.add_representer(str, text)
+    return yaml.dump_all(documents, Dumper=BlockTextDumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,6 +1,6 @@
 """Kubernetes: a TrainJob of Kubeflow Trainer, whose runtime for PyTorch gives torchrun its variables (PET_*).
 
-It needs Trainer 2.3: earlier ones do not take the time that a pod has to save (2.2), or patches of a runtime at all.
+It needs Trainer 2.3: 2.2 ignores the time that a pod has to save, and earlier releases ignore patches of a runtime.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ class Kubernetes:
     """Section ``k8s`` of a site profile."""
 
     image: str = field(default="", metadata={"remote": True})
-    """Container image with `recipe`, its plugins and torchrun in it; required."""
+    """Container image that contains `recipe`, its plugins and torchrun; required."""
     namespace: str = ""
-    """Namespace of the job; empty: that of the context of kubectl."""
+    """Namespace of the job; empty: that of kubectl's context."""
     runtime: str = "torch-distributed"
-    """The ClusterTrainingRuntime; one for PyTorch."""
+    """The ClusterTrainingRuntime, which must be one for PyTorch."""
     claim: str = ""
-    """PersistentVolumeClaim for data and run folders, which every node mounts; required."""
+    """PersistentVolumeClaim for data and run folders, which all nodes mount; required."""
     mount: str = "/recipe"
-    """Where the volume is mounted; run folders are in ``runs/`` in it, and paths of the job begin with it."""
+    """Mount point of the volume; run folders are in its folder ``runs/``, and paths of the job begin with it."""
     gpu_resource: str = "nvidia.com/gpu"
-    """Name of the devices as a resource."""
+    """Resource name of the devices."""
     gpus_per_process: int = 1
-    """Devices for each process; 0: none are asked for."""
+    """Devices for each process; 0: none are requested."""
     cpus_per_process: int = 0
-    """Processor cores for each process; 0: not asked for."""
+    """Processor cores for each process; 0: none are requested."""
     node_memory_gb: int = 0
-    """Main memory of a node to ask for; 0: not asked for."""
+    """Main memory to request on each node (10^9 bytes); 0: none is requested."""
     resources: Mapping[str, str] = field(default_factory=dict)
     """Further resources of a node: ``rdma/hca: 1``."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables from Secrets: ``HF_TOKEN: hub/token`` is the key ``token`` of the Secret ``hub``."""
     pod: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the pods, as TrainJob's runtimePatches take them: ``tolerations``, ``nodeSelector``,
+    """Further fields of the pods, as in TrainJob's runtimePatches: ``tolerations``, ``nodeSelector``,
     ``imagePullSecrets``, ``affinity``, ``serviceAccountName``, further ``volumes``."""
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Kubernetes:
 
 
 def manifests(submission: Submission, config: Kubernetes) -> dict[str, str]:
-    """Return the TrainJob as YAML, and of an array one for each run, as documents of one file.
+    """Return the TrainJob as YAML; for an array, one for each run, as documents of one file.
 
     Raises:
         ConfigError: the site profile names no image or no volume.
@@ -132,14 +132,13 @@ def _from_secret(name: str, place: str) -> dict[str, Any]:
 
 
 def _patch(submission: Submission, config: Kubernetes) -> dict[str, Any]:
-    """The volumes, and time to save when a node is drained."""
     mounts = [{"name": "recipe", "mountPath": config.mount}, {"name": "shared-memory", "mountPath": "/dev/shm"}]
     pod = merge(
         {
             "terminationGracePeriodSeconds": submission.stop_seconds,
             "volumes": [
                 {"name": "recipe", "persistentVolumeClaim": {"claimName": config.claim}},
-                # 64 MB by default, which neither NCCL nor a loader of data can do with.
+                # The default of 64 MB is too little for NCCL and for data loaders.
                 {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
                 *config.pod.get("volumes", ()),
             ],
@@ -155,7 +154,7 @@ def _patch(submission: Submission, config: Kubernetes) -> dict[str, Any]:
 
 
 def _label(name: str, ending: str) -> str:
-    """The name of the TrainJob: lower case letters, digits and ``-``, beginning with a letter."""
+    """The name of the TrainJob: lower-case letters, digits and ``-``, beginning with a letter."""
     text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     text = text if re.match(r"[a-z]", text) else f"recipe-{text}".rstrip("-")
     room = _LABEL - (len(ending) + 1 if ending else 0)

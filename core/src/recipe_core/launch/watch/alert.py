@@ -13,7 +13,7 @@ SECONDS = 8.0
 
 
 def run(command: str, details: Mapping[str, str]) -> str | None:
-    """Run a shell command with ``details`` as further environment variables; a text about its failure, or None."""
+    """Run a shell command with ``details`` as further environment variables; return a message if it fails."""
     try:
         process = subprocess.Popen(
             command, shell=True, env={**os.environ, **details}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Collectives under way, from PyTorch's flight recorder, where PyTorch is loaded and has one. Imports no torch."""
+"""Collectives under way, from PyTorch's flight recorder, if PyTorch is loaded. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""The recorder of every backend, and that of NCCL alone, which older releases of PyTorch have."""
+"""The recorder of all backends, and that of NCCL only, in older releases of PyTorch."""
 
 
 def pending() -> list[dict[str, Any]]:
-    """The collectives that this process has begun and not ended, oldest first; none where nothing records them.
+    """Return the collectives that this process has begun and not ended, oldest first; none without a recorder.
 
-    Asking may take 60 ms, where the recorder is full. Each has ``name`` (``gloo:all_reduce``), ``seconds``, ``group``,
-    ``number`` (how many of its group came before, and itself), ``started`` (the device has begun it; gloo never says
-    so), and ``thread``, the number of the thread that began it.
+    It takes up to 60 ms, if the recorder is full. Each has ``name`` (``gloo:all_reduce``), ``seconds``, ``group``,
+    ``number`` (its sequence number in the group, from 1), ``started`` (the device has begun it; never set by gloo), and
+    ``thread``, the number of the thread that began it.
     """
     dump = _dump() or {}
     status, entries = dump.get("pg_status") or {}, dump.get("entries") or []
@@ -36,7 +36,7 @@ def pending() -> list[dict[str, Any]]:
 
 
 def _is_over(entry: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """True for a collective that was left open, and whose group has completed later ones."""
+    # An entry that was left open, though its group has completed later collectives.
     completed = _number(status.get(str(entry.get("pg_id")), {}).get("last_completed_collective"))
     number = _number(entry.get("collective_seq_id"))
     return not entry.get("is_p2p") and None not in (completed, number) and (number or 0) <= (completed or 0)
@@ -48,10 +48,10 @@ def _dump() -> Mapping[str, Any] | None:
     if dump is None:
         return None
     try:
-        found = json.loads(dump(includeCollectives=True, onlyActive=True))
+        trace = json.loads(dump(includeCollectives=True, onlyActive=True))
     except Exception:  # a private function: nothing may hang on it
         return None
-    return found if isinstance(found, Mapping) else None
+    return trace if isinstance(trace, Mapping) else None
 
 
 def _number(text: object) -> int | None:

@@ -1,7 +1,7 @@
-"""The heartbeat of this rank: what each of its threads is doing, and since when. Imports no torch.
+"""The heartbeat of this rank: the activity of each of its threads, and since when. Imports no torch.
 
-The training loop says what it begins, at about a microsecond each; :mod:`recipe_core.launch.watch.watchdog` looks at
-it from a thread of its own and passes it on to the other ranks.
+The training loop reports each activity, in about a microsecond; :mod:`recipe_core.launch.watch.watchdog` reads them in
+a thread of its own and writes them for the other ranks.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 LOADER, FORWARD, BACKWARD, SAVE = "loader", "forward", "backward", "save"
 _FRAMES = 12
-"""Innermost frames that a stack keeps."""
+"""Innermost frames of each stack."""
 WATCHERS = "watchdog"
-"""How the names of the threads begin that watch."""
+"""Prefix of the names of the watchdog's threads."""
 _SILENT = (WATCHERS, "signals")
-"""How the names of the threads begin that no stack is taken of."""
+"""Prefixes of the names of threads without stacks."""
 _IDLE = "_worker"
-"""The function in which a thread of a pool waits for work."""
+"""The function in which a pool thread waits for work."""
 
 
 class Activity(NamedTuple):
-    """The state of one thread."""
+    """The activity of one thread."""
 
     name: str
     waits: bool
@@ -32,11 +32,11 @@ class Activity(NamedTuple):
     since: float
     """By ``time.monotonic``."""
     step: int
-    """The optimizer step that is being computed, from 1; 0 before the first."""
+    """The optimizer step under way, from 1; 0 before the first."""
     micro: int | None
-    """The micro batch of the step, from 0, where there is one."""
+    """The micro batch of the step, from 0, if any."""
     within: str = ""
-    """The activity that this one is a part of, where that is known."""
+    """The enclosing activity, if known."""
 
 
 class Work(NamedTuple):
@@ -44,21 +44,21 @@ class Work(NamedTuple):
 
     steps: int
     seconds: float
-    """Time in these steps, without that of waiting for other ranks and that of backward, which exchanges gradients in
-    places where nobody can tell computing from waiting."""
+    """Time in these steps, without waits for other ranks, and without backward, in which computing and the exchange of
+    gradients cannot be told apart."""
 
 
 class Heartbeat:
-    """The activities of the threads that take part in training, by the threads' numbers.
+    """The activities of the threads that take part in training, by thread number.
 
-    Each thread writes its own entry alone, and whoever reads takes what is there: no locks.
+    It needs no locks: each thread writes only its own entry.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, in the main thread of a run; a forked process has those of its parent."""
+        """Clear all activities; call it in the main thread of a run, since a fork inherits those of its parent."""
         self.main = threading.get_ident()
         self.step = 0
         self.activities: dict[int, Activity] = {self.main: Activity("start", False, time.monotonic(), 0, None)}
@@ -69,7 +69,7 @@ class Heartbeat:
         self._backward_began: tuple[float, float] | None = None
 
     def enter(self, name: str, micro: int | None = None) -> None:
-        """Note that this thread does ``name`` from now on."""
+        """Report that this thread begins the activity ``name``."""
         now = time.monotonic()
         if self._backward_began is not None:
             began, waited = self._backward_began
@@ -79,29 +79,29 @@ class Heartbeat:
         self.activities[threading.get_ident()] = Activity(name, False, now, self.step, micro)
 
     def begin_step(self, step: int) -> None:
-        """Note that the main thread begins optimizer step ``step``, by getting its batches."""
+        """Report that the main thread begins optimizer step ``step``, by loading its batches."""
         self.step = step
         self.enter(LOADER)
         self._step_began = (time.monotonic(), self.waited)
 
     def end_step(self) -> None:
-        """Note that a step is done."""
+        """Report the end of a step."""
         self.enter("between steps")
         began, waited = self._step_began
         seconds = time.monotonic() - began - (self.waited - waited)
         self.work = Work(self.work.steps + 1, self.work.seconds + seconds)
 
     def during(self, name: str) -> _Block:
-        """A block in which this thread does ``name``; afterwards again what it did before."""
+        """Return a context of the activity ``name``, after which the thread resumes the one before."""
         return _Block(self, name, False)
 
     def waiting(self, name: str) -> _Block:
-        """A block in which this thread waits for other ranks: ``name`` says in which operation."""
+        """Return a context in which this thread waits for other ranks, in the operation ``name``."""
         return _Block(self, name, True)
 
 
 class _Block:
-    """See :meth:`Heartbeat.during`; a generator would take twice as long."""
+    """See :meth:`Heartbeat.during`; a generator-based context would take twice as long."""
 
     __slots__ = ("_before", "_heartbeat", "_name", "_number", "_since", "_waits")
 
@@ -138,7 +138,7 @@ beat = Heartbeat()
 
 
 def stacks() -> dict[str, list[str]]:
-    """The Python stacks of the threads at work, innermost call last, by the threads' names: the main thread first."""
+    """Return the Python stacks of the busy threads by name, innermost call last, the main thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, lines = threading.main_thread().ident, {}
     for number, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
@@ -149,7 +149,7 @@ def stacks() -> dict[str, list[str]]:
 
 
 def _lines(frame: FrameType | None) -> list[str]:
-    """One line a frame, without the source, which would have to be read from a disk that may be what hangs."""
+    # Without source lines: the disk that holds them may be what hangs.
     lines: list[str] = []
     while frame is not None and len(lines) < _FRAMES:
         lines.append(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}')

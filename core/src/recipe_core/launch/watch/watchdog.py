@@ -1,9 +1,9 @@
-"""Ends a run that hangs, and names the rank that it waits for. Imports no torch.
+"""The watchdog, which ends a run that hangs and names the rank that it waits for. Imports no torch.
 
-Threads of every rank. The scribe puts this rank's heartbeat on the board (:mod:`recipe_core.launch.watch.board`);
-readers, who may be slower, look at those of the others. All of these may be stuck in a file system. One more never
-touches a file: it looks at this rank's own threads, and where one has waited for ``train.timeout`` it has the case
-judged (:mod:`recipe_core.launch.watch.verdict`) and ends the process.
+Each rank runs these threads: a writer of its own heartbeat (:mod:`recipe_core.launch.watch.heartbeat_files`), and
+readers of the others' heartbeats. All of these may block in a file system. The watching thread never touches a file: it
+checks this rank's own threads, and once one has waited for ``train.timeout``, it diagnoses the hang
+(:mod:`recipe_core.launch.watch.diagnosis`) and ends the process.
 """
 
 from __future__ import annotations
@@ -24,182 +24,186 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, HungError, LostRankError, RecipeError
 from recipe_core.launch import failures
-from recipe_core.launch.failures import chain, exit_code, explain, first_line, message_of, record_failure
+from recipe_core.launch.failures import exit_code, explain, first_line, is_lost_peer, message_of, record_failure
 from recipe_core.launch.host import host
 from recipe_core.launch.watch import alert, flight
-from recipe_core.launch.watch.board import Board, Sight, start_of
-from recipe_core.launch.watch.clerk import Clerk, all_did, all_finished
+from recipe_core.launch.watch.diagnosis import MAIN, Diagnosis, Evidence, reported_diagnosis, world_size_conflict
 from recipe_core.launch.watch.heartbeat import LOADER, SAVE, WATCHERS, Activity, Heartbeat, beat, stacks
-from recipe_core.launch.watch.pace import Pace
-from recipe_core.launch.watch.verdict import MAIN, Case, Verdict, contradiction, known
+from recipe_core.launch.watch.heartbeat_files import HeartbeatFiles, RankStatus, start_of
+from recipe_core.launch.watch.periodic import PeriodicThread, finish_all, run_all_now
+from recipe_core.launch.watch.stragglers import StragglerDetector
 
 _LIMITED = (LOADER,)
-"""Activities that may not take longer than ``train.timeout`` either, though no other rank waits for them."""
+"""Activities that may not exceed ``train.timeout`` either, though they do not wait for other ranks."""
 _GRACE = 10.0
-"""Seconds that a rank waits for one that has ended."""
-_FAREWELL = 2.0
-"""Seconds that a rank has to end by itself once another one has found out why the run cannot go on."""
-_PATIENCE = 5.0
-"""Seconds that the end of a rank waits for a disk or a terminal."""
+"""Seconds that a rank waits for a peer that has ended."""
+_EXIT_GRACE = 2.0
+"""Exit grace: seconds that a rank has to end by itself once another rank has written a diagnosis."""
+_IO_TIMEOUT = 5.0
+"""Seconds that an ending rank waits for a disk or a terminal."""
 _READERS = 8
-"""Threads, at most, that share the other ranks' files: a file server that takes seconds for a call answers several at
-the same time."""
+"""Reader threads, at most, that share the other ranks' files: a slow file server answers several calls at a time."""
 _FEW = 16
-"""Ranks of a run whose files are all read at every look. Of more, a reader reads one at a time while all goes well: a
-thousand ranks that read a thousand files every few seconds would be a burden of their own."""
+"""Up to this many ranks, a reader reads all of its files each time. With more ranks, it reads one at a time unless
+something may be wrong: a thousand ranks that read a thousand files every few seconds would overload the server."""
 
 
-def patience(seconds: float) -> float:
-    """The limit of a collective for the backend, which names no rank: only where there is no watchdog any more.
+def backend_timeout(seconds: float) -> float:
+    """Return the timeout of collectives for the backend, far above ``train.timeout`` (``seconds``).
 
-    It is long, since the backend counts the time in which all ranks were stopped (a batch system's suspension), too.
+    The backend names no rank, so that the watchdog must come first; and it counts the time in which a batch system
+    suspends the ranks.
     """
     return seconds + 7 * 24 * 3600
 
 
 class Watchdog:
-    """A context manager that watches this rank, from before it meets the others until it has left them.
+    """A context manager that watches this rank, from before it meets the other ranks until it has left them.
 
-    Leaving it by an error that tells of a lost rank raises one that names the rank.
+    An error about a lost peer that leaves the block is replaced by one that names the rank.
 
     Args:
-        logs: folder of the run folder for the ranks' heartbeats, which all ranks see; None: this rank watches alone.
+        logs: folder of the heartbeats, in the run folder, which all ranks see; None: this rank is watched alone.
         rank, world_size: of this process.
         timeout: ``train.timeout``, in seconds.
         on_hang: ``train.on_hang``.
         say: takes a line about a slow rank, on rank 0.
-        heart: what the threads of this rank say of themselves.
+        heartbeat: the activities of this rank's threads.
     """
 
     def __init__(
         self, logs: Path | None, rank: int, world_size: int, timeout: float, on_hang: str | None = None,
-        say: Callable[[str], None] = lambda text: None, heart: Heartbeat = beat,
+        say: Callable[[str], None] = lambda text: None, heartbeat: Heartbeat = beat,
     ) -> None:  # fmt: skip
         self._rank, self._world_size, self._timeout, self._on_hang = rank, world_size, timeout, on_hang
-        self._heart = heart
-        self._board = Board(logs, rank, world_size) if logs is not None and world_size > 1 else None
+        self._heartbeat = heartbeat
+        self._files = HeartbeatFiles(logs, rank, world_size) if logs is not None and world_size > 1 else None
         self._interval = max(min(2.0, timeout / 20), 0.1, world_size / 200)
         self._quiet = max(3.0, 4 * self._interval)
-        self._pace = Pace(rank, say) if rank == 0 and self._board else None
+        self._stragglers = StragglerDetector(rank, say) if rank == 0 and self._files else None
         self._grace = min(_GRACE, timeout / 2)
         self._process = f"{host()}-{os.getpid()}-{time.time_ns()}"
         self._start = start_of(os.environ)
         self._beats = 0
         self._ages: dict[int, tuple[Activity, float]] = {}
-        self._over = 0.0
-        """Seconds since another rank was seen to have ended with a verdict."""
+        self._diagnosed_for = 0.0
+        """Seconds since another rank was seen to have ended with a diagnosis."""
         self._ended: dict[str, Any] | None = None
-        self._uneasy = False
-        """A thread of this rank has been at one thing for longer than a rank that lives is silent."""
-        self._ends = False
-        """This rank looks for the reason why the run does not go on."""
+        self._suspicious = False
+        """An activity of this rank has lasted for longer than a live rank is silent."""
+        self._diagnosing = False
         self._stop = threading.Event()
-        self._scribe = Clerk(f"{WATCHERS}-scribe", self._write, self._interval)
-        self._readers = self._all_readers() if self._board else []
+        self._writer = PeriodicThread(f"{WATCHERS}-writer", self._write, self._interval)
+        self._readers = self._all_readers() if self._files else []
 
     def __enter__(self) -> Watchdog:
-        self._heart.reset()
+        self._heartbeat.reset()
         _answer_with_stacks()
-        if self._board is not None:
-            for clerk in (self._scribe, *self._readers):
-                clerk.start()
+        if self._files is not None:
+            for thread in (self._writer, *self._readers):
+                thread.start()
         threading.Thread(target=self._watch, name=f"{WATCHERS}-watch", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        named = self._named(error) if error is not None and self._board and _tells_of_a_loss(error) else None
+        named = self._name_lost_rank(error) if error is not None and self._files and is_lost_peer(error) else None
         self._stop.set()
-        self._end_record(named or error)
+        self._write_end(named or error)
         if named is not None:
             raise named from error
 
     def row(self) -> dict[str, float]:
-        """The slowest rank and its time, for a row of metrics (``train.log_stragglers``); empty where unknown."""
-        return self._pace.row() if self._pace is not None else {}
+        """Return the slowest rank and its time, for a row of metrics (``train.log_stragglers``); empty if unknown."""
+        return self._stragglers.row() if self._stragglers is not None else {}
 
-    # The thread that may not block.
+    # The watching thread, which may not block.
 
     def _watch(self) -> None:
         last = time.monotonic()
         while not self._stop.wait(self._interval):
             now = time.monotonic()
             passed, last = min(now - last, 2 * self._interval), now  # a process that was stopped saw nothing
-            stuck, verdict = self._stuck(passed), self._verdict_of_another(passed)
-            contrary = contradiction(self._mine(), self._board.sights) if self._board else None
+            stuck, diagnosis = self._stuck_lane(passed), self._peer_diagnosis(passed)
+            conflict = world_size_conflict(self._identity(), self._files.statuses) if self._files else None
             if self._stop.is_set():
                 return
-            if contrary is not None:
-                self._end(ConfigError(contrary))
-            elif verdict is not None:
-                self._end(_error(verdict), verdict)
+            if conflict is not None:
+                self._end(ConfigError(conflict))
+            elif diagnosis is not None:
+                self._end(_error(diagnosis), diagnosis)
             elif stuck is not None:
-                verdict = self._judge(stuck)
-                self._end(_error(verdict), verdict)
+                diagnosis = self._diagnose(stuck)
+                self._end(_error(diagnosis), diagnosis)
 
-    def _stuck(self, passed: float) -> str | None:
-        """The lane that has come to its limit; ages grow by what this thread saw pass."""
+    def _stuck_lane(self, passed: float) -> str | None:
+        """The lane that has reached its limit; ages grow by ``passed``, the seconds that this thread was running."""
         ages: dict[int, tuple[Activity, float]] = {}
-        for number, activity in list(self._heart.activities.items()):
+        for number, activity in list(self._heartbeat.activities.items()):
             before, age = self._ages.get(number, (None, 0.0))
             ages[number] = (activity, age + passed if before is activity else 0.0)
         self._ages = ages
-        self._uneasy = max((age for _, age in ages.values()), default=0.0) >= self._quiet
+        self._suspicious = max((age for _, age in ages.values()), default=0.0) >= self._quiet
         for number, (activity, age) in ages.items():
-            bereft = age >= self._grace and self._someone_ended()
-            if not bereft and age < self._timeout / 2:
+            peer_ended = age >= self._grace and self._peer_has_ended()
+            if not peer_ended and age < self._timeout / 2:
                 continue
             waited = age if activity.waits else min(age, self._waited(number))
-            if waited >= self._timeout or (bereft and waited >= self._grace):
+            if waited >= self._timeout or (peer_ended and waited >= self._grace):
                 return self._lane(number)
             if activity.name in _LIMITED and age >= self._timeout:
                 return self._lane(number)
         return None
 
-    def _verdict_of_another(self, passed: float) -> Verdict | None:
-        """The verdict of another rank; the thread that trains first gets a while to find out and end by itself."""
-        verdict = known(self._board.sights) if self._board else None
-        self._over = self._over + passed if verdict is not None else 0.0
-        return verdict if self._over > _FAREWELL else None
+    def _peer_diagnosis(self, passed: float) -> Diagnosis | None:
+        """The diagnosis of another rank, after the grace in which the training thread may end by itself."""
+        diagnosis = reported_diagnosis(self._files.statuses) if self._files else None
+        self._diagnosed_for = self._diagnosed_for + passed if diagnosis is not None else 0.0
+        return diagnosis if self._diagnosed_for > _EXIT_GRACE else None
 
-    def _someone_ended(self) -> bool:
-        sights = self._board.sights.values() if self._board else ()
-        return any(sight.came and (sight.record or {}).get("ended") for sight in sights)
+    def _peer_has_ended(self) -> bool:
+        statuses = self._files.statuses.values() if self._files else ()
+        return any(status.joined and (status.record or {}).get("ended") for status in statuses)
 
-    def _judge(self, lane: str) -> Verdict:
-        # What is judged must have been seen since: a server that takes its time gets a part of what was waited already.
-        fresh = self._refresh(max(_PATIENCE, self._timeout / 4))
-        board = self._board
-        sights = dict(board.sights) if board else {self._rank: Sight()}
-        verdict = Case(
-            rank=self._rank, mine=self._record(), sights=sights, lane=lane, timeout=self._timeout, quiet=self._quiet
-        ).judge()
-        if board is None or fresh:
-            return verdict
+    def _diagnose(self, lane: str) -> Diagnosis:
+        # Statuses must be newer than the hang, and a file server may be slow: it gets a quarter of the timeout.
+        fresh = self._refresh(max(_IO_TIMEOUT, self._timeout / 4))
+        diagnosis = self._evidence(lane).diagnose()
+        if self._files is None or fresh:
+            return diagnosis
         text = (
-            f"{verdict.text}\nThe run folder does not answer this rank either ({board.folder}): what it knows of the "
-            "others may be old"
+            f"{diagnosis.text}\nThe run folder does not answer this rank either ({self._files.folder}): what it knows "
+            "of the others may be old"
         )
-        return replace(verdict, text=text)
+        return replace(diagnosis, text=text)
+
+    def _evidence(self, lane: str) -> Evidence:
+        record = self._record()
+        statuses = dict(self._files.statuses) if self._files else {self._rank: RankStatus()}
+        return Evidence(
+            rank=self._rank, own_record=record, statuses=statuses, lane=lane, timeout=self._timeout, quiet=self._quiet
+        )
 
     def _refresh(self, seconds: float) -> bool:
-        """Have this rank's heartbeat written and all others read, now; True if that was done within so many seconds."""
-        self._ends = True
-        return self._board is None or all_did((self._scribe, *self._readers), seconds)
+        """Write this rank's heartbeat and read all others now; True if that took at most ``seconds``."""
+        self._diagnosing = True
+        return self._files is None or run_all_now((self._writer, *self._readers), seconds)
 
-    def _end(self, error: RecipeError, verdict: Verdict | None = None) -> None:
-        """Tell why, and end this process, whatever its other threads are in."""
-        self._ended = self._ending(error, verdict)
-        if self._board is not None:
-            all_did([self._scribe], _PATIENCE)
-        complaint = self._alarm(verdict) if verdict is not None else None
-        telling = threading.Thread(target=self._tell, args=(error, complaint), name=f"{WATCHERS}-tell", daemon=True)
-        telling.start()
-        telling.join(_PATIENCE)  # a log on a disk that hangs
+    def _end(self, error: RecipeError, diagnosis: Diagnosis | None = None) -> None:
+        """Report ``error`` and end this process, whatever its other threads do."""
+        self._ended = self._ending(error, diagnosis)
+        if self._files is not None:
+            run_all_now([self._writer], _IO_TIMEOUT)
+        complaint = self._alert(diagnosis) if diagnosis is not None else None
+        reporter = threading.Thread(
+            target=self._report, args=(error, complaint), name=f"{WATCHERS}-report", daemon=True
+        )
+        reporter.start()
+        reporter.join(_IO_TIMEOUT)  # a log on a disk that hangs
         os._exit(exit_code(error))
 
-    def _tell(self, error: RecipeError, complaint: str | None) -> None:
+    def _report(self, error: RecipeError, complaint: str | None) -> None:
         if complaint:
             print(f"warning: {complaint}", file=sys.stderr, flush=True)
         if sys.stdout.isatty() or os.environ.get("RECIPE_TERMINAL"):
@@ -208,47 +212,47 @@ class Watchdog:
             name = f"recipe run (rank {self._rank})" if self._world_size > 1 else "recipe run"
             print(f"{name}: {error}", file=sys.stderr, flush=True)
 
-    def _alarm(self, verdict: Verdict) -> str | None:
-        if self._on_hang is None or verdict.speaker != self._rank:
+    def _alert(self, diagnosis: Diagnosis) -> str | None:
+        if self._on_hang is None or diagnosis.speaker != self._rank:
             return None
         details = {
-            "RECIPE_HANG_RANKS": ",".join(map(str, verdict.ranks)),
-            "RECIPE_HANG_HOSTS": ",".join(filter(None, verdict.hosts)),
-            "RECIPE_HANG_KIND": "lost" if verdict.lost else "hung",
-            "RECIPE_HANG_STEP": str(self._heart.step),
-            "RECIPE_HANG_MESSAGE": verdict.text,
-            "RECIPE_HANG_LOGS": str(self._board.folder.absolute()) if self._board else "",
+            "RECIPE_HANG_RANKS": ",".join(map(str, diagnosis.ranks)),
+            "RECIPE_HANG_HOSTS": ",".join(filter(None, diagnosis.hosts)),
+            "RECIPE_HANG_KIND": "lost" if diagnosis.lost else "hung",
+            "RECIPE_HANG_STEP": str(self._heartbeat.step),
+            "RECIPE_HANG_MESSAGE": diagnosis.text,
+            "RECIPE_HANG_LOGS": str(self._files.folder.absolute()) if self._files else "",
         }
         return alert.run(self._on_hang, details)
 
-    # The threads that write and read.
+    # The writer and the readers.
 
     def _write(self) -> None:
-        assert self._board is not None
+        assert self._files is not None
         record = self._record()
-        with suppress(OSError):  # a full disk: the others see this rank as silent, no more
-            self._board.write(record)
-            if self._start and (verdict := (record["ended"] or {}).get("verdict")):
-                self._board.note_verdict(verdict["text"])
-        if self._pace is not None:
-            others = {rank: sight.record for rank, sight in self._board.sights.items()}
-            self._pace.look({**others, self._rank: record})
+        with suppress(OSError):  # a full disk: to the others, this rank is only silent
+            self._files.write(record)
+            if self._start and (diagnosis := (record["ended"] or {}).get("verdict")):
+                self._files.write_diagnosis(diagnosis["text"])
+        if self._stragglers is not None:
+            records = {rank: status.record for rank, status in self._files.statuses.items()}
+            self._stragglers.update({**records, self._rank: record})
 
-    def _all_readers(self) -> list[Clerk]:
-        """Readers of up to eight other ranks each, and of more where there would be more than eight readers."""
-        others = [rank for rank in range(self._world_size) if rank != self._rank]
-        number = min(_READERS, -(-len(others) // _READERS))
-        shares = [others[first::number] for first in range(number)]
-        return [Clerk(f"{WATCHERS}-reader", self._reading(share), self._interval) for share in shares]
+    def _all_readers(self) -> list[PeriodicThread]:
+        """Readers of up to eight peers each; of more, if there would be more than eight readers."""
+        peers = [rank for rank in range(self._world_size) if rank != self._rank]
+        number = min(_READERS, -(-len(peers) // _READERS))
+        shares = [peers[first::number] for first in range(number)]
+        return [PeriodicThread(f"{WATCHERS}-reader", self._reader_job(share), self._interval) for share in shares]
 
-    def _reading(self, share: Sequence[int]) -> Callable[[], None]:
-        """The job of a reader: one file of its share while all goes well, all of it where something may be wrong."""
-        board, turns = self._board, cycle(share)
-        assert board is not None
+    def _reader_job(self, share: Sequence[int]) -> Callable[[], None]:
+        """The job of a reader: read one file of its share; all of them if something may be wrong."""
+        files, turns = self._files, cycle(share)
+        assert files is not None
 
         def read() -> None:
-            everyone = self._uneasy or self._ends or self._world_size <= _FEW
-            board.look(2 * self._interval, share if everyone else [next(turns)])
+            read_all = self._suspicious or self._diagnosing or self._world_size <= _FEW
+            files.refresh(2 * self._interval, share if read_all else [next(turns)])
 
         return read
 
@@ -256,72 +260,68 @@ class Watchdog:
         self._beats += 1
         now, ages = time.monotonic(), dict(self._ages)
         lanes = {}
-        for number, activity in list(self._heart.activities.items()):
-            seen, age = ages.get(number, (None, 0.0))
-            seconds = age if seen is activity else min(now - activity.since, 2 * self._interval)
+        for number, activity in list(self._heartbeat.activities.items()):
+            aged, age = ages.get(number, (None, 0.0))
+            seconds = age if aged is activity else min(now - activity.since, 2 * self._interval)
             lanes[self._lane(number)] = {**activity._asdict(), "seconds": round(seconds, 1)}
             del lanes[self._lane(number)]["since"]
         under_way: list[dict[str, Any]] = []
         if any(lane["seconds"] >= self._timeout / 2 for lane in lanes.values()):  # asking takes up to 60 ms
             under_way = flight.pending()
             if MAIN in lanes:
-                lanes[MAIN]["waits"] |= self._waited(self._heart.main, under_way) > 0
-        return self._mine() | {
+                lanes[MAIN]["waits"] |= self._waited(self._heartbeat.main, under_way) > 0
+        work = self._heartbeat.work
+        return self._identity() | {
             "pid": os.getpid(), "process": self._process, "start": self._start, "beat": self._beats,
-            "time": time.time(), "timeout": self._timeout, "lanes": lanes, "steps": self._heart.work.steps,
-            "work_seconds": self._heart.work.seconds, "pending": under_way, "stacks": stacks(), "ended": self._ended,
+            "time": time.time(), "timeout": self._timeout, "lanes": lanes, "steps": work.steps,
+            "work_seconds": work.seconds, "pending": under_way, "stacks": stacks(), "ended": self._ended,
         }  # fmt: skip
 
-    def _mine(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         return {"rank": self._rank, "world_size": self._world_size, "host": host()}
 
     def _lane(self, number: int) -> str:
-        return MAIN if number == self._heart.main else SAVE
+        return MAIN if number == self._heartbeat.main else SAVE
 
     def _waited(self, number: int, pending: list[dict[str, Any]] | None = None) -> float:
-        """Seconds since a thread began the oldest collective under way, as PyTorch's flight recorder knows it.
+        """Seconds since a thread began the oldest collective under way, by PyTorch's flight recorder.
 
-        What threads began that say nothing of themselves (those of the autograd engine) counts for the main thread.
+        Collectives of threads that report no activity (those of the autograd engine) count for the main thread.
         """
-        others = self._heart.activities.keys() - {number}
-        for one in flight.pending() if pending is None else pending:
-            if one["thread"] == number or (number == self._heart.main and one["thread"] not in others):
-                return float(one["seconds"])
+        other_threads = self._heartbeat.activities.keys() - {number}
+        for collective in flight.pending() if pending is None else pending:
+            thread = collective["thread"]
+            if thread == number or (number == self._heartbeat.main and thread not in other_threads):
+                return float(collective["seconds"])
         return 0.0
 
-    # The end of the thread that trains.
+    # The end of the training thread.
 
-    def _named(self, error: BaseException) -> RecipeError:
-        """The error that names the rank which ``error`` only tells to be lost; it waits for its silence to show."""
+    def _name_lost_rank(self, error: BaseException) -> RecipeError:
+        """The error that names the lost rank; it waits until the rank counts as silent."""
         deadline = time.monotonic() + self._quiet + 2 * self._interval
-        board = self._board
-        assert board is not None
         while True:
-            self._refresh(_PATIENCE)
-            case = Case(
-                rank=self._rank, mine=self._record(), sights=dict(board.sights), lane=MAIN, timeout=self._timeout,
-                quiet=self._quiet,
-            )  # fmt: skip
-            if case.someone_lost() or time.monotonic() > deadline:
+            self._refresh(_IO_TIMEOUT)
+            evidence = self._evidence(MAIN)
+            if evidence.has_lost_rank() or time.monotonic() > deadline:
                 break
             time.sleep(self._interval)
-        verdict = case.judge() if case.someone_lost() else None
-        if verdict is None:
+        if not evidence.has_lost_rank():
             explained = explain(error) or error
             return explained if isinstance(explained, RecipeError) else LostRankError(str(explained))
-        named = _error(verdict)
-        self._ended = self._ending(named, verdict)
-        if complaint := self._alarm(verdict):
+        diagnosis = evidence.diagnose()
+        named = _error(diagnosis)
+        self._ended = self._ending(named, diagnosis)
+        if complaint := self._alert(diagnosis):
             print(f"warning: {complaint}", file=sys.stderr, flush=True)
         return named
 
-    def _end_record(self, error: BaseException | None) -> None:
-        """Put the end of this rank on the board."""
+    def _write_end(self, error: BaseException | None) -> None:
         self._ended = self._ended or self._ending(error, None)
-        if self._board is not None:
-            all_finished((self._scribe, *self._readers), _PATIENCE)
+        if self._files is not None:
+            finish_all((self._writer, *self._readers), _IO_TIMEOUT)
 
-    def _ending(self, error: BaseException | None, verdict: Verdict | None) -> dict[str, Any]:
+    def _ending(self, error: BaseException | None, diagnosis: Diagnosis | None) -> dict[str, Any]:
         if error is None:
             return {"code": 0, "text": "has ended as if the run were over"}
         code = exit_code(error)
@@ -330,24 +330,20 @@ class Watchdog:
         if isinstance(error, SystemExit):
             text = f"has ended with exit code {code} before the run was over"
         ended: dict[str, Any] = {"code": code, "text": text, "message": message}
-        if verdict is not None:
-            ended["verdict"] = asdict(verdict)
+        if diagnosis is not None:
+            ended["verdict"] = asdict(diagnosis)
         return ended
 
 
 def _answer_with_stacks() -> None:
-    """Have SIGQUIT print all Python stacks, for our supervisor, which asks so; native code cannot keep it from that.
+    """Have SIGQUIT, which our supervisor sends, print all Python stacks, even while native code holds the lock.
 
-    Under other launchers the signal ends the process, as Ctrl-\\ at a terminal means it.
+    Under other launchers the signal ends the process, as Ctrl-\\ at a terminal does.
     """
     if failures.FILE in os.environ and hasattr(signal, "SIGQUIT"):
         with suppress(OSError, ValueError, RuntimeError, AttributeError):  # no stderr, or none with a descriptor
             faulthandler.register(signal.SIGQUIT, all_threads=True)
 
 
-def _error(verdict: Verdict) -> RecipeError:
-    return LostRankError(verdict.text) if verdict.lost else HungError(verdict.text)
-
-
-def _tells_of_a_loss(error: BaseException) -> bool:
-    return any(isinstance(one, LostRankError) or isinstance(explain(one), LostRankError) for one in chain(error))
+def _error(diagnosis: Diagnosis) -> RecipeError:
+    return LostRankError(diagnosis.text) if diagnosis.lost else HungError(diagnosis.text)

@@ -1,6 +1,6 @@
-"""Tensor parallelism: each layer's matrices cut over several ranks, as the plan of the model says.
+"""Tensor parallelism: the matrices of each layer sharded over several ranks, as the model's tensor plan says.
 
-``plan.py``: the plan applied to a model; read it first. ``roles.py``: each role's computation. ``collectives.py``:
-communication, forward and backward. ``rows.py``, ``heads.py``: matrices cut by rows, and output matrices of others.
-``rng.py``: random numbers of ranks that share a layer.
+``plan.py``: a plan applied to a model; read it first. ``roles.py``: the computation of each role. ``collectives.py``:
+communication, forward and backward. ``rows.py``, ``heads.py``: matrices cut by rows, and output matrices of other
+packages. ``rng.py``: random numbers of the ranks that share a layer.
 """

@@ -1,6 +1,6 @@
-"""Communication between the ranks of one layer, forward and backward.
+"""Communication of a tensor-parallel group, forward and backward.
 
-Shoeybi and others, "Megatron-LM" (2019), and for split sequences Korthikanti and others, "Reducing Activation
+Shoeybi and others, "Megatron-LM" (2019); for sequence parallelism Korthikanti and others, "Reducing Activation
 Recomputation in Large Transformer Models" (2022).
 """
 
@@ -14,41 +14,41 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-# PyTorch 2.13 calls them by other names and warns of these.
+# PyTorch 2.13 renames them and warns of these.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def summed(x: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over the ranks of ``group``, in a tensor of its own."""
+def all_reduced(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The sum over the ranks of ``group``, in a new tensor."""
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
 
 
-def gathered(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
-    """The parts of all ranks, one after the other along ``dim``."""
+def all_gathered(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
+    """The chunks of all ranks, concatenated along ``dim``."""
     size = dist.get_world_size(group)
     parts = x.new_empty((size * x.shape[0], *x.shape[1:]))
     _all_gather(parts, x.contiguous(), group=group)
     return parts if dim in (0, -x.ndim) else torch.cat(parts.chunk(size), dim)
 
 
-def scattered(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
-    """This rank's part, along ``dim``, of the sum over ranks."""
+def reduce_scattered(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
+    """This rank's chunk, along ``dim``, of the sum over ranks."""
     parts = x.chunk(dist.get_world_size(group), dim)
     part = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
     _reduce_scatter(part, torch.cat(parts), group=group)
     return part
 
 
-def own_part(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
-    """This rank's part of ``x`` along ``dim``; a view."""
+def local_chunk(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
+    """This rank's chunk of ``x`` along ``dim``; a view."""
     return x.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)]
 
 
-class SumGradients(torch.autograd.Function):
-    """Megatron's f. Forward: nothing. Backward: the sum over ranks, since each has the gradient of its own part."""
+class AllReduceGradient(torch.autograd.Function):
+    """Megatron's f. Forward: identity. Backward: all-reduce, since each rank has the gradient of its own shard."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -58,15 +58,15 @@ class SumGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return summed(grad, ctx.group), None
+        return all_reduced(grad, ctx.group), None
 
 
-class Sum(torch.autograd.Function):
-    """Megatron's g. Forward: the sum over ranks. Backward: nothing, since all of them go on with the same."""
+class AllReduce(torch.autograd.Function):
+    """Megatron's g. Forward: all-reduce. Backward: identity, since all ranks continue with the same values."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
-        return summed(x, group)
+        return all_reduced(x, group)
 
     @staticmethod
     @once_differentiable
@@ -74,34 +74,34 @@ class Sum(torch.autograd.Function):
         return grad, None
 
 
-class Gather(torch.autograd.Function):
-    """Forward: the parts of all ranks along ``dim``. Backward: this rank's part of the gradient.
+class AllGather(torch.autograd.Function):
+    """Forward: the chunks of all ranks along ``dim``. Backward: this rank's chunk of the gradient.
 
-    ``partial``: each rank has the gradient of its own part of what follows, so that they are summed; otherwise all of
-    them computed the same.
+    ``partial``: each rank has the gradient of its own part of the following computation, so that gradients are summed;
+    otherwise all ranks computed the same.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, dim: int, partial: bool) -> Tensor:
         ctx.group, ctx.dim, ctx.partial = group, dim, partial
-        return gathered(x, group, dim)
+        return all_gathered(x, group, dim)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        part = scattered if ctx.partial else own_part
+        part = reduce_scattered if ctx.partial else local_chunk
         return part(grad, ctx.group, ctx.dim), None, None, None
 
 
-class Scatter(torch.autograd.Function):
-    """Forward: this rank's part, along ``dim``, of the sum over ranks. Backward: the parts of all ranks."""
+class ReduceScatter(torch.autograd.Function):
+    """Forward: this rank's chunk, along ``dim``, of the sum over ranks. Backward: the chunks of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
         ctx.group, ctx.dim = group, dim
-        return scattered(x, group, dim)
+        return reduce_scattered(x, group, dim)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return gathered(grad, ctx.group, ctx.dim), None, None
+        return all_gathered(grad, ctx.group, ctx.dim), None, None

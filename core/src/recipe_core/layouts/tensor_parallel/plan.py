@@ -1,4 +1,4 @@
-"""A model's tensor plan applied to it: which parameters are cut where, and what each submodule then computes."""
+"""A model's tensor plan applied to it: how each parameter is sharded, and what each submodule computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from recipe_core.errors import ConfigError, PluginError, did_you_mean
 from recipe_core.layouts.patterns import matching
-from recipe_core.layouts.tensor_parallel.roles import TpGroup, start, take, use_local_parameters
+from recipe_core.layouts.tensor_parallel.roles import TpGroup, seed_ranks, set_role, use_local_parameters
 from recipe_core.layouts.ties import replace, ties
 
 BY_ROLE: Mapping[str, Mapping[str, int]] = {
@@ -22,33 +22,33 @@ BY_ROLE: Mapping[str, Mapping[str, int]] = {
     "vocabulary_in": {"weight": 0},
     "vocabulary_out": {"weight": 0, "bias": 0},
 }
-"""Along which dimension a role of the plan cuts the parameters of its submodule; other roles cut nothing."""
+"""The dimension along which a role shards the parameters of its submodule; other roles shard nothing."""
 _TYPES = {"column": nn.Linear, "row": nn.Linear, "vocabulary_in": nn.Embedding, "vocabulary_out": nn.Linear}
 _UNEVEN = ("vocabulary_in", "vocabulary_out")
-"""Roles that can do with parts of unequal size: nobody chose the number of words for its divisors."""
+"""Roles whose shards may differ in size: the size of a vocabulary need not divide by the degree."""
 _INHERITED = ("sequence", "replicated", "whole", "split")
-"""Roles that the submodules of a module share, where they have none of their own."""
+"""Roles that submodules inherit, if they have none of their own."""
 ROLES = (*BY_ROLE, *_INHERITED)
 
 
 class Cut(NamedTuple):
-    """How a parameter is cut over the ranks."""
+    """How a parameter is sharded over the tensor-parallel group."""
 
     name: str
     dim: int | None
-    """Along which dimension; None: it is whole on every rank."""
+    """The sharded dimension; None: replicated."""
     even: bool
-    """The shards must have the same size."""
+    """All shards must have the same size."""
     partial: bool
-    """It is replicated, and each rank has only its part of the gradient."""
+    """Replicated, and each rank has only its part of the gradient."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A plan applied to a model's submodules and parameters."""
+    """The roles and shards that a plan gives a model."""
 
     roles: dict[str, str]
-    """Submodule -> role, of those that have one of their own."""
+    """Submodule -> role, without inherited roles."""
     cuts: dict[Tensor, Cut]
     partial: list[tuple[nn.Module, str]]
     """See :class:`TpGroup`."""
@@ -57,20 +57,20 @@ class Assignment:
 def assign(
     module: nn.Module, plan: Mapping[str, str], degree: int, *, sequence: bool = False, even: bool = False
 ) -> Assignment:
-    """Hold ``plan`` against ``module``, which stays as it is.
+    """Match ``plan`` with ``module``, which stays as it is.
 
     Args:
-        module: with or without values (on the meta device).
+        module: may be on the meta device.
         plan: pattern of submodules -> role, see :mod:`recipe_core.layouts.tensor_parallel.roles`.
-        degree: ranks of a tensor-parallel group.
-        sequence: whether to split the residual stream along the sequence.
-        even: whether all parts must be of one size, which FSDP expects of what it shares out further; else those of
-            the vocabulary need not be.
+        degree: ranks in a tensor-parallel group.
+        sequence: split the residual stream along the sequence.
+        even: require all shards to have one size, as FSDP does to shard them further; else those of the vocabulary may
+            differ.
 
     Raises:
-        ConfigError: ``degree`` does not divide what is to be cut.
+        ConfigError: a dimension to be sharded does not divide by ``degree``.
         PluginError: the plan does not fit the model: a pattern without a match, an unknown role, a parameter without
-            a role, tied parameters that are to be cut in different ways.
+            a role, tied parameters with different shards.
     """
     roles = _roles(module, plan)
     cuts: dict[Tensor, Cut] = {}
@@ -95,27 +95,26 @@ def divide(
     module: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh, device: torch.device, sequence: bool,
     *, even: bool = False,
 ) -> TpGroup:  # fmt: skip
-    """Cut ``module`` over the ranks of ``mesh`` (one axis) as ``plan`` says; its parameters become DTensors.
+    """Shard ``module`` over the ranks of ``mesh`` (one axis) as ``plan`` says; its parameters become DTensors.
 
-    ``device`` is where the model computes; for the others, and what it raises, see :func:`assign`.
+    ``device`` is where the model computes; see :func:`assign` for the other arguments and for errors.
     """
     tied = ties(module)
     assigned = assign(module, plan, mesh.size(), sequence=sequence, even=even)
     tp = TpGroup(mesh.get_group(), mesh.get_local_rank(), mesh.size(), device, sequence, partial=assigned.partial)
-    replace(module, {parameter: _piece(parameter, cut, mesh) for parameter, cut in assigned.cuts.items()})
+    replace(module, {parameter: _local_dtensor(parameter, cut, mesh) for parameter, cut in assigned.cuts.items()})
     for name, owner in list(module.named_modules()):
         if name in assigned.roles:
-            take(owner, assigned.roles[name], name, tp, inside=_inherited(name, assigned.roles) == "split")
+            set_role(owner, assigned.roles[name], name, tp, inside=_inherited(name, assigned.roles) == "split")
         elif next(owner.parameters(recurse=False), None) is not None:
             use_local_parameters(owner)
-    start(module, tp)
+    seed_ranks(module, tp)
     if ties(module) != tied:
         raise PluginError(f"tensor plan: tied parameters came apart: {tied} before, {ties(module)} after")
     return tp
 
 
 def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
-    """The role of each submodule that the plan names."""
     roles: dict[str, str] = {}
     for pattern, role in plan.items():
         if role not in ROLES:
@@ -124,7 +123,7 @@ def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
         owners = matching(module, pattern)
         if not owners:
             hint = did_you_mean(pattern, [name for name, _ in module.named_modules()])
-            raise PluginError(f"tensor plan: {pattern}: the model has no such submodule{hint}; mend the plugin")
+            raise PluginError(f"tensor plan: {pattern}: the model has no such submodule{hint}; fix the plugin")
         for name, owner in owners.items():
             if roles.setdefault(name, role) != role:
                 raise PluginError(f"tensor plan: {name}: two patterns name it, as {roles[name]} and as {role}")
@@ -136,7 +135,6 @@ def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
 
 
 def _inherited(name: str, roles: Mapping[str, str]) -> str | None:
-    """The role of the nearest module around ``name`` whose submodules share it."""
     while "." in name:
         name = name.rpartition(".")[0]
         if roles.get(name) in _INHERITED:
@@ -145,7 +143,6 @@ def _inherited(name: str, roles: Mapping[str, str]) -> str | None:
 
 
 def _is_partial(role: str | None, inherited: str | None, dim: int | None, sequence: bool) -> bool:
-    """True if each rank sees only its part of the gradient of a replicated parameter."""
     if dim is not None:
         return False
     if role == "row":  # the bias, which is added to the stream
@@ -155,13 +152,12 @@ def _is_partial(role: str | None, inherited: str | None, dim: int | None, sequen
 
 
 def _require_same(cuts: dict[Tensor, Cut], parameter: Tensor, cut: Cut) -> None:
-    """Note how a parameter is cut, which must be the same under each of its names."""
     first = cuts.setdefault(parameter, cut)
     if first.dim != cut.dim:
-        words = {None: "whole", 0: "cut by rows", 1: "cut by columns"}
+        kinds = {None: "whole", 0: "cut by rows", 1: "cut by columns"}
         raise PluginError(
-            f"tensor plan: {first.name} and {cut.name} are one tied parameter, which is to be {words[first.dim]} by "
-            f"the role of the one and {words[cut.dim]} by that of the other"
+            f"tensor plan: {first.name} and {cut.name} are one tied parameter, which is to be {kinds[first.dim]} by "
+            f"the role of the one and {kinds[cut.dim]} by that of the other"
         )
     if first.partial != cut.partial:
         raise PluginError(
@@ -191,8 +187,7 @@ def _require_divisible(parameter: Tensor, cut: Cut, degree: int) -> None:
         )
 
 
-def _piece(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
-    """This rank's part of a parameter, as a DTensor."""
+def _local_dtensor(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
     local, placement = parameter.detach(), Replicate() if cut.dim is None else Shard(cut.dim)
     if cut.dim is not None:
         part = local.chunk(mesh.size(), cut.dim)[mesh.get_local_rank()]
@@ -204,6 +199,6 @@ def _piece(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
 
 
 def partial_gradients(tp: TpGroup) -> list[Tensor]:
-    """This rank's gradients that are still to be summed over the tensor-parallel group; tied parameters once."""
+    """Local gradients that must still be summed over the tensor-parallel group; tied parameters once."""
     gradients = {getattr(owner, name): getattr(owner, name).grad for owner, name in tp.partial}
     return [g.to_local() if isinstance(g, DTensor) else g for g in gradients.values() if g is not None]

@@ -1,4 +1,4 @@
-"""Random numbers of ranks that share a layer: the same where they hold the same, their own where each holds a part."""
+"""Random numbers of a tensor-parallel group: equal for replicated values, different for shards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from recipe_core.engine.native import fork_rng
 
 
-def drawn() -> int:
-    """A number that follows from the state of torch's generator on the CPU, which stays as it is."""
+def peek_seed() -> int:
+    """A number drawn from torch's generator on the CPU, whose state is restored."""
     state = torch.get_rng_state()
     number = int(torch.randint(2**63 - 1, ()))
     torch.set_rng_state(state)
@@ -20,13 +20,13 @@ def drawn() -> int:
 
 
 @contextmanager
-def stream(device: torch.device, *words: object) -> Iterator[None]:
-    """Random numbers that follow from ``words`` alone; after the block the generators are as they were before."""
-    with fork_rng(device, seed_of(*words)):
+def stream(device: torch.device, *keys: object) -> Iterator[None]:
+    """Random numbers that follow from ``keys`` alone; afterwards the generators are as they were before."""
+    with fork_rng(device, seed_of(*keys)):
         yield
 
 
-def seed_of(*words: object) -> int:
-    """A seed that follows from ``words`` alone."""
-    digest = hashlib.sha256(" ".join(map(str, words)).encode()).digest()
+def seed_of(*keys: object) -> int:
+    """A seed that follows from ``keys`` alone."""
+    digest = hashlib.sha256(" ".join(map(str, keys)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

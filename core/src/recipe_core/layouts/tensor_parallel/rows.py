@@ -1,4 +1,4 @@
-"""Matrices that are cut by rows into parts of which the last may be smaller: the words of a vocabulary."""
+"""Matrices sharded by rows, of which the last shard may be smaller: vocabularies."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
-from recipe_core.layouts.tensor_parallel.collectives import Gather
+from recipe_core.layouts.tensor_parallel.collectives import AllGather
 
 
-class Rows(NamedTuple):
-    """Which rows of a whole matrix a rank has."""
+class RowShard(NamedTuple):
+    """The rows of a matrix that this rank holds."""
 
     group: ProcessGroup
     first: int
     most: int
-    """Rows of the ranks that have most: all but the last."""
+    """Rows of every rank but the last, which may have fewer."""
     whole: int
 
 
-def rows_of(matrix: DTensor) -> Rows:
-    """Of a matrix that a tensor plan has cut by rows, as ``torch.chunk`` cuts."""
+def row_shard(matrix: DTensor) -> RowShard:
+    """The shard of a matrix that a tensor plan has cut by rows, as ``torch.chunk`` cuts."""
     mesh, whole = matrix.device_mesh, matrix.shape[0]
     most = -(-whole // mesh.size())
-    return Rows(mesh.get_group(), mesh.get_local_rank() * most, most, whole)
+    return RowShard(mesh.get_group(), mesh.get_local_rank() * most, most, whole)
 
 
-def joined(logits: Tensor, rows: Rows) -> Tensor:
-    """The logits ``[..., rows of this rank]`` of all ranks, one after the other; all of them go on with the same."""
-    padded = F.pad(logits, (0, rows.most - logits.shape[-1]))  # since parts are exchanged that are of one size
-    whole: Tensor = Gather.apply(padded, rows.group, -1, False)  # type: ignore[no-untyped-call]
+def gather_logits(logits: Tensor, rows: RowShard) -> Tensor:
+    """The logits ``[..., rows of this rank]`` of all ranks, concatenated; all ranks continue with the same."""
+    padded = F.pad(logits, (0, rows.most - logits.shape[-1]))  # the collective needs equal sizes
+    whole: Tensor = AllGather.apply(padded, rows.group, -1, False)  # type: ignore[no-untyped-call]
     return whole[..., : rows.whole]

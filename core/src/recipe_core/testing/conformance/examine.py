@@ -1,4 +1,4 @@
-"""The checks of every kind of contribution, and the walk over a plugin."""
+"""The checks of every kind of contribution, and the loop over a plugin's contributions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recipe_core.testing.conformance.outcome import Outcome, outcome
 from recipe_core.testing.conformance.subject import Plugin
 
 Check = Callable[[Plugin, Any], str]
-"""Takes the plugin and one of its contributions, returns what it covered, raises FailedCheck or SkippedCheck."""
+"""Takes the plugin and one of its contributions, returns a note, raises FailedCheck or SkippedCheck."""
 
 OF_PLUGIN: Mapping[str, Callable[[Plugin], str]] = {
     "contributes": light.contributes,
@@ -54,7 +54,7 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
         "layouts": training.layouts_agree,
     },
 }
-"""Checks by their names, those that take longest last."""
+"""Checks by name, the slowest last."""
 CHECKS = tuple(dict.fromkeys([*OF_PLUGIN, *(name for checks in OF_KIND.values() for name in checks)]))
 """The names of all checks."""
 
@@ -65,9 +65,9 @@ def examine(
     """Check the plugin, then each of its contributions; yield each outcome as soon as it is known.
 
     Args:
-        plugin: what to check.
-        only: names of the checks to make.
-        announce: called with the subject and the check before each of them.
+        plugin: the plugin.
+        only: names of the checks to run.
+        announce: called with subject and check before each check.
     """
     for name, check in OF_PLUGIN.items():
         if name in only:

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint format: it gives back what it was given, bit by bit, and a run goes on from it exactly."""
+"""Checks of a checkpoint format: tensors come back bit by bit, and a run resumes from it exactly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recipe_core.testing.conformance.training import resumes_exactly, same_losse
 
 
 def round_trip(plugin: Plugin, spec: CheckpointFormat) -> str:
-    """A format recognises, loads and opens its own checkpoints."""
+    """Check that a format recognises, loads and opens its own checkpoints."""
     form, path = spec.load()(spec.config()), plugin.folder / "formats" / spec.name
     if not isinstance(form, Format):
         raise FailedCheck(f"build gives {form!r}; derive its class from recipe_core.checkpoint.formats.base.Format")
@@ -28,7 +28,7 @@ def round_trip(plugin: Plugin, spec: CheckpointFormat) -> str:
     if spec.ranks:
         form.save(path, {"ranks": {(0, 0): {"model": dict(weights)}}, "progress": {"step": 7}})
         opened = form.open(path)
-        _require(opened["ranks"][0, 0]["model"], weights, "open")
+        _require_same(opened["ranks"][0, 0]["model"], weights, "open")
         _require_step(opened, "open")
         return "open"
     form.save(path, {"model": dict(weights), "progress": {"step": 7}})
@@ -39,9 +39,9 @@ def round_trip(plugin: Plugin, spec: CheckpointFormat) -> str:
         "progress": {"step": 0},
     }
     form.load(path, state)
-    _require(state["model"], weights, "load")
+    _require_same(state["model"], weights, "load")
     opened = form.open(path)
-    _require(opened["model"], weights, "open")
+    _require_same(opened["model"], weights, "open")
     if "progress" in spec.holds:
         _require_step(state, "load")
         _require_step(opened, "open")
@@ -51,32 +51,32 @@ def round_trip(plugin: Plugin, spec: CheckpointFormat) -> str:
 
 
 def resumes(plugin: Plugin, spec: CheckpointFormat) -> str:
-    """A run that saves in the format and goes on from it has the losses of one that was not interrupted."""
+    """Check that a run that resumes from the format has the losses of an uninterrupted run."""
     if spec.ranks or not {"model", "optimizer", "progress"} <= set(spec.holds):
         raise SkippedCheck("it is for conversion; no run saves in it")
-    words, folder = f"checkpoint={spec.name}", plugin.folder / "formats"
+    override, folder = f"checkpoint={spec.name}", plugin.folder / "formats"
     if not (spec.model or spec.naming or spec.runs):
-        whole = train_toy(plugin.module, 1, folder / f"{spec.name}-whole", words)
-        half = train_toy(plugin.module, 1, folder / f"{spec.name}-resumed", words, "train.stop_after=2")
-        found = train_toy(plugin.module, 1, folder / f"{spec.name}-resumed", words, "train.stop_after=2")
+        whole = train_toy(plugin.module, 1, folder / f"{spec.name}-whole", override)
+        half = train_toy(plugin.module, 1, folder / f"{spec.name}-resumed", override, "train.stop_after=2")
+        resumed = train_toy(plugin.module, 1, folder / f"{spec.name}-resumed", override, "train.stop_after=2")
         if max(half) != 2:
             raise FailedCheck(f"train.stop_after=2: the toy stopped after step {max(half)}")
-        return f"the toy: {same_losses(whole, found)}"
+        return f"the toy: {same_losses(whole, resumed)}"
     for recipe in map(partial(plugin.registry.get, "recipe"), plugin.registry.names("recipe")):
         try:
-            checked_job(plugin.registry, f"{recipe.name}:tiny", [words])
-        except RecipeError:  # it is not for this recipe
+            checked_job(plugin.registry, f"{recipe.name}:tiny", [override])
+        except RecipeError:  # the format is for another recipe
             continue
-        return f"{recipe.name}:tiny: {resumes_exactly(plugin, recipe.name, folder / recipe.name, words)}"
+        return f"{recipe.name}:tiny: {resumes_exactly(plugin, recipe.name, folder / recipe.name, override)}"
     raise SkippedCheck("no installed recipe can save in it")
 
 
-def _require(tensors: Any, weights: dict[str, torch.Tensor], method: str) -> None:
+def _require_same(tensors: Any, weights: dict[str, torch.Tensor], method: str) -> None:
     if tensors.keys() != weights.keys():
         raise FailedCheck(f"{method}() gives the tensors {sorted(tensors)}; save() was given {sorted(weights)}")
     for name, value in weights.items():
-        found = tensors[name] if isinstance(tensors[name], torch.Tensor) else tensors[name].read()
-        if not same_bits(found, value):
+        tensor = tensors[name] if isinstance(tensors[name], torch.Tensor) else tensors[name].read()
+        if not same_bits(tensor, value):
             raise FailedCheck(f"{method}(): {name} ({value.dtype}) comes back with other bits")
 
 

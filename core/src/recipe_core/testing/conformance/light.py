@@ -23,14 +23,14 @@ LIGHT = ("claims", "problems", "environment", "one_process", "precompile", "find
 
 
 def contributes(plugin: Plugin) -> str:
-    """A misspelt hook, or the wrong module, would let every other check pass."""
+    """Check that the plugin contributes something: with a misspelt hook every other check would pass."""
     if not plugin.contributions:
         raise FailedCheck(f"{plugin.module} returns nothing from its hooks; is @hookimpl above each register_...?")
     return f"{len(plugin.contributions)} contributions"
 
 
 def imports_no_torch(plugin: Plugin) -> str:
-    """Every command imports the plugin's module."""
+    """Check that the plugin's module, which every command imports, imports no heavy library."""
     if heavy := _imported([plugin.module]):
         raise FailedCheck(
             f"{plugin.module} imports {', '.join(heavy)}, for which every command waits; import it in the functions "
@@ -40,7 +40,7 @@ def imports_no_torch(plugin: Plugin) -> str:
 
 
 def name_and_summary(plugin: Plugin, item: Contribution) -> str:
-    """Names can be typed without quotes, and ``recipe ls`` has a line for each."""
+    """Check that the name needs no quotes in a shell, and that there is a summary for ``recipe ls``."""
     if not NAME.fullmatch(item.name):
         raise FailedCheck(f"name: {item.name!r} holds more than small letters, digits, '_', '-' and '.'")
     if not item.summary or "\n" in item.summary:
@@ -49,7 +49,7 @@ def name_and_summary(plugin: Plugin, item: Contribution) -> str:
 
 
 def settings(plugin: Plugin, spec: Spec) -> str:
-    """``layout=NAME`` on the command line takes a part with its defaults."""
+    """Check that the settings are a frozen dataclass with usable defaults, as ``layout=NAME`` needs."""
     if not dataclasses.is_dataclass(spec.config):
         raise FailedCheck(f"config: expected a frozen dataclass, got {spec.config!r}")
     try:
@@ -64,7 +64,7 @@ def settings(plugin: Plugin, spec: Spec) -> str:
 
 
 def targets(plugin: Plugin, item: Contribution) -> str:
-    """Each ``package.module:function`` exists, takes the arguments that its hook promises, and can be imported."""
+    """Check that each ``package.module:function`` can be imported and takes the arguments of its hook."""
     if problems := target_problems(item):
         raise FailedCheck("; ".join(problems))
     named = [(key, target) for key, target, _ in resolve_targets(item)]
@@ -77,7 +77,7 @@ def targets(plugin: Plugin, item: Contribution) -> str:
 
 
 def light_functions(plugin: Plugin, spec: EngineSpec) -> str:
-    """Functions of an engine that are called before a run import no torch."""
+    """Check that functions of an engine that are called before a run import no torch."""
     modules = sorted({getattr(spec, key).partition(":")[0] for key in LIGHT} - {""})
     if heavy := [name for name in _imported(modules) if name == "torch"]:
         raise FailedCheck(f"{' or '.join(modules)} imports {heavy[0]}; keep what {', '.join(LIGHT)} name light")
@@ -85,7 +85,7 @@ def light_functions(plugin: Plugin, spec: EngineSpec) -> str:
 
 
 def variants(plugin: Plugin, recipe: Recipe) -> str:
-    """Every variant fits the settings of the parts; ``tiny`` is one of them."""
+    """Check that every variant resolves, and that ``tiny`` is one of them."""
     if "tiny" not in recipe.variants:
         raise FailedCheck("variants: there is no 'tiny', which trains in seconds on any machine")
     names = [recipe.name, *(f"{recipe.name}:{variant}" for variant in recipe.variants)]
@@ -95,7 +95,7 @@ def variants(plugin: Plugin, recipe: Recipe) -> str:
 
 
 def _imported(modules: list[str]) -> list[str]:
-    """Those of :data:`HEAVY` that importing ``modules`` brings in, as a new process finds out."""
+    """Modules of :data:`HEAVY` that importing ``modules`` in a new process loads."""
     code = f"import sys, {', '.join(modules) or 'sys'}; print(*set({HEAVY!r}) & sys.modules.keys(), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -15,25 +15,25 @@ from recipe_core.testing.conformance.subject import Plugin
 from recipe_core.testing.conformance.toy_runs import train_toy
 from recipe_core.train.metrics.tracker import TrackedRun, Tracker
 
-_STILL = "model.dropout=0"
+_NO_DROPOUT = "model.dropout=0"
 _LAYOUTS = ("ddp", "zero1", "fsdp")
 _CLOSE = 1e-6
 _TAGS = {"train/loss": 1.5, "train/grad_norm": math.inf, "valid/loss": 1.25, "speed/seconds": 0.1}
 
 
 def optimizer_steps_alike(plugin: Plugin, spec: OptimizerSpec) -> str:
-    """Four steps of the toy give the weights of one process on two, whatever each of them holds."""
-    folder, word = plugin.folder / "optimizers" / spec.name, f"optimizer={spec.name}"
-    train_toy(plugin.module, 1, folder / "single", "layout=single", word, _STILL)
+    """Check that four steps of the toy on two processes give the weights of one, under every sharding."""
+    folder, override = plugin.folder / "optimizers" / spec.name, f"optimizer={spec.name}"
+    train_toy(plugin.module, 1, folder / "single", "layout=single", override, _NO_DROPOUT)
     alone = tensors(folder / "single")
     for layout in _LAYOUTS:
-        train_toy(plugin.module, 2, folder / layout, f"layout={layout}", word, _STILL)
-        found = tensors(folder / layout)
-        if found.keys() != alone.keys():
+        train_toy(plugin.module, 2, folder / layout, f"layout={layout}", override, _NO_DROPOUT)
+        sharded = tensors(folder / layout)
+        if sharded.keys() != alone.keys():
             raise FailedCheck(
-                f"layout={layout}: it keeps the states {sorted(found)}, and in one process {sorted(alone)}"
+                f"layout={layout}: it keeps the states {sorted(sharded)}, and in one process {sorted(alone)}"
             )
-        apart = {name: float((found[name].float() - value.float()).abs().max()) for name, value in alone.items()}
+        apart = {name: float((sharded[name].float() - value.float()).abs().max()) for name, value in alone.items()}
         worst = max(apart, key=lambda name: apart[name])
         if not apart[worst] <= _CLOSE:
             raise FailedCheck(
@@ -44,11 +44,11 @@ def optimizer_steps_alike(plugin: Plugin, spec: OptimizerSpec) -> str:
 
 
 def optimizer_resumes(plugin: Plugin, spec: OptimizerSpec) -> str:
-    """The toy, stopped after two steps and continued, has the weights and states of four steps, bit by bit."""
-    folder, word = plugin.folder / "optimizers" / f"{spec.name}-resumed", f"optimizer={spec.name}"
-    train_toy(plugin.module, 1, folder / "whole", word)
+    """Check that the toy, resumed after two steps, has the weights and states of four steps, bit by bit."""
+    folder, override = plugin.folder / "optimizers" / f"{spec.name}-resumed", f"optimizer={spec.name}"
+    train_toy(plugin.module, 1, folder / "whole", override)
     for _ in range(2):
-        train_toy(plugin.module, 1, folder / "halves", word, "train.stop_after=2")
+        train_toy(plugin.module, 1, folder / "halves", override, "train.stop_after=2")
     whole, halves = tensors(folder / "whole"), tensors(folder / "halves")
     if changed := [name for name in whole if name not in halves or not same_bits(whole[name], halves[name])]:
         raise FailedCheck(
@@ -58,7 +58,7 @@ def optimizer_resumes(plugin: Plugin, spec: OptimizerSpec) -> str:
 
 
 def schedule_rates(plugin: Plugin, spec: ScheduleSpec) -> str:
-    """The rates are finite, never negative, at most the peak, and the same each time."""
+    """Check that the rates are finite, between 0 and the peak, and depend on the step only."""
     train = Train(steps=50, lr=0.5, warmup_steps=5)
     first, second = (spec.load()(spec.config(), train) for _ in range(2))
     rates = [first(step) for step in range(train.steps)]
@@ -73,14 +73,14 @@ def schedule_rates(plugin: Plugin, spec: ScheduleSpec) -> str:
 
 
 def tracker_records(plugin: Plugin, spec: TrackerSpec) -> str:
-    """A tracker takes a new run's values, closes, and goes on where a run that was killed had logged more."""
+    """Check that a tracker records a new run, closes, and continues a killed run that had logged more steps."""
     folder = plugin.folder / "trackers" / spec.name
     folder.mkdir(parents=True)
     warnings: list[str] = []
     for since, steps in ((0, (1, 2, 3)), (2, (3, 4))):
         run = TrackedRun(name="toy:tiny", folder=folder, since=since, settings={"recipe": "toy"}, warn=warnings.append)
         tracker: Tracker = spec.load()(spec.config(), run)
-        with contextlib.redirect_stderr(io.StringIO()):  # which may say that a value is infinite
+        with contextlib.redirect_stderr(io.StringIO()):  # a tracker may warn that a value is infinite
             for step in steps:
                 tracker.log(step, _TAGS)
             tracker.close()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recipe_core.checkpoint.adapter import Naming, to_ours, to_theirs
+from recipe_core.checkpoint.adapter import Naming, to_foreign, to_native
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.state import weights
 from recipe_core.cli.check.estimate import estimate
@@ -19,7 +19,7 @@ from recipe_core.hooks.specs import Model, ModelFacts, load
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.parallel import Batch
 from recipe_core.layouts.patterns import matching
-from recipe_core.layouts.stages import cut
+from recipe_core.layouts.stages import cut_stage
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.fill import plain
 from recipe_core.settings.job import Job
@@ -29,15 +29,15 @@ from recipe_core.testing.conformance.samples import first_batch
 from recipe_core.testing.conformance.subject import Plugin
 
 _TOLERANCE = 0.1
-"""Of the estimate of activations, as a part of what autograd keeps."""
+"""Relative error allowed for the estimate of activations."""
 _ANY_LENGTH = 8
 
 
 def facts_agree(plugin: Plugin, spec: Model) -> str:
-    """Counts of the facts equal those of the module, for the default settings and every variant of every recipe."""
+    """Check that the facts count the module's parameters and blocks, for its defaults and in all recipes."""
     if not spec.facts:
         raise SkippedCheck("it has no facts, so that `recipe check` estimates nothing")
-    configs = list(_configs(plugin, spec))
+    configs = list(_configurations(plugin, spec))
     problems = [
         f"{name}: {problem}" for name, config, facts in configs for problem in _wrong_facts(spec, config, facts)
     ]
@@ -49,24 +49,24 @@ def facts_agree(plugin: Plugin, spec: Model) -> str:
 
 
 def plan_fits(plugin: Plugin, spec: Model) -> str:
-    """Every pattern of the tensor plan has a match, every parameter a role, and the facts count what is cut."""
+    """Check that every pattern of the tensor plan matches, and that every parameter has a role."""
     if not spec.plan:
         raise SkippedCheck("it has no tensor plan, so that layout=tp refuses it")
     counts = []
-    for name, config, facts in _configs(plugin, spec):
+    for name, config, facts in _configurations(plugin, spec):
         cuts = assign(_blank(spec, config), spec.structure(config).plan, 1).cuts
         cut_values = sum(parameter.numel() for parameter, cut in cuts.items() if cut.dim is not None)
         if facts.divided_parameters != cut_values:
             raise FailedCheck(
                 f"{name}: the plan cuts {cut_values:,} parameters, and divided_parameters is "
-                f"{facts.divided_parameters:,}; mend the facts or the plan"
+                f"{facts.divided_parameters:,}; fix the facts or the plan"
             )
         counts.append(name)
     return f"every parameter has a role in {', '.join(counts)}"
 
 
 def stages_fit(plugin: Plugin, spec: Model) -> str:
-    """The stages exist, and hold all parameters."""
+    """Check that the pipeline stages exist and hold all parameters."""
     config = _tiny_or_default(plugin, spec)
     structure = spec.structure(config)
     if structure.stages is None:
@@ -76,12 +76,12 @@ def stages_fit(plugin: Plugin, spec: Model) -> str:
     if not count:
         raise FailedCheck(f"blocks: {spec.blocks!r} matches no submodule, and a pipeline cuts between blocks")
     for index in range(count):
-        cut(_blank(spec, config), structure, index, count)
+        cut_stage(_blank(spec, config), structure, index, count)
     return f"{blocks} blocks over {count} stages hold all parameters"
 
 
 def initial_values(plugin: Plugin, spec: Model) -> str:
-    """``initial_value`` gives each tensor the value that ``build`` gives it, so that every layout begins alike."""
+    """Check that ``initial_value`` gives the values of ``build``, so that every layout has the same initial weights."""
     if not spec.deferred:
         raise SkippedCheck("it is built with its values (Model.deferred is false)")
     config = _tiny_or_default(plugin, spec)
@@ -100,7 +100,7 @@ def initial_values(plugin: Plugin, spec: Model) -> str:
 
 
 def loss_of_a_batch(plugin: Plugin, spec: Model) -> str:
-    """The module takes a micro batch of the dataset; the loss is a dict of scalars."""
+    """Check that the module takes a micro batch of the dataset, and that the loss is a dict of scalars."""
     job = _tiny_job(plugin, spec)
     module, loss = spec.load()(job.model.config)
     batch = first_batch(job, job.train.micro_batch)
@@ -121,7 +121,7 @@ def loss_of_a_batch(plugin: Plugin, spec: Model) -> str:
 
 
 def activations(plugin: Plugin, spec: Model) -> str:
-    """The estimate of activations is within a tenth of what autograd keeps for a micro batch."""
+    """Check that the estimate of activations is within a tenth of the memory that autograd keeps."""
     job = _tiny_job(plugin, spec)
     facts = job.model_facts()
     if facts is None or job.facts.data is None:
@@ -129,7 +129,7 @@ def activations(plugin: Plugin, spec: Model) -> str:
     notes = []
     for recomputed in (False, True) if spec.blocks else (False,):
         module, loss = spec.load()(job.model.config)
-        count = _telling(module, job)
+        count = _distinct_count(module, job)
         call = partial(_whole_forward, loss=loss, batch=first_batch(job, count))
         blocks = spec.blocks if recomputed else ""
         kept = kept_bytes(module.train(), call, "fp32", blocks, facts.vocabulary or 0) // 4 // count
@@ -144,36 +144,38 @@ def activations(plugin: Plugin, spec: Model) -> str:
     return ", ".join(notes)
 
 
-def _telling(module: nn.Module, job: Job) -> int:
-    """A number of samples by which activations have other shapes than parameters, which autograd keeps anyway."""
+def _distinct_count(module: nn.Module, job: Job) -> int:
+    """A batch size for which no activation has the shape of a parameter, which autograd keeps anyway."""
     sizes = {size for parameter in module.parameters() for size in parameter.shape}
     counts = (count for count in (2, 3, 5, 7, 11, 13, 17) if not sizes & {count, count * job.tokens_per_sample()})
     return next(counts, 19)
 
 
 def adapters(plugin: Plugin, spec: Model) -> str:
-    """Every tensor comes back from each foreign naming bit by bit, and so do the settings."""
+    """Check that tensors and settings come back unchanged from each foreign naming."""
     if not spec.adapters:
         raise SkippedCheck("it has no adapters")
     config = _tiny_or_default(plugin, spec)
-    ours = {name: lazy(tensor) for name, tensor in weights(_module(spec, config)).items()}
+    tensors_of_model = {name: lazy(tensor) for name, tensor in weights(_module(spec, config)).items()}
     for naming, target in spec.adapters.items():
         foreign: Naming = load(target, f"model {spec.name!r}")()
         adapter = foreign.adapter(config)
-        theirs = to_theirs(adapter, ours, ties=True)
-        back = to_ours(adapter, theirs, Path(naming))
-        if lost := sorted(ours.keys() ^ back.keys()):
+        foreign_tensors = to_foreign(adapter, tensors_of_model, ties=True)
+        back = to_native(adapter, foreign_tensors, Path(naming))
+        if lost := sorted(tensors_of_model.keys() ^ back.keys()):
             raise FailedCheck(f"{naming}: {', '.join(lost[:5])} is lost on the way there and back; add a Link")
-        changed = [name for name in ours if not same_bits(ours[name].read(), back[name].read())]
+        changed = [name for name in tensors_of_model if not same_bits(tensors_of_model[name].read(), back[name].read())]
         if changed:
-            raise FailedCheck(f"{naming}: {', '.join(changed[:5])} comes back with other values; mend its Link")
-        _require_settings(spec, naming, foreign, theirs, config)
-    return f"{len(ours)} tensors to {', '.join(spec.adapters)} and back"
+            raise FailedCheck(f"{naming}: {', '.join(changed[:5])} comes back with other values; fix its Link")
+        _require_settings(spec, naming, foreign, foreign_tensors, config)
+    return f"{len(tensors_of_model)} tensors to {', '.join(spec.adapters)} and back"
 
 
-def _require_settings(spec: Model, naming: str, foreign: Naming, theirs: Mapping[str, Lazy], config: Any) -> None:
-    """The settings that the adapter's own files record are those of ``config``."""
-    shapes = {name: tensor.shape for name, tensor in theirs.items()}
+def _require_settings(
+    spec: Model, naming: str, foreign: Naming, foreign_tensors: Mapping[str, Lazy], config: Any
+) -> None:
+    """Check that the settings recorded in the adapter's own files are those of ``config``."""
+    shapes = {name: tensor.shape for name, tensor in foreign_tensors.items()}
     recorded = foreign.settings(foreign.adapter(config).files, shapes)
     if recorded is None:
         raise FailedCheck(f"{naming}: settings() does not know the files that adapter() writes for it")
@@ -183,12 +185,12 @@ def _require_settings(spec: Model, naming: str, foreign: Naming, theirs: Mapping
         raise FailedCheck(f"{naming}: {name} is {resolved[name]!r}, and settings() reads {recorded[name]!r}")
 
 
-def _configs(plugin: Plugin, spec: Model) -> Iterator[tuple[str, Any, ModelFacts]]:
-    """Name, settings and facts of the model as it stands in the registry and in every job, each settings once."""
+def _configurations(plugin: Plugin, spec: Model) -> Iterator[tuple[str, Any, ModelFacts]]:
+    """Name, settings and facts of the model, for its defaults and every job; equal settings once."""
     seen, length = [], _ANY_LENGTH
     jobs: list[tuple[str, Any, int]] = []
     for job in plugin.jobs(spec):
-        length = _length(job)
+        length = _sample_length(job)
         jobs.append((job.name, job.model.config, length))
     for name, config, sequence in [*jobs, ("its defaults", spec.config(), length)]:
         if config in seen:
@@ -199,8 +201,8 @@ def _configs(plugin: Plugin, spec: Model) -> Iterator[tuple[str, Any, ModelFacts
             yield name, config, facts
 
 
-def _length(job: Job) -> int:
-    """Tokens of a sample, or any number of them where the files are not here that would tell."""
+def _sample_length(job: Job) -> int:
+    """Tokens of a sample; an arbitrary length if the data files that determine it are missing."""
     try:
         return job.tokens_per_sample() or _ANY_LENGTH
     except RecipeError:
@@ -208,7 +210,7 @@ def _length(job: Job) -> int:
 
 
 def _can_be_built(spec: Model, config: Any) -> bool:
-    """False where ``build`` refuses the settings, as it may where they name files that are not here."""
+    """False if ``build`` refuses the settings, as it may if they name missing files."""
     try:
         _blank(spec, config)
     except RecipeError:

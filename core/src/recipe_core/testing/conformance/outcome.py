@@ -1,4 +1,4 @@
-"""Outcomes of checks, and how a check says that it failed or has nothing to look at."""
+"""Outcomes of checks, and the exceptions by which a check fails or is skipped."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from recipe_core.errors import RecipeError
 
 State = Literal["passed", "failed", "skipped"]
 _LINES = 12
-"""Lines of a failed command's output that a reason shows."""
+"""Lines of a failed command's output in the outcome."""
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 class FailedCheck(Exception):
-    """A contribution is not as it says; the text names what was expected, what was found, and the way out."""
+    """A contribution does not do what it declares; the text says what was expected, what was found, and the remedy."""
 
 
 class SkippedCheck(Exception):
-    """A contribution has nothing for this check; the text says why."""
+    """The check does not apply to the contribution; the text says why."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One check of one contribution."""
+    """The outcome of one check of one contribution."""
 
     subject: str
-    """``model gpt``"""
+    """Noun and name: ``model gpt``."""
     check: str
     state: State
     text: str
-    """Passed: what was covered; failed: the reason and the way out; skipped: the reason."""
+    """Passed: a note on the coverage; failed: the reason and the remedy; skipped: the reason."""
     seconds: float
 
 
 def outcome(subject: str, check: str, function: Callable[[], str]) -> Outcome:
-    """Call ``function``, which returns what it covered; any exception but an interrupt is a failure with its text."""
+    """Call ``function``, which returns a note on its coverage; any exception but an interrupt is a failure."""
     start = time.perf_counter()
     state: State = "passed"
     try:
@@ -48,15 +48,15 @@ def outcome(subject: str, check: str, function: Callable[[], str]) -> Outcome:
         state, text = "skipped", str(skipped)
     except (FailedCheck, RecipeError) as failure:
         state, text = "failed", str(failure)
-    except AssertionError as failure:  # of run_tiny and spawn: the output of a command, or a traceback
-        state, text = "failed", _end(str(failure)) or place(failure)
+    except AssertionError as failure:  # from run_tiny and spawn: the output of a command, or a traceback
+        state, text = "failed", _end(str(failure)) or location(failure)
     except Exception as error:  # any code of the plugin may run here
-        state, text = "failed", f"{type(error).__name__}: {error} ({place(error)})"
+        state, text = "failed", f"{type(error).__name__}: {error} ({location(error)})"
     return Outcome(subject, check, state, text, time.perf_counter() - start)
 
 
 def _end(output: str) -> str:
-    """The last lines of a command's output; of a traceback from another process, the error at its end."""
+    """The last lines of a command's output; for a traceback from another process, its error."""
     lines = output.strip().splitlines()
     if _TRACEBACK in output:
         code = [number for number, line in enumerate(lines) if line.startswith("  ") or _TRACEBACK in line]
@@ -65,14 +65,14 @@ def _end(output: str) -> str:
 
 
 def root(error: BaseException) -> BaseException:
-    """The first of the exceptions that led to ``error``."""
+    """Return the first exception in the chain of causes of ``error``."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def place(error: BaseException) -> str:
-    """File, line and function in which ``error`` was raised."""
+def location(error: BaseException) -> str:
+    """Return file, line and function in which ``error`` was raised."""
     if error.__traceback__ is None:
         return "no line is known"
     last = traceback.extract_tb(error.__traceback__)[-1]

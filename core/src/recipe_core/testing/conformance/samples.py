@@ -1,4 +1,4 @@
-"""Checks of a dataset: the same samples for every number of ranks, and files that are prepared the same twice."""
+"""Checks of a dataset: the same samples for every number of ranks, and reproducible preparation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from recipe_core.settings.fill import fill
 from recipe_core.settings.job import Job
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.subject import Plugin
-from recipe_core.train.feed import starts
+from recipe_core.train.feed import micro_batch_starts
 
 _SIZES = (1, 2, 4)
 _STEPS = 3
 
 
 def same_for_every_world_size(plugin: Plugin, recipe: Recipe) -> str:
-    """The samples of a step do not depend on the number of ranks, and none is read twice."""
+    """Check that the samples of a step do not depend on the number of ranks, and that none is read twice."""
     job = plugin.tiny(recipe)
     fitting = [size for size in _SIZES if job.train.global_batch % (size * job.train.micro_batch) == 0]
     streams = {size: _stream(job, size) for size in fitting}
@@ -48,7 +48,7 @@ def same_for_every_world_size(plugin: Plugin, recipe: Recipe) -> str:
 
 
 def same_in_any_order(plugin: Plugin, recipe: Recipe) -> str:
-    """A sample is the same whatever was read before it, in both splits, as a run that resumes needs."""
+    """Check that a sample does not depend on earlier reads, in both splits, as a resumed run requires."""
     job = plugin.tiny(recipe)
     for split in ("train", "valid"):
         whole = _samples(job).read(split, 0, 6)
@@ -63,7 +63,7 @@ def same_in_any_order(plugin: Plugin, recipe: Recipe) -> str:
 
 
 def prepared_alike(plugin: Plugin, spec: Dataset) -> str:
-    """``prepare`` gives the same bytes twice; ``verify`` finds nothing wrong with them, and damage to them."""
+    """Check that ``prepare`` gives the same bytes twice, and that ``verify`` accepts them and finds damage."""
     if not spec.prepare:
         raise SkippedCheck("it prepares no files")
     if not spec.prepare_example:
@@ -81,23 +81,22 @@ def prepared_alike(plugin: Plugin, spec: Dataset) -> str:
 
 
 def first_batch(job: Job, count: int) -> Batch:
-    """The first ``count`` samples of training, as the loop gives them to the model."""
+    """Return the first ``count`` training samples, as the loop passes them to the model."""
     return all_widened(_samples(job).read("train", 0, count))
 
 
 def _prepare(spec: Dataset, settings: Mapping[str, Any], output: Path) -> dict[str, bytes]:
-    """Names and bytes of the files that ``prepare`` writes into ``output``."""
     problems: list[str] = []
     filled = fill(spec.prepare_config, {**settings, "output": str(output)}, spec.name, problems)
     if filled is None:
         raise FailedCheck(f"prepare_example: its settings are wrong: {'; '.join(problems)}")
-    with contextlib.redirect_stderr(io.StringIO()):  # its progress
+    with contextlib.redirect_stderr(io.StringIO()):  # hides the progress
         load(spec.prepare, f"dataset {spec.name!r}")(filled)
     return {p.relative_to(output).as_posix(): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 def _verified(spec: Dataset, folder: Path) -> str:
-    """Hold the reader of ``spec`` against prepared files; what it found, for the note."""
+    """Check the reader of ``spec`` with prepared files; return text for the note."""
     if not spec.files:
         return ", no reader for `recipe verify`"
     files: DataFiles = load(spec.files, f"dataset {spec.name!r}")()
@@ -133,13 +132,13 @@ def _samples(job: Job) -> Samples:
 
 
 def _stream(job: Job, ranks: int) -> dict[int, Batch]:
-    """Samples of some steps by their number, as the feeds of ``ranks`` data-parallel ranks read them together."""
+    """Samples of some steps by number, as ``ranks`` data-parallel ranks read them."""
     stream: dict[int, Batch] = {}
     for rank in range(ranks):
         run = _context(job, rank, ranks)
         samples: Samples = job.data.build(job.data.config, run)
         for step in range(_STEPS):
-            for first in starts(run, step * job.train.global_batch, job.train.global_batch):
+            for first in micro_batch_starts(run, step * job.train.global_batch, job.train.global_batch):
                 batch = samples.read("train", first, job.train.micro_batch)
                 for index in range(job.train.micro_batch):
                     if first + index in stream:

@@ -1,4 +1,4 @@
-"""The plugin that is examined, and the jobs in which its contributions take part."""
+"""The plugin under test, and the jobs that use its contributions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUR_STEPS = ("train.steps=4", "train.log_every=1", "train.device=cpu")
 
 @dataclass
 class Plugin:
-    """A plugin under examination."""
+    """A plugin under test."""
 
     name: str
     """As ``recipe ls`` shows it."""
@@ -35,23 +35,23 @@ class Plugin:
 
     @cached_property
     def contributions(self) -> list[tuple[Kind, Contribution]]:
-        """Kind and contribution, in the order of the hooks."""
+        """Pairs of kind and contribution, in the order of the hooks."""
         module = importlib.import_module(self.module)
         return [(kind, item) for kind, hook in KINDS.items() for item in getattr(module, hook, tuple)()]
 
-    def of(self, wanted: type[T]) -> list[T]:
-        """Contributions of one class."""
-        return [item for _, item in self.contributions if isinstance(item, wanted)]
+    def of(self, kind: type[T]) -> list[T]:
+        """Return the contributions of one class."""
+        return [item for _, item in self.contributions if isinstance(item, kind)]
 
     @cached_property
     def whole(self) -> dict[str, Finished]:
-        """Four steps of every recipe's variant ``tiny``, by the recipe's name, each run at its first use."""
+        """Finished runs of four steps of each recipe's variant ``tiny``, by recipe; each runs on first use."""
         return _Runs(self.folder / "whole")
 
     def jobs(self, model: Model) -> Iterator[Job]:
-        """Every job of installed recipes, variants included, whose model is ``model``.
+        """Yield the jobs of installed recipes, variants included, whose model is ``model``.
 
-        Those that do not resolve are left out: the check of variants names them.
+        Those that do not resolve are left out: the check of variants reports them.
         """
         for name in self.registry.names("recipe"):
             with suppress(RecipeError):
@@ -63,7 +63,7 @@ class Plugin:
                             yield job
 
     def tiny(self, recipe: Recipe) -> Job:
-        """The job of the variant ``tiny``."""
+        """Return the job of the variant ``tiny``."""
         return resolve(self.registry, f"{recipe.name}:tiny")
 
 

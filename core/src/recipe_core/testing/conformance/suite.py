@@ -12,10 +12,10 @@ from recipe_core.testing.conformance.subject import Plugin
 
 
 class PluginConformance:
-    """Inherit it in a test file and name the plugin's module.
+    """Conformance tests: inherit the class in a test file and name the plugin's module.
 
-    Its one test makes every check of ``recipe plugin check``; one that finds nothing to look at (a layout, in a plugin
-    without any) is skipped with its reason.
+    Its test runs every check of ``recipe plugin check``; a check that does not apply (of a layout, in a plugin without
+    layouts) is skipped with the reason.
     """
 
     plugin = ""
@@ -25,24 +25,22 @@ class PluginConformance:
         super().__init_subclass__(**kwargs)
         if cls.test_conforms is not PluginConformance.test_conforms:
             raise TypeError(
-                f"{cls.__name__}.test_conforms takes the conformance tests away; mend what they found instead"
+                f"{cls.__name__}.test_conforms takes the conformance tests away; fix what they found instead"
             )
 
     @pytest.fixture(scope="class")
     @classmethod
     def examined(cls, tmp_path_factory: pytest.TempPathFactory) -> Plugin:
-        """The plugin, with everything that is installed."""
+        """The plugin, with all installed plugins."""
         registry = load()
         assert not registry.broken, registry.broken
         return Plugin(cls.plugin, cls.plugin, registry, tmp_path_factory.mktemp("conformance"))
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_conforms(self, check: str, examined: Plugin) -> None:
-        """Every check, of every contribution that it is for."""
+        """Run a check on all contributions that it applies to."""
         outcomes = list(examine(examined, [check]))
-        failed = [f"{one.subject}: {one.text}" for one in outcomes if one.state == "failed"]
+        failed = [f"{o.subject}: {o.text}" for o in outcomes if o.state == "failed"]
         assert not failed, "\n".join(failed)
-        if not any(one.state == "passed" for one in outcomes):
-            pytest.skip(
-                "; ".join(f"{one.subject}: {one.text}" for one in outcomes) or "it contributes nothing of this kind"
-            )
+        if not any(o.state == "passed" for o in outcomes):
+            pytest.skip("; ".join(f"{o.subject}: {o.text}" for o in outcomes) or "it contributes nothing of this kind")

@@ -1,4 +1,4 @@
-"""Checks of a recipe through the real command: it trains, resumes exactly, and trains alike under every layout."""
+"""Checks of a recipe through the real command: training, exact resume, and equal losses under every layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Recipe
 from recipe_core.settings.job import Job
-from recipe_core.testing.conformance.outcome import FailedCheck, place, root
+from recipe_core.testing.conformance.outcome import FailedCheck, location, root
 from recipe_core.testing.conformance.subject import FOUR_STEPS, Plugin
 from recipe_core.testing.conformance.toy_runs import silence
 from recipe_core.testing.runs import run_tiny
@@ -23,11 +23,11 @@ Cases = Mapping[str, Sequence[str]]
 """Overrides of runs, by the name of the layout."""
 STEPS = 4
 _CLOSE = 1e-5
-"""Largest difference of a loss between layouts: sums in another order."""
+"""Largest difference of a loss between layouts, which sum in another order."""
 
 
 def trains(plugin: Plugin, recipe: Recipe) -> str:
-    """The variant ``tiny`` trains to the end."""
+    """Check that the variant ``tiny`` trains to the end."""
     run = plugin.whole[recipe.name]
     if sorted(step for step in run.column() if step) != [1, 2, 3, 4] or run.results["step"] != STEPS:
         raise FailedCheck(f"it logged the losses of steps {sorted(run.column())}; expected 1 to {STEPS}")
@@ -35,37 +35,41 @@ def trains(plugin: Plugin, recipe: Recipe) -> str:
 
 
 def resumes(plugin: Plugin, recipe: Recipe) -> str:
-    """Stopped after half of the steps and continued: every loss equals the uninterrupted run's, to the last bit."""
+    """Check that a run resumed after half of the steps has the losses of an uninterrupted run, to the last bit."""
     return resumes_exactly(plugin, recipe.name, plugin.folder / "resumed" / recipe.name)
 
 
-def resumes_exactly(plugin: Plugin, recipe: str, out: Path, *words: str) -> str:
-    """Compare a run of ``recipe`` in two halves with one in one go, both with ``words``."""
-    whole = run_tiny(recipe, out.with_name(f"{out.name}-whole"), *FOUR_STEPS, *words) if words else plugin.whole[recipe]
-    half = run_tiny(recipe, out, *FOUR_STEPS, *words, "train.stop_after=2")
+def resumes_exactly(plugin: Plugin, recipe: str, out: Path, *overrides: str) -> str:
+    """Compare a resumed run of ``recipe`` with an uninterrupted one, both with ``overrides``."""
+    whole = (
+        run_tiny(recipe, out.with_name(f"{out.name}-whole"), *FOUR_STEPS, *overrides)
+        if overrides
+        else plugin.whole[recipe]
+    )
+    half = run_tiny(recipe, out, *FOUR_STEPS, *overrides, "train.stop_after=2")
     if half.results["step"] != 2:
         raise FailedCheck(f"train.stop_after=2: it stopped after {half.results['step']} steps")
-    found = run_tiny(recipe, out, *FOUR_STEPS, *words, "train.stop_after=2").column()
-    return same_losses(whole.column(), found)
+    resumed = run_tiny(recipe, out, *FOUR_STEPS, *overrides, "train.stop_after=2").column()
+    return same_losses(whole.column(), resumed)
 
 
-def same_losses(whole: Mapping[int, float], found: Mapping[int, float]) -> str:
-    """Compare the losses of an uninterrupted run with those of one that was stopped and continued.
+def same_losses(whole: Mapping[int, float], resumed: Mapping[int, float]) -> str:
+    """Compare the losses of an uninterrupted run with those of a resumed run.
 
     Raises:
-        FailedCheck: one differs, or is missing.
+        FailedCheck: a loss differs, or is missing.
     """
     for step, loss in whole.items():
-        if found.get(step) != loss:
+        if resumed.get(step) != loss:
             raise FailedCheck(
-                f"step {step}: the loss is {loss} without a stop and {found.get(step)} after one; what influences it "
+                f"step {step}: the loss is {loss} without a stop and {resumed.get(step)} after one; what influences it "
                 "must follow from the seed and the step, or stand in the checkpoint"
             )
     return f"{len(whole)} losses, to the last bit"
 
 
 def layouts_agree(plugin: Plugin, recipe: Recipe) -> str:
-    """Every layout that the model claims gives the losses of one process, on one process and on two."""
+    """Check that every layout of the model gives the losses of one process, on one process and on two."""
     refused: dict[str, str] = {}
     cases = {count: dict(_cases(plugin, recipe, count, refused)) for count in (1, 2)}
     alone = "single"
@@ -73,8 +77,8 @@ def layouts_agree(plugin: Plugin, recipe: Recipe) -> str:
         raise FailedCheck(f"one process does not fit it: {refused[alone]}")
     losses = {
         (name, count): curve
-        for count, words in cases.items()
-        for name, curve in _curves(recipe, words, count, plugin.folder / "layouts" / recipe.name).items()
+        for count, overrides in cases.items()
+        for name, curve in _curves(recipe, overrides, count, plugin.folder / "layouts" / recipe.name).items()
     }
     expected = losses.pop((alone, 1))
     apart = {key: _distance(expected, curve) for key, curve in losses.items()}
@@ -89,31 +93,30 @@ def layouts_agree(plugin: Plugin, recipe: Recipe) -> str:
     ran = [", ".join(name for name, processes in losses if processes == count) or "nothing" for count in (1, 2)]
     text = f"{ran[0]} on one process, {ran[1]} on two: within {max(apart.values(), default=0):.0e}"
     done = {alone, *(name for name, _ in losses)}
-    left_out = {name: why for name, why in refused.items() if name not in done}
-    return "; ".join([text, *(f"not {name}: {why}" for name, why in left_out.items())])
+    left_out = {name: reason for name, reason in refused.items() if name not in done}
+    return "; ".join([text, *(f"not {name}: {reason}" for name, reason in left_out.items())])
 
 
 def _cases(plugin: Plugin, recipe: Recipe, processes: int, refused: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """Name and words of every layout that takes the recipe on so many processes; ``refused`` collects the others."""
-    common = _words(plugin.tiny(recipe))
+    """Name and overrides of each layout that takes the recipe; ``refused`` collects the reasons of the others."""
+    common = _comparable_overrides(plugin.tiny(recipe))
     for layout in plugin.registry.names("layout"):
-        for name, words in _forms(plugin.registry, layout):
+        for name, overrides in _layout_overrides(plugin.registry, layout):
             try:
-                checked_job(plugin.registry, f"{recipe.name}:tiny", [*common, *words], processes)
+                checked_job(plugin.registry, f"{recipe.name}:tiny", [*common, *overrides], processes)
             except RecipeError as error:
                 refused[name] = _first_reason(error)
             else:
-                yield name, [*common, *words]
+                yield name, [*common, *overrides]
 
 
 def _first_reason(error: RecipeError) -> str:
-    """The first of several problems, without the way out."""
+    """The first of several problems, without its remedy."""
     first = next(line.strip(" -") for line in str(error).splitlines() if not line.endswith(" problems:"))
     return first.partition(";")[0].removeprefix("layout: ")
 
 
-def _forms(registry: Registry, layout: str) -> Iterator[tuple[str, list[str]]]:
-    """A layout as it is, and with its sequence parallelism switched on where it has that setting."""
+def _layout_overrides(registry: Registry, layout: str) -> Iterator[tuple[str, list[str]]]:
     try:
         config = registry.get("layout", layout).config
     except RecipeError:  # several plugins claim the name
@@ -123,54 +126,54 @@ def _forms(registry: Registry, layout: str) -> Iterator[tuple[str, list[str]]]:
         yield "tp with sequence_parallel", [f"layout={layout}", "layout.sequence_parallel=true"]
 
 
-def _words(job: Job) -> list[str]:
-    """Overrides with which layouts can agree: four equal micro batches, no dropout, no rounding to 16 bits.
+def _comparable_overrides(job: Job) -> list[str]:
+    """Overrides under which layouts agree: four equal micro batches, no dropout, no rounding to 16 bits.
 
-    They stop before the last step, after which a recipe may have more to do than to train.
+    They stop before the last step, after which a recipe may do more than train.
     """
     batch = 4 * max(1, job.train.global_batch // 4)
-    still = [f"model.{name}=0" for name in job.model.spec.free if "dropout" in name]
+    no_dropout = [f"model.{name}=0" for name in job.model.spec.free if "dropout" in name]
     return [
         *FOUR_STEPS, "train.steps=5", "train.stop_after=4", f"train.global_batch={batch}",
-        f"train.micro_batch={batch // 4}", "train.eval_every=0", "train.precision=fp32", *still,
+        f"train.micro_batch={batch // 4}", "train.eval_every=0", "train.precision=fp32", *no_dropout,
     ]  # fmt: skip
 
 
 def _curves(recipe: Recipe, cases: Cases, processes: int, folder: Path) -> dict[str, dict[int, float]]:
     """The losses by step of all ``cases``.
 
-    The same processes run one after the other; where the recipe has a training run of its own, which may need more of
-    its environment than the core's, each is a command.
+    The same processes run all cases in turn. A recipe with its own training loop, which may need its own environment,
+    runs as a command per case.
     """
     out = folder / str(processes)
     if recipe.run == Recipe.run:
         spawn(run_in_turn, processes, recipe.name, dict(cases), str(out))
     else:
-        for name, words in cases.items():
-            run_tiny(recipe.name, out / name, *words, "--processes", str(processes))
+        for name, overrides in cases.items():
+            run_tiny(recipe.name, out / name, *overrides, "--processes", str(processes))
     rows = {name: read_rows(out / name / METRICS) for name in cases}
     return {name: {row["step"]: row["loss"] for row in rows[name] if "loss" in row} for name in cases}
 
 
 def run_in_turn(recipe: str, cases: Cases, folder: str) -> None:
-    """On every rank: train the variant ``tiny`` once for each of ``cases``; output goes into a file of ``folder``."""
+    """Train the variant ``tiny`` once for each case, on every rank; output goes into a file of ``folder``."""
     from recipe_core.hooks.specs import load as load_function
 
     silence(Path(folder))
     registry, store = load(), os.environ.get("RECIPE_STORE")
-    for number, (name, words) in enumerate(cases.items()):
+    for number, (name, overrides) in enumerate(cases.items()):
         os.environ["RECIPE_STORE"] = f"{store}-{number}"
-        job = checked_job(registry, f"{recipe}:tiny", words, int(os.environ["WORLD_SIZE"]))
+        job = checked_job(registry, f"{recipe}:tiny", overrides, int(os.environ["WORLD_SIZE"]))
         try:
             load_function(job.recipe.run, f"recipe {recipe!r}")(job, Path(folder, name))
         except Exception as error:
             cause = root(error)
-            raise FailedCheck(f"layout={name}: {type(cause).__name__}: {cause} ({place(cause)})") from error
+            raise FailedCheck(f"layout={name}: {type(cause).__name__}: {cause} ({location(cause)})") from error
         _forget_meshes()
 
 
 def _forget_meshes() -> None:
-    """DTensor would go on with meshes of the last run, whose process groups are gone."""
+    """Clear DTensor's cache, which refers to meshes of the last run, whose process groups are destroyed."""
     try:
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
     except ImportError:  # not in every release
@@ -179,7 +182,7 @@ def _forget_meshes() -> None:
 
 
 def _distance(expected: Mapping[int, float], curve: Mapping[int, float]) -> float:
-    """The largest difference of a loss; infinite where steps are missing."""
+    """The largest difference of a loss; infinite if steps are missing."""
     if expected.keys() != curve.keys():
         return float("inf")
     return max(abs(expected[step] - curve[step]) for step in expected)

@@ -1,4 +1,4 @@
-"""The metrics of a run as they lie on the disk: read back row by row, as a curve over its steps."""
+"""The metrics of a run, read back from disk as rows or as curves over its steps."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from recipe_core.files.documents import DocumentError, open_regular
 Row = dict[str, Any]
 METRICS = "metrics.jsonl"
 SHOWN = 5
-"""So many damaged lines are named; the others are counted."""
+"""Damaged lines that a message names; further ones are counted."""
 MOST_STEPS = 1 << 63
 LARGEST = 1e300
-"""Measurements up to here are added up without an overflow."""
+"""Largest measurement: sums of such values do not overflow."""
 MEASURES = ("loss", "accuracy", "norm", "lr", "mfu", "memory", "seconds", "per_second", "samples", "steps")
-"""Endings of names whose values are calculated with: each is a number, or ``null`` for one that is not finite."""
+"""Suffixes of the names of measurements: each value is a number, or ``null`` if it was not finite."""
 EXPECTED = "expected a run folder, its metrics.jsonl, or a file with one loss a line"
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A metrics.jsonl as it lies on the disk."""
+    """The contents of a metrics.jsonl."""
 
     rows: list[Row]
     damaged: dict[int, bytes]
-    """Lines that are no row, by their number."""
+    """Damaged lines by line number."""
 
 
 def read_lines(path: Path) -> Lines:
-    """Read a metrics.jsonl; empty where there is none. A last line that a killed run left unfinished is dropped.
+    """Read a metrics.jsonl; empty if there is none. An unfinished last line, as a killed run leaves it, is dropped.
 
     Raises:
         DataError: it cannot be read.
@@ -45,7 +45,7 @@ def read_lines(path: Path) -> Lines:
 
 
 def scan(path: Path, damaged: dict[int, bytes] | None = None) -> Iterator[Row]:
-    """The rows that :func:`read_lines` reads, one at a time; ``damaged`` takes the lines that are none.
+    """The rows of :func:`read_lines`, one at a time; damaged lines are added to ``damaged``.
 
     Raises:
         DataError: the file cannot be read.
@@ -63,7 +63,7 @@ def scan(path: Path, damaged: dict[int, bytes] | None = None) -> Iterator[Row]:
 
 
 def read_rows(path: Path, warn: Callable[[str], None] | None = None) -> list[Row]:
-    """The rows of a metrics.jsonl; ``warn`` takes a message that names damaged lines."""
+    """The rows of a metrics.jsonl; ``warn`` is called with a message about damaged lines."""
     lines = read_lines(path)
     if lines.damaged and warn is not None:
         warn(f"{damage(path, lines.damaged)}; left out of what follows")
@@ -71,16 +71,16 @@ def read_rows(path: Path, warn: Callable[[str], None] | None = None) -> list[Row
 
 
 def damage(path: Path, numbers: Iterable[int]) -> str:
-    """Name the damaged lines of a file."""
-    known = [f"{number:,}" for number in numbers]
-    if len(known) == 1:
-        return f"{path}: line {known[0]} is damaged"
-    more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
-    return f"{path}: lines {', '.join(known[:SHOWN])}{more} are damaged"
+    """Message that names the damaged lines of a file."""
+    lines = [f"{number:,}" for number in numbers]
+    if len(lines) == 1:
+        return f"{path}: line {lines[0]} is damaged"
+    more = f" and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
+    return f"{path}: lines {', '.join(lines[:SHOWN])}{more} are damaged"
 
 
 Column = tuple["array[int]", "array[float]"]
-"""Steps, and the value at each; not a number where the file has something else, as ``null`` for what is not finite."""
+"""Steps, and the value at each; NaN where the file has no number, but ``null`` for example."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class Curve:
     path: Path
     """As the user named it."""
     file: Path
-    """Where the rows are."""
+    """The file with the rows."""
     columns: Mapping[str, Column]
-    """The metrics, in the order of the file. A million rows as dictionaries take gigabytes."""
+    """The metrics, in the order of the file; as columns, since a million rows as dictionaries take gigabytes."""
 
     def values(self, key: str = "loss") -> dict[int, float]:
-        """A metric by step; not a number where the file has ``null``, which stands for what is not finite."""
+        """A metric by step; NaN where the file has ``null``, which stands for a value that is not finite."""
         return dict(zip(*self.columns[key], strict=True)) if key in self.columns else {}
 
-    def beside(self, name: str) -> Path | None:
-        """Another file of the run folder, where the rows are of one that has it."""
+    def sibling(self, name: str) -> Path | None:
+        """Another file of the run folder; None if the curve is not of a run folder, or there is no such file."""
         path = self.file.with_name(name)
         return path if self.file.name == METRICS and path.is_file() else None
 
@@ -107,18 +107,18 @@ class Curve:
 def read_curve(path: Path) -> Curve:
     """Read a run folder, a metrics.jsonl, or a golden file.
 
-    A golden file has lines of JSON like those of metrics.jsonl, of which ``step`` and ``loss`` are enough; or, as the
-    published BERT scripts keep it, only a number on each line, the loss of step 1, 2, 3 and so on.
+    A golden file has lines of JSON as in metrics.jsonl, with at least ``step`` and ``loss``; or one number per line,
+    the losses of the steps from 1 on, as the published BERT scripts keep them.
 
     Raises:
-        DataError: there is no such file, or it holds something else; the message names the line.
+        DataError: there is no such file, or it has another format; the message names the line.
     """
     file = path / METRICS if path.is_dir() else path
     if not file.exists():
         missing = f"no {METRICS} in it" if path.is_dir() else "there is no such file or folder"
         raise DataError(f"{path}: {missing}; {EXPECTED}")
     columns: dict[str, Column] = {}
-    lines = (line for some in _lines(file) for line in some.splitlines(keepends=True))
+    lines = (line for block in _lines(file) for line in block.splitlines(keepends=True))
     for number, line in enumerate(lines, 1):
         if row := _row(file, number, line):
             _add(columns, row)
@@ -128,7 +128,7 @@ def read_curve(path: Path) -> Curve:
 
 
 def read_run(folder: Path, damaged: dict[int, bytes]) -> Curve:
-    """Read the metrics of a run folder, which may have none yet; ``damaged`` takes the lines that are no row.
+    """Read the metrics of a run folder, which may have none yet; damaged lines are added to ``damaged``.
 
     Raises:
         DataError: they cannot be read.
@@ -147,7 +147,7 @@ def _add(columns: dict[str, Column], row: Row) -> None:
 
 
 def _row(file: Path, number: int, line: bytes) -> Row | None:
-    """One line as a row; None for an empty one and for a last one that is still being written."""
+    # None for an empty line, and for an unfinished last line
     if not line.strip() or (number > 1 and _unfinished(line)):
         return None
     decoded = _decoded(line)
@@ -161,7 +161,6 @@ def _row(file: Path, number: int, line: bytes) -> Row | None:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file with their ends, one at a time."""
     try:
         with open_regular(path) as file:
             yield from file
@@ -172,7 +171,6 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _decoded(line: bytes) -> Any:
-    """The JSON of a line; None where it is damaged."""
     try:
         return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -180,17 +178,17 @@ def _decoded(line: bytes) -> Any:
 
 
 def _unfinished(line: bytes) -> bool:
-    """True if the last line of a file is the beginning of a row, as a killed run leaves it."""
+    # A killed run leaves the beginning of a row as the last line.
     text = line.startswith(b"{") and line.isascii() and b"\0" not in line
     return text and not line.endswith(b"\n") and _decoded(line) is None
 
 
 def _is_row(value: object) -> TypeGuard[Row]:
-    """True for a row as a run writes it. What is calculated with may have become a text or a list in a damaged file."""
+    # In a damaged file, measurements may be texts or lists.
     return (
         isinstance(value, dict)
         and _is_step(value.get("step"))
-        and all(one is None or _is_measure(one) for name, one in value.items() if name.endswith(MEASURES))
+        and all(item is None or _is_measure(item) for name, item in value.items() if name.endswith(MEASURES))
     )
 
 

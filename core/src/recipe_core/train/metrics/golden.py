@@ -1,4 +1,4 @@
-"""A stored loss curve that a run is held to (``train.golden``). Imports no torch."""
+"""Comparison of a run with a stored loss curve (``train.golden``). Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from recipe_core.train.metrics.curves import read_curve
 
 @dataclass(frozen=True)
 class Golden:
-    """The losses that are expected, and how far off a run may be."""
+    """The expected losses, and the tolerance."""
 
     path: Path
     losses: Mapping[int, float]
     """By step, 1 to the end of the schedule."""
     tolerance: float
-    """As a part of the expected loss."""
+    """Relative to the expected loss."""
 
     def departure(self, last: int, losses: Sequence[float]) -> GoldenError | None:
-        """A message about the first of ``losses``, those of the steps up to ``last``, that is too far off."""
+        """An error for the first loss outside the tolerance; ``losses`` are those of the steps up to ``last``."""
         for step, loss in enumerate(losses, last - len(losses) + 1):
             expected = self.losses.get(step)
             if expected is not None and not within(loss, expected, self.tolerance):
                 return GoldenError(
                     f"step {step}: the loss is {loss:.6g}, and {self.path} says {expected:.6g}: "
-                    f"{away(loss, expected):.3g} of it away, where train.golden_tolerance allows "
+                    f"{relative_error(loss, expected):.3g} of it away, where train.golden_tolerance allows "
                     f"{self.tolerance:g}. The run ends here; what was saved is of earlier steps"
                 )
         return None
 
     def announcement(self, done: int) -> str:
-        """How many of the steps after ``done`` are compared."""
+        """Line for the log with the number of steps after ``done`` that are compared."""
         left = sum(step > done for step in self.losses)
         if not left:
             return f"golden: nothing is left to compare, {self.path} ends at step {max(self.losses):,}"
@@ -43,12 +43,12 @@ class Golden:
 
 
 def within(loss: float, expected: float, tolerance: float) -> bool:
-    """True if ``loss`` is within ``tolerance`` times ``expected`` of it; never if it is not finite."""
-    return away(loss, expected) <= tolerance
+    """True if the relative error of ``loss`` is at most ``tolerance``; False if a value is not finite."""
+    return relative_error(loss, expected) <= tolerance
 
 
-def away(loss: float, expected: float) -> float:
-    """How far ``loss`` is from ``expected``, as a part of it; infinite where one of the two is not finite."""
+def relative_error(loss: float, expected: float) -> float:
+    """``|loss - expected| / |expected|``; infinite if one of the two is not finite."""
     if loss == expected:
         return 0.0
     if not (math.isfinite(loss) and math.isfinite(expected) and expected):
@@ -57,7 +57,7 @@ def away(loss: float, expected: float) -> float:
 
 
 def load_golden(train: Train) -> Golden | None:
-    """The curve that ``train`` names; None where it names none.
+    """Load the curve that ``train.golden`` names; None if it names none.
 
     Raises:
         DataError: it cannot be read, or has no step that this run makes.
@@ -66,12 +66,12 @@ def load_golden(train: Train) -> Golden | None:
         return None
     path = Path(train.golden)
     try:
-        known = read_curve(path).values("loss")
+        stored = read_curve(path).values("loss")
     except DataError as error:
         raise DataError(f"train.golden: {error}") from error
-    losses = {step: loss for step, loss in known.items() if 1 <= step <= train.steps}
+    losses = {step: loss for step, loss in stored.items() if 1 <= step <= train.steps}
     if not losses:
-        has = f"it has steps {min(known):,} to {max(known):,}" if known else "none of its lines has a loss"
+        has = f"it has steps {min(stored):,} to {max(stored):,}" if stored else "none of its lines has a loss"
         raise DataError(
             f"train.golden: {path}: nothing to compare with the steps 1 to {train.steps:,} of this run; {has}"
         )

@@ -24,39 +24,39 @@ from tqdm import tqdm
 from recipe_core.checkpoint.match.trained import TrainedModel
 from recipe_core.errors import ConfigError, PluginError, RecipeError
 from recipe_core.hooks.inference import Evaluation, Generation, Scorer
-from recipe_core.hooks.target import blamed, call
+from recipe_core.hooks.target import as_plugin_error, call
 
 BATCH = 8
-"""Texts at once."""
+"""Texts in a batch."""
 BOOTSTRAP = 1000
-"""Samples drawn for the standard error of a metric that has no formula for it."""
+"""Bootstrap samples for the standard error of a metric without a formula for it."""
 SEED = 1234
-"""Seed of the choice of examples before a question, as in the command ``lm_eval``."""
+"""Seed of the choice of few-shot examples, as in the command ``lm_eval``."""
 _TASK = re.compile(r"^(task|group|class)\s*:", re.MULTILINE)
 Pair = tuple[list[int], list[int]]
-"""Ids of a context and of its continuation."""
+"""Token ids of a context and of its continuation."""
 
 
 def evaluate(trained: TrainedModel, paths: Sequence[Path], options: Evaluation) -> list[dict[str, Any]]:
-    """Run the tasks in files and folders of YAML; a row for each, and for each group, with its metrics.
+    """Run the tasks in files and folders of YAML; return a row of metrics for each task and group.
 
     ``options.limit`` is the number of samples of each task.
 
     Raises:
-        ConfigError: the model takes no tasks, a task cannot be read or run.
+        ConfigError: the model supports no tasks, or a task cannot be read or run.
     """
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # what it assumes where a task says nothing
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it logs each default of a task
     datasets.disable_progress_bars()
     model = Harness(trained, options)
     try:
         tasks = _tasks(paths)
-        with redirect_stdout(sys.stderr):  # where the library says that it draws samples
-            found: Any = run_tasks(
+        with redirect_stdout(sys.stderr):  # the library prints progress
+            results: Any = run_tasks(
                 model, tasks, limit=options.limit, log_samples=False, bootstrap_iters=BOOTSTRAP, verbosity="ERROR"
             )
     except (RecipeError, MemoryError):
         raise
-    except Exception as error:  # tasks are data and code of the user's, of which anything may be wrong
+    except Exception as error:  # tasks are data and code of the user, which may raise anything
         hint = ""
         if isinstance(error, OSError):
             hint = (
@@ -73,14 +73,14 @@ def evaluate(trained: TrainedModel, paths: Sequence[Path], options: Evaluation) 
             f"window, {model.scorer.window:,} tokens (--window)",
             file=sys.stderr,
         )
-    return [_row(name, values, found["n-samples"].get(name)) for name, values in found["results"].items()]
+    return [_row(name, values, results["n-samples"].get(name)) for name, values in results["results"].items()]
 
 
 def _tasks(paths: Sequence[Path]) -> Any:
-    """The tasks in ``paths``, loaded; members of a group come with it.
+    """Load the tasks in ``paths``; a group includes its members.
 
     Raises:
-        ConfigError: there is none, or a file is none. The library skips such files in silence.
+        ConfigError: there is none, or a file is none. The library skips such files silently.
     """
     files = [path for path in paths if path.is_file()]
     manager = TaskManager(include_path=[path for path in paths if path.is_dir()], include_defaults=False)
@@ -89,16 +89,16 @@ def _tasks(paths: Sequence[Path]) -> Any:
         for name in manager.all_groups
         for member in (manager.task_index[name].cfg or {}).get("task", [])
     }
-    found = [*manager.all_subtasks, *manager.all_groups]
-    taken = {entry.yaml_path for entry in manager.task_index.values()}
+    names = [*manager.all_subtasks, *manager.all_groups]
+    known = {entry.yaml_path for entry in manager.task_index.values()}
     for path in (path for folder in paths for path in sorted(folder.glob("**/*.yaml"))):
-        if path not in taken and _TASK.search(path.read_text(encoding="utf-8", errors="replace")):
+        if path not in known and _TASK.search(path.read_text(encoding="utf-8", errors="replace")):
             raise ConfigError(f"--tasks: {path}: is no YAML of a task, or its name is another task's, too")
-    if not found and not files:
+    if not names and not files:
         raise ConfigError(
             f"--tasks: {', '.join(map(str, paths))}: holds no task; expected .yaml files of lm-evaluation-harness"
         )
-    loaded = manager.load([*map(str, files), *(name for name in found if name not in members)])
+    loaded = manager.load([*map(str, files), *(name for name in names if name not in members)])
     for task in loaded["tasks"].values():
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
@@ -107,7 +107,7 @@ def _tasks(paths: Sequence[Path]) -> Any:
 
 
 def _row(name: str, values: Mapping[str, Any], samples: Mapping[str, int] | None) -> dict[str, Any]:
-    """The numbers of a task; of ``acc,none`` the name of the filter is left out where there is none."""
+    # "acc,none" becomes "acc"; other filters stay in the name
     numbers = {key.removesuffix(",none"): value for key, value in values.items() if "," in key}
     return {
         "data": name,
@@ -116,14 +116,14 @@ def _row(name: str, values: Mapping[str, Any], samples: Mapping[str, int] | None
     }
 
 
-def _shown(items: list[Any]) -> Iterable[Any]:
-    """``items`` with a progress bar on a terminal."""
+def _with_progress(items: list[Any]) -> Iterable[Any]:
+    # None disables the bar except on a terminal.
     bar: Iterable[Any] = tqdm(items, disable=None if len(items) > 1 else True, leave=False)
     return bar
 
 
 class Harness(TemplateLM):  # type: ignore[misc]  # the library is not installed where types are checked
-    """A trained model with the three questions that a task asks."""
+    """A trained model as lm-evaluation-harness calls it: log-likelihoods and generation."""
 
     def __init__(self, trained: TrainedModel, options: Evaluation) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Harness(TemplateLM):  # type: ignore[misc]  # the library is not installed
             raise PluginError(f"model {spec.name!r}: {spec.score!r} returned {scorer!r:.60}; expected a Scorer")
         self.trained, self.options, self.scorer = trained, options, scorer
         self.cut = 0
-        """Questions whose beginning did not fit into the window."""
+        """Questions that were truncated to the window."""
 
     @property
     def eot_token_id(self) -> int:
@@ -148,14 +148,14 @@ class Harness(TemplateLM):  # type: ignore[misc]  # the library is not installed
         return self.scorer.encode(string)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """The log-likelihood of each continuation after its context, and if it is the likeliest."""
-        found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
-        return found
+        """Log-likelihood of each continuation after its context, and True if it is the most likely one."""
+        scores: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return scores
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """The log-likelihood of whole texts, in windows that do not overlap but for one token."""
+        """Log-likelihood of whole texts, in windows that overlap by one token only."""
         totals = []
-        for request in _shown(requests):
+        for request in _with_progress(requests):
             windows = utils.get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
                 prefix_token=self.prefix_token_id,
@@ -180,13 +180,13 @@ class Harness(TemplateLM):  # type: ignore[misc]  # the library is not installed
 
     @torch.inference_mode()
     def _scores(self, pairs: Sequence[Pair]) -> list[tuple[float, bool]]:
-        """The log-likelihood of each continuation, and if it is the likeliest; contexts lose what is too long."""
+        # contexts are truncated at their beginning
         scores: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
-        for numbers in _shown(list(self._batches(pairs))):
+        for numbers in _with_progress(list(self._batches(pairs))):
             rows = [torch.tensor([*pairs[n][0], *pairs[n][1]][-self.scorer.window - 1 :]) for n in numbers]
             given = pad_sequence([row[:-1] for row in rows], batch_first=True, padding_value=self.scorer.first)
             spec = self.trained.model.spec
-            with blamed(f"model {spec.name!r}: {spec.score!r}", MemoryError):
+            with as_plugin_error(f"model {spec.name!r}: {spec.score!r}", MemoryError):
                 logits = self.scorer.logits(given.to(self.trained.device))
             for number, row, values in zip(numbers, rows, logits, strict=True):
                 count = len(pairs[number][1])
@@ -197,19 +197,19 @@ class Harness(TemplateLM):  # type: ignore[misc]  # the library is not installed
         return scores
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """The numbers of pairs of similar length."""
+        # indices of pairs of similar length
         order = sorted(range(len(pairs)), key=lambda number: -sum(map(len, pairs[number])))
         size = self.options.batch or BATCH
         yield from (order[start : start + size] for start in range(0, len(order), size))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Text that the model adds to each prompt by its function for ``recipe generate``, up to one that ends it."""
+        """Continuation of each prompt by the model's function for ``recipe generate``, up to a stop text."""
         spec = self.trained.model.spec
         if not spec.generate:
             raise ConfigError(f"{self.trained.path}: model {spec.name!r} does not generate (Model.generate)")
         answers: dict[Generation, Any] = {}
         texts = []
-        for request in _shown(requests):
+        for request in _with_progress(requests):
             prompt, wanted = request.args
             settings = self._generation(wanted)
             if settings not in answers:

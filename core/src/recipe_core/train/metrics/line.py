@@ -1,4 +1,4 @@
-"""Rows of metrics as lines of the console: in 80 columns, or in a format of the recipe (``train.log_format``)."""
+"""Console lines for rows of metrics: in 80 columns, or in a format of the recipe (``train.log_format``)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.target import blamed, load
+from recipe_core.hooks.target import as_plugin_error, load
 from recipe_core.settings.job import Job
 from recipe_core.settings.log_format import target_of
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import warn
 
 WIDTH = 80
-"""Columns of a line at most."""
+"""Most columns of a line."""
 _GAP = "  "
 
 
 def log_line(job: Job, since: int = 0) -> Callable[[Row], str]:
-    """Return what makes a line of a row of metrics, for a run of ``job`` that begins after step ``since``."""
+    """The formatter of rows of metrics, for a run of ``job`` that begins after step ``since``."""
     compact = Compact.of(job, since)
     target = target_of(job.recipe, job.train.log_format)
     if not target:
@@ -30,7 +30,7 @@ def log_line(job: Job, since: int = 0) -> Callable[[Row], str]:
 
 @dataclass(frozen=True)
 class Compact:
-    """Step, loss, learning rate, gradient norm, speed, time left and memory; an evaluation is a line below."""
+    """Lines of step, loss, learning rate, gradient norm, speed, time left, memory; an evaluation has its own line."""
 
     steps: int
     """Steps of the schedule."""
@@ -41,7 +41,7 @@ class Compact:
 
     @classmethod
     def of(cls, job: Job, since: int) -> Compact:
-        """The lines of a run of ``job`` that begins after step ``since``."""
+        """The format for a run of ``job`` that begins after step ``since``."""
         train = job.train
         end = train.steps if train.stop_after is None else min(train.steps, since + train.stop_after)
         return cls(train.steps, end, train.global_batch)
@@ -53,8 +53,7 @@ class Compact:
         return "\n".join([*lines, *(_wrapped(head, validation) if validation else [])] or [head])
 
     def _training(self, row: Row) -> list[str]:
-        """The fields, from the most important one on."""
-        found = {
+        fields = {  # the most important one first
             "epoch": f"epoch {row['epoch']:.2f}" if "epoch" in row else "",
             "loss": f"loss {row['loss']:.4f}",
             "lr": f"lr {row['lr']:.1e}" if row.get("lr") is not None else "",
@@ -63,7 +62,7 @@ class Compact:
             "left": self._left(row),
             "memory": f"{row['peak_memory'] / 1e9:.1f} GB" if row.get("peak_memory") else "",
         }
-        return [text for text in found.values() if text]
+        return [text for text in fields.values() if text]
 
     def _left(self, row: Row) -> str:
         speed, steps = row.get("samples_per_second"), self.end - row["step"]
@@ -71,7 +70,7 @@ class Compact:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two largest units that fit: ``45s``, ``4m10s``, ``3h05m``, ``2d04h``."""
+    """Seconds in their two largest units: ``45s``, ``4m10s``, ``3h05m``, ``2d04h``."""
     whole = round(seconds)
     for unit, size, smaller, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1)):
         if whole >= size:
@@ -80,7 +79,6 @@ def duration(seconds: float) -> str:
 
 
 def _speed(row: Row) -> str:
-    """Tokens without padding, tokens, or samples a second, whichever is the first that is counted."""
     for name, unit in (("real_tokens", "tok/s"), ("tokens", "tok/s"), ("samples", "samples/s")):
         if speed := row.get(f"{name}_per_second"):
             return f"{_short(speed)} {unit}"
@@ -95,7 +93,7 @@ def _short(number: float) -> str:
 
 
 def _digits(number: float) -> str:
-    """Three significant digits, zeros at the end too, so that lines stay aligned."""
+    # three significant digits, with trailing zeros for alignment
     return f"{number:#.3g}".rstrip(".")
 
 
@@ -107,7 +105,7 @@ def _validation(row: Row) -> Iterator[str]:
 
 
 def _fitted(head: str, fields: Sequence[str]) -> str:
-    """One line of the fields, without those of the last ones that make it too long."""
+    # one line, without the fields that do not fit
     line = head
     for text in fields:
         if len(line) + len(_GAP) + len(text) <= WIDTH:
@@ -116,7 +114,6 @@ def _fitted(head: str, fields: Sequence[str]) -> str:
 
 
 def _wrapped(head: str, fields: Sequence[str]) -> list[str]:
-    """All fields, in as many lines as they take."""
     lines = [head]
     for text in fields:
         if len(lines[-1]) + len(_GAP) + len(text) > WIDTH:
@@ -126,7 +123,7 @@ def _wrapped(head: str, fields: Sequence[str]) -> list[str]:
 
 
 class _OwnLine:
-    """A recipe's own line; the compact one from the first row on that it makes none of: a line is not worth a run."""
+    """A recipe's own format; after its first failure, compact lines, so that a formatter cannot end a run."""
 
     def __init__(self, line: Callable[[Row, Job], Any], code: str, job: Job, compact: Compact) -> None:
         self._line, self._code, self._job, self._compact, self._fails = line, code, job, compact, False
@@ -134,7 +131,7 @@ class _OwnLine:
     def __call__(self, row: Row) -> str:
         if not self._fails:
             try:
-                with blamed(self._code):
+                with as_plugin_error(self._code):
                     line = self._line(row, self._job)
                 if isinstance(line, str):
                     return line

@@ -1,4 +1,4 @@
-"""The meter: the loss of each step, counts over its samples, and the speed of the last steps."""
+"""Measurement of each step's loss, counts and time, and of the speed of the last steps."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from recipe_core.layouts.parallel import COUNTED, Reductions, Run, without_count
 from recipe_core.train.metrics.curves import Row
 
 WINDOW = 10
-"""Steps, at least, that a speed is measured over."""
+"""Fewest steps over which a speed is measured."""
 
 
 def reduce_over_ranks(
     engine: Engine, run: Run, values: Mapping[str, Tensor], reductions: Reductions
 ) -> dict[str, float]:
-    """All values reduced over the data-parallel ranks, together; the host waits for it. All ranks call it."""
-    return _reduced(engine, run, values, engine.read(engine.stacked(list(values.values()))), reductions)
+    """All values, reduced over the data-parallel ranks; a collective that synchronises with the device."""
+    return _reduced(engine, run, values, engine.read(engine.stack_on_host(list(values.values()))), reductions)
 
 
 def _reduced(
     engine: Engine, run: Run, names: Iterable[str], stacked: Tensor, reductions: Reductions
 ) -> dict[str, float]:
     group, names = run.mesh["dp"].get_group() if run.mesh is not None else None, list(names)
-    found = dict(zip(names, engine.mean(stacked, group).tolist(), strict=True))
+    reduced = dict(zip(names, engine.mean(stacked, group).tolist(), strict=True))
     largest = [place for place, name in enumerate(names) if reductions.get(name) == "max"]
     if largest:
         ranks = engine.gather(stacked[largest].tolist())
-        found |= {names[place]: max(column) for place, column in zip(largest, zip(*ranks, strict=True), strict=True)}
+        reduced |= {names[place]: max(column) for place, column in zip(largest, zip(*ranks, strict=True), strict=True)}
     added = [name for name in names if reductions.get(name) in ("sum", "count")]
-    return found | {name: found[name] * run.dp_size for name in added}
+    return reduced | {name: reduced[name] * run.dp_size for name in added}
 
 
 @dataclass
-class Window:
-    """Consecutive steps: their number, their time, and their counts over all ranks."""
+class StepWindow:
+    """Consecutive steps: number, duration, and counts over all ranks."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -48,25 +48,25 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Reading:
+class MeterReading:
     """Metrics of the steps since the last reading."""
 
     row: Row
-    """Values of the last step and speeds, for metrics.jsonl."""
+    """Values of the last step, and speeds, for metrics.jsonl."""
     losses: list[float]
-    """The loss of every step since the last reading, where the meter keeps them."""
+    """The loss of every step since the last reading; empty unless the meter keeps them."""
 
 
 class Meter:
-    """Gathers what each step leaves on the device; only :meth:`read` makes the host wait for it.
+    """Collects each step's values on the device; only :meth:`read` synchronises.
 
     Args:
         engine: the device and the other ranks.
         run: its mesh, precision and batch sizes.
-        tokens_per_sample: length of a sample with its padding; 0 where it is not known.
-        flops_per_sample: floating-point operations of one sample, where they are known.
-        reductions: how what the loss returns is reduced.
-        every_loss: keep the loss of every step until it is read.
+        tokens_per_sample: length of a sample with its padding; 0 if it is not known.
+        flops_per_sample: floating-point operations of one sample, if they are known.
+        reductions: reduction of each value that the loss returns.
+        every_loss: keep the loss of every step until :meth:`read`.
     """
 
     def __init__(
@@ -78,62 +78,62 @@ class Meter:
         self._reductions = reductions
         self._losses: list[Tensor] | None = [] if every_loss else None
         self._counts: dict[str, list[Tensor]] = {}  # one a step, since the last reading
-        self._now = Window()
-        self._recent: deque[Window] = deque()
+        self._current = StepWindow()
+        self._windows: deque[StepWindow] = deque()
         self._values: dict[str, Tensor] = {}
         self._norm = torch.tensor(torch.nan)
         self._lr = 0.0
 
     def step(self, values: dict[str, Tensor], norm: Tensor, lr: float, seconds: float) -> None:
-        """Note a step: what ``Parallel.backward`` returned, gradient norm, learning rate, time on the host."""
+        """Record a step: result of ``Parallel.backward``, gradient norm, learning rate, seconds on the host."""
         self._values, self._norm, self._lr = without_counts(values, self._reductions), norm, lr
         for name in values.keys() - self._values.keys():
             self._counts.setdefault(name, []).append(values[name].long())
-        self._now.steps += 1
-        self._now.seconds += seconds
+        self._current.steps += 1
+        self._current.seconds += seconds
         if self._losses is not None:
             self._losses.append(values["loss"])
 
-    def read(self) -> Reading:
-        """Wait for the device and return the metrics of the steps since the last reading; all ranks call it."""
+    def read(self) -> MeterReading:
+        """The metrics of the steps since the last reading; a collective that synchronises with the device."""
         start = time.perf_counter()
         losses = {f"loss {i}": loss for i, loss in enumerate(self._losses or ())}
         names = sorted(self._counts)  # in the same order on all ranks
-        counts = {name: self._engine.total(self._counts[name]) for name in names}
+        counts = {name: self._engine.sum_counts(self._counts[name]) for name in names}
         values = {**self._values, **counts, **losses}
-        # One transfer for all. The norm is the same on all ranks, and so stays out of the mean.
+        # One transfer for all. The norm is the same on all ranks and needs no mean.
         norms = self._norm.to(next(iter(values.values())).device)
-        stacked = self._engine.read(self._engine.stacked([*values.values(), norms]))
-        found = _reduced(self._engine, self._run, values, stacked[:-1], self._reductions)
+        stacked = self._engine.read(self._engine.stack_on_host([*values.values(), norms]))
+        reduced = _reduced(self._engine, self._run, values, stacked[:-1], self._reductions)
         norm = float(stacked[-1])
         self._engine.synchronize()
-        now, self._now = self._now, Window()
+        now, self._current = self._current, StepWindow()
         now.seconds += time.perf_counter() - start
-        now.counts = {name: found[name] for name in counts}
+        now.counts = {name: reduced[name] for name in counts}
         self._counts = {}
         if self._losses is not None:
             self._losses = []
-        row = {name: found[name] for name in self._values}
+        row = {name: reduced[name] for name in self._values}
         row |= {"lr": self._lr, "grad_norm": norm, "seconds": now.seconds / now.steps}
-        return Reading(row | self._speeds(now), [found[name] for name in losses])
+        return MeterReading(row | self._speeds(now), [reduced[name] for name in losses])
 
-    def _speeds(self, now: Window) -> Row:
-        """Speeds over the last windows that make up WINDOW steps; ``now`` is the newest."""
-        self._recent.append(now)
-        while sum(window.steps for window in self._recent) - self._recent[0].steps >= WINDOW:
-            self._recent.popleft()
-        seconds = sum(window.seconds for window in self._recent)
-        samples = sum(window.steps for window in self._recent) * self._run.train.global_batch / seconds
-        counted = {name: sum(w.counts.get(name, 0.0) for w in self._recent) / seconds for name in sorted(now.counts)}
+    def _speeds(self, now: StepWindow) -> Row:
+        # over the last windows with at least WINDOW steps in all
+        self._windows.append(now)
+        while sum(window.steps for window in self._windows) - self._windows[0].steps >= WINDOW:
+            self._windows.popleft()
+        seconds = sum(window.seconds for window in self._windows)
+        samples = sum(window.steps for window in self._windows) * self._run.train.global_batch / seconds
+        counted = {name: sum(w.counts.get(name, 0.0) for w in self._windows) / seconds for name in sorted(now.counts)}
         counted.setdefault("sequences", samples)
         row: Row = {"samples_per_second": samples, "sequences_per_second": counted.pop("sequences")}
         row |= {f"{name}_per_second": speed for name, speed in counted.items()}
         if self._tokens_per_sample:
             row["tokens_per_second"] = samples * self._tokens_per_sample
         if self._flops_per_sample:
-            each = row["flops_per_second"] = samples * self._flops_per_sample / self._run.world_size
+            per_process = row["flops_per_second"] = samples * self._flops_per_sample / self._run.world_size
             if peak := self._engine.peak_flops(self._run.train.precision):
-                row["mfu"] = each / peak
+                row["mfu"] = per_process / peak
         if memory := self._engine.peak_memory():
             row["peak_memory"] = memory
         return row | self._engine.counters()

@@ -1,4 +1,4 @@
-"""The style of all pictures of metrics: colours, line styles, smoothing, labels of axes. matplotlib is not imported."""
+"""The style of plots of metrics: colours, line styles, smoothing, axis labels. Imports matplotlib only in functions."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""The palette of Okabe and Ito, which colour-blind readers tell apart; without its yellow, too faint on white."""
+"""The palette of Okabe and Ito, safe for colour-blind readers; without its yellow, too faint on white."""
 DASHES = ("-", "--", ":", "-.")
-"""Line styles of the runs that come after each colour was used once."""
+"""Line styles; the next one starts when all colours are used."""
 FAINT = 0.25
-"""Opacity of raw values under their smoothed line."""
+"""Opacity of the raw curve under the smoothed one."""
 _WINDOWS = 20
-"""A curve of n points is smoothed over n / 20 of them: every 20th still shows what is a trend."""
+"""A curve of n points is smoothed over n / 20 of them."""
 _LONGEST_NAME = 44
 _GIB = 1 << 30
 
 
 def style_of(number: int) -> tuple[str, str]:
-    """Colour and dashes of the line with this number; no two of the first 28 are equal."""
+    """Colour and dashes of line ``number``; the first 28 differ."""
     return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
 
 
 def window_of(count: int) -> int:
-    """Over how many of ``count`` points a curve is smoothed; odd, and 1 where there are too few."""
+    """Window for smoothing a curve of ``count`` points; odd, and 1 if there are too few."""
     return max(1, count // _WINDOWS) | 1 if count >= 2 * _WINDOWS else 1
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """The mean of the ``window`` values around each one: no lag, unlike an exponential mean.
+    """Centred moving average over ``window`` values, which has no lag, unlike an exponential one.
 
-    Towards the start, where curves are steep, the window narrows to the first value alone; at the end, where they are
-    flat, it reaches back as far as ever. Values that are not finite stay, and count in no mean.
+    Towards the start, where curves are steep, the window narrows to the first value; at the end, where they are flat,
+    it keeps its backward half. Values that are not finite are kept, and excluded from means.
     """
     sums, counts = [0.0], [0]
     for value in values:
@@ -49,7 +49,7 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def scale_of(key: str) -> tuple[str, float]:
-    """The unit in which a metric is shown, empty where it has none, and the factor from metrics.jsonl to it."""
+    """The unit of a metric in plots (empty if it has none), and the factor from metrics.jsonl to it."""
     name = key.removeprefix("val_")
     if name.endswith("memory"):
         return "GiB", 1 / _GIB
@@ -61,7 +61,7 @@ def scale_of(key: str) -> tuple[str, float]:
 
 
 def label_of(key: str) -> str:
-    """The label of an axis: the metric and its unit."""
+    """Axis label: the metric and its unit."""
     name, (unit, _) = key.replace("_", " "), scale_of(key)
     if unit == "1/s":
         return f"{name.removesuffix(' per second')} (1/s)"
@@ -69,13 +69,13 @@ def label_of(key: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """``name`` without its middle where it is too long for a legend: the ends of names tell runs apart."""
+    """``name``, without its middle if it is too long for a legend: both ends distinguish runs."""
     half = _LONGEST_NAME // 2
     return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def draw_curve(axes: Any, points: Mapping[int, float], colour: str, dashes: str = "-", *, width: float = 1.6) -> Any:
-    """Draw values by step on matplotlib's ``axes``, smoothed over a faint raw line; return the line for the legend."""
+    """Draw values by step on matplotlib's ``axes``, smoothed over a faint raw curve; return the line for the legend."""
     steps, values = list(points), list(points.values())
     window = window_of(len(values))
     if window > 1:
@@ -88,7 +88,7 @@ def draw_curve(axes: Any, points: Mapping[int, float], colour: str, dashes: str 
 
 
 def finish(axes: Any, title: str, label: str) -> None:
-    """Add title, labels and whole steps to matplotlib's ``axes``."""
+    """Add title, labels and integer ticks to matplotlib's ``axes``."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axes.set_title(title, loc="left", fontsize=11, parse_math=False)
@@ -101,7 +101,7 @@ def finish(axes: Any, title: str, label: str) -> None:
 
 
 def add_legend(figure: Any, entries: Sequence[tuple[Any, str]]) -> None:
-    """Add a legend on the right, outside of the axes, of lines and their names as they are."""
+    """Add a legend of lines and their literal names, to the right of the axes."""
     legend = figure.legend(
         [line for line, _ in entries], ["run"] * len(entries), loc="outside right upper", frameon=False, fontsize=9
     )

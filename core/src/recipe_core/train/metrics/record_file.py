@@ -1,4 +1,4 @@
-"""A file that grows record by record. A failure to write it is reported and never raised."""
+"""Append-only files of records. A failure to write is reported and never raised."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from io import FileIO
 from pathlib import Path
 
 LIMIT = 10_000
-"""Records, at most, that wait in memory until they can be written."""
+"""Most records that wait in memory until they can be written."""
 
 
 class RecordFile:
-    """Appends records to a file: each of them whole, or not at all.
+    """Appends records to a file, each one whole or not at all.
 
-    Where a write fails (a full disk, a folder that is gone), what it left of a record is cut off, and the record waits
-    in memory: every further one tries again. The first failure is reported in one line, what is lost in the end in
-    another. Writes are unbuffered and made by the caller's own thread: no queue can fill up, and closing waits for
-    nothing.
+    If a write fails (a full disk, a removed folder), the partial record is truncated, and the record waits in memory
+    until a later append succeeds. The first failure is reported in one line, records that are lost at the end in
+    another. Writes are unbuffered and happen in the caller's thread, so that no queue can fill up and closing does not
+    block.
 
     Args:
-        path: opened with the first record; what it holds already stays.
-        kind: names the records to the user ("rows").
-        warn: takes a message for the user.
-        header: what a new file begins with.
+        path: opened with the first record, to append.
+        kind: name of the records in messages ("rows").
+        warn: called with messages for the user.
+        header: start of a new file.
     """
 
     def __init__(self, path: Path, kind: str, warn: Callable[[str], None], header: bytes = b"") -> None:
         self.path, self._kind, self._warn, self._header = path, kind, warn, header
         self._file: FileIO | None = None
-        self._known: os.stat_result | None = None  # the file that was opened last
+        self._status: os.stat_result | None = None  # of the file opened last
         self._cut: int | None = None  # where a half-written record begins
         self._last: int | None = None  # step of the last record in the file
         self._waiting: deque[tuple[int, bytes]] = deque()
-        self._dropped: list[int] = []  # steps of records that did not even fit into memory: first and last
+        self._dropped: list[int] = []  # steps of the first and the last record dropped from memory
         self._dropped_count = 0
         self._reported = False
 
     def append(self, step: int, record: bytes) -> None:
-        """Write the record of ``step``, after those that could not be written before."""
+        """Write the record of ``step``, after those that still wait."""
         self._waiting.append((step, record))
         try:
             self._drain()
@@ -50,18 +50,18 @@ class RecordFile:
                 self._drop(self._waiting.popleft()[0])
 
     def close(self) -> None:
-        """Try once more to write what waits, and name what is lost."""
+        """Try once more to write the records that wait, and report those that are lost."""
         reason = "not written"
         try:
             if self._waiting:
                 self._drain()
             if self._file is not None:
-                if not self._in_place(self._file):
-                    self._removed("gone")
+                if not self._is_current(self._file):
+                    self._report_removal("gone")
                 self._file.close()
         except OSError as error:
             reason = error.strerror or str(error)
-            self._let_go()
+            self._close_file()
         for step, _ in self._waiting:
             self._drop(step)
         self._waiting.clear()
@@ -80,17 +80,17 @@ class RecordFile:
             self._last = step
 
     def _open(self) -> FileIO:
-        """The file, ending with its last whole record; opened again where it failed or is gone."""
-        if self._file is not None and not self._in_place(self._file):
-            self._let_go()
-            self._removed()
+        # opened again after a failure or a removal, and truncated to its last whole record
+        if self._file is not None and not self._is_current(self._file):
+            self._close_file()
+            self._report_removal()
         if self._file is None:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
             status = os.fstat(self._file.fileno())
-            if self._known is not None and not os.path.samestat(self._known, status):
-                self._removed()
-            self._known = status
+            if self._status is not None and not os.path.samestat(self._status, status):
+                self._report_removal()
+            self._status = status
             if self._cut is not None and self._cut < status.st_size:
                 self._file.truncate(self._cut)
             self._cut = None
@@ -98,16 +98,15 @@ class RecordFile:
             self._write(self._file, self._header)
         return self._file
 
-    def _in_place(self, file: FileIO) -> bool:
-        """True if ``file`` is still the one of its name: a removed file would take every write, and lose it."""
+    def _is_current(self, file: FileIO) -> bool:
+        # Writes to a removed file would succeed, and be lost.
         try:
             return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         except FileNotFoundError:
             return False
 
-    def _removed(self, where: str = "not in the file that those after it go to") -> None:
-        """The file that was written is not the one that has its name now."""
-        self._known = self._cut = None
+    def _report_removal(self, where: str = "not in the file that those after it go to") -> None:
+        self._status = self._cut = None
         if self._last is not None:
             self._warn(
                 f"{self.path} was removed or replaced while the run wrote it: the {self._kind} up to step "
@@ -118,13 +117,13 @@ class RecordFile:
         end, rest = os.fstat(file.fileno()).st_size, memoryview(record)
         try:
             while rest:
-                rest = rest[file.write(rest) :]  # the disk may have room for a part of it
+                rest = rest[file.write(rest) :]  # a nearly full disk may take only a part
         except OSError:
             self._cut = end
             raise
 
     def _fail(self, error: OSError) -> None:
-        self._let_go()
+        self._close_file()
         if not self._reported:
             self._reported = True
             self._warn(
@@ -132,8 +131,8 @@ class RecordFile:
                 f"({error.strerror or error}); training goes on, and they are written once that is possible"
             )
 
-    def _let_go(self) -> None:
-        """Close the file; whatever is half written goes, now or when it is opened again."""
+    def _close_file(self) -> None:
+        # A partial record is truncated now, or when the file is opened again.
         file, self._file = self._file, None
         if file is None:
             return

@@ -1,4 +1,4 @@
-"""The output of a run: a progress bar on a terminal, plain lines elsewhere, a summary at the end."""
+"""Console output of a run: a progress bar on a terminal, plain lines elsewhere, a summary at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recipe_core.train.metrics.curves import Row
 
 
 class Report:
-    """Shows a run on rank 0 and nothing on the others."""
+    """Console output of a run; ``visible`` on rank 0 only."""
 
     def __init__(self, visible: bool, steps: int, line: Callable[[Row], str]) -> None:
         self._visible, self._steps, self._line = visible, steps, line
@@ -57,25 +57,25 @@ class Report:
 
 
 def show(text: str) -> None:
-    """Print a line. Where nobody can read it any more (a closed terminal, ``| head``), training goes on without."""
+    """Print a line. A closed terminal or pipe does not stop training."""
     _attempt(partial(print, text, flush=True))
 
 
 def warn(text: str) -> None:
-    """Print a warning. Where nobody can read it, training goes on without."""
+    """Print a warning to stderr. A closed terminal or pipe does not stop training."""
     with suppress(OSError, ValueError):
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _attempt(write: Callable[[], object]) -> bool:
-    """True if ``write`` succeeded; after a failure, further output is dropped."""
+    # After a failure, stdout becomes the null device, so that further output is dropped.
     try:
         write()
     except (OSError, SystemExit):  # rich ends the program when a pipe is broken
         with suppress(OSError, ValueError, AttributeError):
-            nowhere, out = os.open(os.devnull, os.O_WRONLY), sys.__stdout__
-            os.dup2(nowhere, out.fileno())  # type: ignore[union-attr]  # None where there is no stdout at all
-            os.close(nowhere)
+            null, out = os.open(os.devnull, os.O_WRONLY), sys.__stdout__
+            os.dup2(null, out.fileno())  # type: ignore[union-attr]  # None where there is no stdout at all
+            os.close(null)
         return False
     return True
 
@@ -100,13 +100,13 @@ def _progress_bar() -> Any:
 
 
 def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where each loss and accuracy began and ended: the whole loss first, then its parts; training, then validation."""
+    # First and last value of each loss and accuracy: the total loss before its parts, training before validation.
 
-    def place(key: str) -> tuple[bool, bool, bool]:
+    def rank(key: str) -> tuple[bool, bool, bool]:
         return key.removeprefix("val_") != "loss", key.endswith("accuracy"), key.startswith("val_")
 
     keys = [key.removeprefix("first_") for key in results if key.startswith("first_")]
-    for key in sorted(keys, key=place):
+    for key in sorted(keys, key=rank):
         first, last = results[f"first_{key}"], results.get(key)
         at = results.get("val_loss_step" if key.startswith("val_") else "loss_step")
         if first is None or (last is None and at is None):
@@ -119,7 +119,6 @@ def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Speed in the unit that counts: tokens without padding and sequences, where the model counts them."""
     real = results.get("real_tokens_per_second")
     tokens = [f"{real:,.0f} tokens/s without padding"] if real else []
     if real and results.get("sequences_per_second"):
@@ -135,11 +134,11 @@ def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def summary(
     results: Mapping[str, Any], name: str, folder: str, *, tensorboard: bool = True, generates: bool = False
 ) -> str:
-    """The closing words: losses, speed, where the files are, what to try next.
+    """The summary at the end of a run: losses, speed, files, next commands.
 
-    ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the words of
-    the line that make a run twice as long, where these are not steps. ``tensorboard``: the run wrote files for it;
-    ``generates``: its model can answer prompts.
+    ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the setting
+    that makes a run twice as long, if it is not ``train.steps``. ``tensorboard``: the run wrote files for it;
+    ``generates``: the model supports ``recipe generate``.
     """
     steps, total = results["step"], results["steps"]
     if results["stopped"] and not steps:

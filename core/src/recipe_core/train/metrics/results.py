@@ -1,4 +1,4 @@
-"""The end of a run: results.json, and the closing words."""
+"""results.json, and the summary at the end of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULTS = "results.json"
 
 
 def measured(rows: Sequence[Row]) -> dict[str, float | None]:
-    """First and last value of each loss and accuracy in the rows of metrics.jsonl, and the medians of the speeds."""
+    """First and last value of each loss and accuracy in rows of metrics.jsonl, and the medians of speeds."""
     return {**_ends(rows), **_speeds(rows)}
 
 
@@ -35,13 +35,13 @@ def write_results(results: Mapping[str, Any], out: Path) -> None:
 
 
 def merged(results: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """``results`` with a recipe's own over them, and the ``notes`` of both."""
+    """``results`` updated by a recipe's own, with the ``notes`` of both."""
     notes = {**extra.get("notes", {}), **results.get("notes", {})}
     return {**results, **extra, **({"notes": notes} if notes else {})}
 
 
 def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
-    """Write ``results`` into the run folder ``out``, and say how the run ended; one process calls it.
+    """Write ``results`` into the run folder ``out``, and print the summary; one process calls it.
 
     Raises:
         DiskError: the file cannot be written.
@@ -54,9 +54,9 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
 
 
 def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int) -> None:
-    """Note in results.json that a signal is about to end the run, after ``step``, which its checkpoints hold already.
+    """Record in results.json that a signal ends the run after ``step``, which its checkpoints already hold.
 
-    What an earlier invocation measured stays there.
+    Measurements of an earlier invocation are kept.
     """
     known = {"step": step, "steps": job.train.steps, "consumed_samples": consumed_samples}
     write_results(_earlier(out, job, **known) | {"stopped": signal, "exit_code": int(ExitCode.STOPPED)}, out)
@@ -64,19 +64,18 @@ def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int
 
 @contextmanager
 def noting_divergence(out: Path, job: Job, rank: int) -> Iterator[None]:
-    """Note in results.json that the block ended by divergence; what an earlier invocation measured stays there."""
+    """Record in results.json that the block ended by divergence; measurements of an earlier invocation are kept."""
     try:
         yield
     except DivergedError as error:
         if rank == 0 and out.is_dir():
             ending = {"stopped": None, "exit_code": int(error.exit_code), "reason": str(error).partition("\n")[0]}
-            with suppress(DiskError):  # the divergence is what the user is told
+            with suppress(DiskError):  # the user gets the error about the divergence
                 write_results(_earlier(out, job, steps=job.train.steps) | ending, out)
         raise
 
 
 def _earlier(out: Path, job: Job, **known: int) -> dict[str, Any]:
-    """The results that an earlier invocation wrote, else what is ``known``."""
     try:
         return dict(read_json(out / RESULTS))
     except (OSError, ValueError, TypeError):
@@ -84,10 +83,10 @@ def _earlier(out: Path, job: Job, **known: int) -> dict[str, Any]:
 
 
 def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
-    """First and last value of the loss, and of the parts and accuracies that a model gives beside it.
+    """First and last value of each loss and accuracy; None if it was not finite.
 
-    The last ones are those of the last step that measured any, which ``loss_step`` and ``val_loss_step`` name: a run
-    that stopped between two evaluations has an older validation loss. None there: it was no finite number.
+    ``loss_step`` and ``val_loss_step`` name the step of the last value: a run that stopped between two evaluations has
+    an older validation loss.
     """
     known = ("first_loss", "loss", "loss_step", "first_val_loss", "val_loss", "val_loss_step")
     ends: dict[str, float | None] = dict.fromkeys(known)
@@ -101,7 +100,7 @@ def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
 
 
 def _speeds(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Medians of the speeds; the first row's includes what a device compiles."""
+    # medians, because the first row includes compilation
     keys = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
     values = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
     medians = {key: statistics.median(numbers) for key, numbers in values.items() if numbers}

@@ -19,7 +19,7 @@ from recipe_core.train.metrics.tracker import TrackedRun
 class TensorBoard:
     """A tracker that writes an event for each row into the folder ``tensorboard`` of the run.
 
-    No failure to write ends a run, see :class:`recipe_core.train.metrics.record_file.RecordFile`.
+    A failure to write does not end a run, see :class:`recipe_core.train.metrics.record_file.RecordFile`.
     """
 
     def __init__(self, run: TrackedRun) -> None:
@@ -30,9 +30,9 @@ class TensorBoard:
         """See :class:`recipe_core.train.metrics.tracker.Tracker`."""
         from tensorboardX.proto.summary_pb2 import Summary
 
-        # One event for all: its check sums take longer than everything else of a row.
-        found = [Summary.Value(tag=_clean(tag), simple_value=float(value)) for tag, value in values.items()]
-        self._events.append(step, _framed(step=step, summary=Summary(value=found)))
+        # One event for all values: checksums take longer than the rest of a row.
+        scalars = [Summary.Value(tag=_clean(tag), simple_value=float(value)) for tag, value in values.items()]
+        self._events.append(step, _framed(step=step, summary=Summary(value=scalars)))
 
     def close(self) -> None:
         """See :class:`recipe_core.train.metrics.tracker.Tracker`."""
@@ -41,7 +41,7 @@ class TensorBoard:
 
 @cache
 def _clean(tag: str) -> str:
-    """``tag`` as every writer of such files has it: letters, digits, ``- . / _``."""
+    # the characters that other writers of such files allow
     return re.sub(r"[^-/\w.]", "_", tag).lstrip("/")
 
 
@@ -51,14 +51,14 @@ def build(config: object, run: TrackedRun) -> TensorBoard:
 
 
 def _new_file(folder: Path) -> Path:
-    """A new file for TensorBoard, which reads them in the order of their names."""
+    # TensorBoard reads files in the order of their names.
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
     names = (name if number == 0 else f"{name}.{number}" for number in count())
     return next(path for path in map(folder.joinpath, names) if not path.exists())
 
 
 def _header(since: int) -> bytes:
-    """The events that a file begins with; after ``since`` TensorBoard forgets what earlier files have."""
+    # TensorBoard discards the events of earlier files after `since`.
     from tensorboardX.proto.event_pb2 import SessionLog
 
     events = _framed(file_version="brain.Event:2")
@@ -69,7 +69,7 @@ def _header(since: int) -> bytes:
 
 
 def _framed(**fields: Any) -> bytes:
-    """An event as TensorBoard's files have it: its length, a check sum of that, the event, a check sum of that."""
+    # TFRecord: length, checksum of the length, event, checksum of the event
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
 

@@ -1,4 +1,4 @@
-"""Trackers: places beside metrics.jsonl where the metrics of a run are shown."""
+"""Trackers: destinations for the metrics of a run besides metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM = (
 )  # fmt: skip
 """Measurements of the process and its devices."""
 SPEEDS = ("seconds", "mfu")
-"""Speeds, beside all that are per second."""
+"""Speeds, besides names that end with ``_per_second``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,27 +30,27 @@ class TrackedRun:
     folder: Path
     """The run folder."""
     since: int
-    """Steps that were done before. A run that continues logs the steps after it again: what a tracker has of them, from
-    a process that was killed, must go. 0: a new run."""
+    """Steps done before; 0 in a new run. A continued run logs the steps after it again: a tracker must drop later steps
+    that a killed process logged."""
     settings: Mapping[str, Any]
     """All settings of the run, as ``job.yaml`` has them."""
     warn: Callable[[str], None]
-    """Takes a message for the user."""
+    """Called with messages for the user."""
 
 
 class Tracker(Protocol):
-    """An open tracker, on rank 0 alone. What it raises is said once; training goes on."""
+    """An open tracker, on rank 0 only. Its errors are reported once, and training continues."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record ``values`` of ``step``, by their tags: ``train/loss``, ``valid/loss``, ``speed/...``, ``system/...``.
 
-        Steps grow from call to call, and one may come twice: its evaluation may follow later. Not every value is
-        finite. The loop waits for the return.
+        Steps do not decrease; a step may come twice, if its evaluation follows later. Values may be infinite or NaN.
+        The training loop waits for the return.
         """
         ...
 
     def close(self) -> None:
-        """Write what is left. It is called once, also after a failure of the run."""
+        """Write what is pending. Called once, also after a failure of the run."""
         ...
 
 
@@ -69,10 +69,10 @@ def _tag(name: str) -> str:
 
 @dataclass
 class Trackers:
-    """All trackers of a run. No failure of one reaches the loop or another tracker.
+    """All trackers of a run. A failure of one affects neither training nor other trackers.
 
-    A tracker that failed is asked again with the next row: a server may come back. The first failure is said when it
-    happens, what is lost in the end when it is closed.
+    A tracker that failed gets the next row again, since a server may recover. The first failure is reported when it
+    happens, the number of lost rows when the tracker is closed.
     """
 
     parts: Sequence[Part[TrackerSpec]] = ()
@@ -80,11 +80,11 @@ class Trackers:
     settings: Mapping[str, Any] = field(default_factory=dict)
     _open: dict[str, Tracker] = field(default_factory=dict, init=False)
     _lost: dict[str, int] = field(default_factory=dict, init=False)
-    """Rows that a tracker did not take."""
+    """Rows that each tracker failed to log."""
     _warn: Callable[[str], None] = field(default=lambda text: None, init=False)
 
     def open(self, folder: Path, since: int, warn: Callable[[str], None]) -> None:
-        """Open each, for a run in ``folder`` that continues after step ``since``."""
+        """Open all trackers for a run in ``folder`` that continues after step ``since``."""
         self._warn = warn
         run = TrackedRun(name=self.name, folder=folder, since=since, settings=self.settings, warn=warn)
         for part in self.parts:
@@ -92,29 +92,31 @@ class Trackers:
             try:
                 self._open[name] = part.build(part.config, run)
             except Exception as error:
-                warn(f"tracker {name}: cannot be opened ({_said(error)}); training goes on without it")
+                warn(f"tracker {name}: cannot be opened ({_described(error)}); training goes on without it")
 
     def log(self, row: Row) -> None:
-        """Pass a row of metrics on to each."""
+        """Log a row of metrics with all trackers."""
         for name, tracker in self._open.items():
             try:
                 tracker.log(row["step"], tagged(row))
             except Exception as error:
                 if name not in self._lost:
-                    self._warn(f"tracker {name}: failed at step {row['step']:,} ({_said(error)}); training goes on")
+                    self._warn(
+                        f"tracker {name}: failed at step {row['step']:,} ({_described(error)}); training goes on"
+                    )
                 self._lost[name] = self._lost.get(name, 0) + 1
 
     def close(self) -> None:
-        """Close each, and say what is lost."""
+        """Close all trackers, and report lost rows."""
         for name, tracker in self._open.items():
             try:
                 tracker.close()
             except Exception as error:
-                self._warn(f"tracker {name}: cannot be closed ({_said(error)})")
+                self._warn(f"tracker {name}: cannot be closed ({_described(error)})")
             if rows := self._lost.get(name):
                 self._warn(f"tracker {name}: it lacks {rows:,} row{'s' * (rows != 1)}; metrics.jsonl has them")
         self._open = {}
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,4 +1,4 @@
-"""Validation of a trained model outside of a run: the means of its loss over samples of its dataset."""
+"""Validation of a trained model outside a run: mean losses over samples of its dataset."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from recipe_core.layouts.parallel import COUNTED, Run
 
 @torch.no_grad()
 def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
-    """The values that the model's loss returns, over the first validation samples of its dataset.
+    """Values of the model's loss over the first validation samples of its dataset.
 
-    As in training, a mean is one of micro batches; each counts by its samples. ``options.data`` takes the place of the
-    dataset's setting ``files``; the number of samples and of those in a batch are the run's unless they are given.
+    As in training, means are over micro batches, weighted by their samples. ``options.data`` replaces the dataset's
+    setting ``files``; numbers of samples and batch size are the run's by default.
 
     Raises:
-        ConfigError: the dataset is not known, or has no files to name.
+        ConfigError: the dataset is not known, or has no setting ``files``.
         DataError: the data cannot be read.
     """
     options.require_only(trained.model.spec.name, "data", "limit", "batch")
@@ -74,7 +74,7 @@ def _data(trained: TrainedModel, files: str | None) -> Part[Dataset]:
 
 
 def _run(trained: TrainedModel, train: Train) -> Run:
-    """The context in which the dataset is built: one process."""
+    # the context for building the dataset
     model, data = trained.model, trained.data
     facts: Any = None
     if model.spec.facts and data is not None and data.spec.facts:

@@ -1,4 +1,4 @@
-"""Rows of metrics: a JSON line each, which everything else reads, and what trackers get of them."""
+"""The writer of metrics: a line of JSON per row, trackers, and the console."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from recipe_core.train.metrics.record_file import RecordFile
 from recipe_core.train.metrics.tracker import Trackers
 
 DAMAGED = f"{METRICS}.damaged"
-"""Where damaged lines are kept, beside the metrics."""
+"""File for damaged lines, next to the metrics."""
 
 
 class Metrics:
-    """Writes rows to ``metrics.jsonl`` of a run folder, passes them on to trackers, and shows each.
+    """Writes rows to ``metrics.jsonl`` of a run folder, passes them to trackers, and shows them.
 
-    A run that continues after step ``since`` first drops what a killed run wrote beyond it: no step stands twice.
-    Damaged lines are named and kept in ``metrics.jsonl.damaged``. From then on no failure to write stops training; see
+    A run that continues after step ``since`` first drops later rows of a killed run, so that no step occurs twice.
+    Damaged lines are reported and moved to ``metrics.jsonl.damaged``. Later failures to write do not stop training, see
     :class:`recipe_core.train.metrics.record_file.RecordFile`.
 
     Args:
         folder: the run folder.
-        since: the last step that was done before.
-        show: takes each row.
-        warn: takes a message for the user.
-        trend: told every loss, those of before ``since`` too.
-        trackers: other places where rows are shown; opened and closed with this.
+        since: last step done before.
+        show: called with each row.
+        warn: called with messages for the user.
+        trend: gets every loss, those up to ``since`` too.
+        trackers: other destinations, opened and closed with this writer.
 
     Raises:
-        DiskError: the rows of before ``since`` cannot be written.
+        DiskError: the rows up to ``since`` cannot be written.
     """
 
     def __init__(
@@ -59,34 +59,34 @@ class Metrics:
         self._trackers.close()
 
     def write(self, row: Row) -> None:
-        """Record one row, whole. What is measured of step ``since`` afterwards completes the row that is there."""
+        """Write a row. Later measurements of step ``since`` are merged into its existing row."""
         step = row["step"]
         if self._since and step == self._since:
             self._complete(row)
         else:
             self._rows.append(step, _line(row).encode())
         self._trackers.log(row)
-        self._follow(row)
+        self._add_to_trend(row)
         self.show(row)
 
     def _trim(self) -> None:
-        """Keep the rows up to ``since``, one in memory at a time. Damaged lines are moved aside before that counts."""
+        # Keeps the rows up to `since`. Damaged lines are saved before the file is replaced.
         damaged: dict[int, bytes] = {}
         good = 0
         with atomic_file(self.path) as part:
             with part.open("w", encoding="utf-8") as out:
-                for good, row in enumerate(scan(self.path, damaged), 1):  # noqa: B007  # their number is told below
+                for good, row in enumerate(scan(self.path, damaged), 1):  # noqa: B007  # the count is used below
                     if row["step"] <= self._since:
-                        self._follow(row)
+                        self._add_to_trend(row)
                         out.write(_line(row))
             if damaged:
                 self._keep_aside(damaged, good)
 
     def _keep_aside(self, damaged: dict[int, bytes], good: int) -> None:
         aside = self.path.with_name(DAMAGED)
-        known = aside.read_bytes() if aside.exists() else b""
+        earlier = aside.read_bytes() if aside.exists() else b""
         with atomic_file(aside) as part:
-            part.write_bytes(known + b"".join(line + b"\n" for line in damaged.values()))
+            part.write_bytes(earlier + b"".join(line + b"\n" for line in damaged.values()))
         rows = f"{good:,} good row" + "s" * (good != 1)
         self._warn(f"{damage(self.path, damaged)}; kept in {aside}, beside {rows} in {METRICS}")
 
@@ -94,9 +94,9 @@ class Metrics:
         try:
             with atomic_file(self.path) as part, part.open("w", encoding="utf-8") as out:
                 last: Row = {}
-                for one in scan(self.path):
+                for known in scan(self.path):
                     out.write(_line(last) if last else "")
-                    last = one
+                    last = known
                 if last and last["step"] != row["step"]:
                     out.write(_line(last))
                     last = {}
@@ -104,7 +104,7 @@ class Metrics:
         except DiskError as error:
             self._warn(f"the evaluation of step {row['step']:,} is lost: {error}")
 
-    def _follow(self, row: Row) -> None:
+    def _add_to_trend(self, row: Row) -> None:
         if "loss" in row:
             self._trend.add(row["step"], row["loss"])
 

@@ -1,4 +1,4 @@
-"""Adam's arithmetic on lists of tensors: by PyTorch's fused kernel where the device has one, else by foreach."""
+"""AdamW's update of lists of tensors: PyTorch's fused kernel where the device has one, else foreach operations."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def adam_(
     decay: float,
     traced: bool = False,
 ) -> None:
-    """One step of AdamW (Loshchilov and Hutter, 2019, algorithm 2), in place of ``weights`` and of both moments.
+    """One step of AdamW (Loshchilov and Hutter, 2019, algorithm 2), in place on ``weights`` and both moments.
 
     Args:
-        weights: tensors of one dtype and device; the others have their shapes and dtype.
-        gradients: left as they are.
+        weights: tensors of one dtype and device; the other lists have the same shapes and dtype.
+        gradients: not changed.
         firsts: moving means of the gradients.
         seconds: moving means of their squares.
-        step: how many there have been, with this one.
+        step: number of this step, from 1.
         lr: learning rate.
-        betas: what each moment keeps.
+        betas: decay rates of the two moments.
         eps: added to the root of the second moment.
-        decay: weight decay, times ``lr``, taken off before the update.
-        traced: as the same graph in all steps, see :attr:`recipe_core.engine.protocol.Engine.traced`.
+        decay: weight decay; times ``lr``, it is subtracted before the update.
+        traced: trace the same graph in all steps, see :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
     beta1, beta2 = betas
     if traced:
         _traced(weights, gradients, firsts, seconds, step, lr=lr, betas=betas, eps=eps, decay=decay)
         return
-    if fused(weights[0].device, weights[0].dtype):
-        # Made on the device from a number that the host knows: nobody waits.
+    if has_fused_adamw(weights[0].device, weights[0].dtype):
+        # created on the device from a number of the host: no synchronisation
         steps = [torch.full((), float(step), dtype=torch.float32, device=weights[0].device)] * len(weights)
         torch._fused_adamw_(
             weights, gradients, firsts, seconds, [], steps,
@@ -70,11 +70,11 @@ def _traced(
     eps: float,
     decay: float,
 ) -> None:
-    """The same as one graph for all steps: PyTorch/XLA makes constants of 0 and 1, and so another graph of a step whose
-    rate is 0 (the first of a warm-up) or whose correction has become 1. What changes from step to step is data here."""
+    # PyTorch/XLA compiles 0 and 1 as constants, so that a rate of 0 (the first step of a warm-up) or a correction of 1
+    # would give another graph. Here, all that changes from step to step is data.
     beta1, beta2 = betas
     values = [(1 - beta2**step) ** 0.5, 1 - lr * decay, -lr / (1 - beta1**step)]
-    root, remaining, rate = numbers(values, weights[0]).unbind()
+    root, remaining, rate = device_scalars(values, weights[0]).unbind()
     for weight, gradient, first, second in zip(weights, gradients, firsts, seconds, strict=True):
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -83,19 +83,19 @@ def _traced(
         weight.add_(first / (second.sqrt() / root + eps) * rate)
 
 
-def numbers(values: list[float], like: Tensor) -> Tensor:
-    """``values`` on the device and in the type of ``like``; nobody waits."""
+def device_scalars(values: list[float], like: Tensor) -> Tensor:
+    """``values`` with the device and dtype of ``like``, without synchronisation."""
     return torch.tensor(values, dtype=like.dtype).to(like.device, non_blocking=True)
 
 
 @cache
-def fused(device: torch.device, dtype: torch.dtype) -> bool:
-    """True if ``device`` has PyTorch's fused AdamW for ``dtype``; tried with one number."""
-    one = [torch.zeros(1, dtype=dtype, device=device)]
+def has_fused_adamw(device: torch.device, dtype: torch.dtype) -> bool:
+    """True if ``device`` has PyTorch's fused AdamW for ``dtype``; tried on one element."""
+    element = [torch.zeros(1, dtype=dtype, device=device)]
     steps = [torch.ones((), dtype=torch.float32, device=device)]
     try:
         torch._fused_adamw_(
-            one, one, [one[0].clone()], [one[0].clone()], [], steps,
+            element, element, [element[0].clone()], [element[0].clone()], [], steps,
             lr=0.0, beta1=0.9, beta2=0.9, weight_decay=0.0, eps=1.0, amsgrad=False, maximize=False,
         )  # fmt: skip
     except (NotImplementedError, RuntimeError):

@@ -1,4 +1,4 @@
-"""AdamW, and the base of the optimizers here: states, weights and states of any width, sharded parameters."""
+"""AdamW, and the base class of these optimizers: states, dtypes of weights and states, sharded parameters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.reducer import local_shard
-from recipe_core.train.optim.adam import adam_, fused
+from recipe_core.train.optim.adam import adam_, has_fused_adamw
 from recipe_core.train.optim.batch import ParameterBatch
-from recipe_core.train.optim.pieces import chunks
 from recipe_core.train.optim.rounding import Rounding
-from recipe_core.train.optim.shards import Groups, shard_groups
-from recipe_core.train.optim.wide import FIRSTS, SECONDS, Widener, computing
+from recipe_core.train.optim.shards import ShardGroups, shard_groups
+from recipe_core.train.optim.slices import chunks
+from recipe_core.train.optim.upcast import FIRSTS, SECONDS, Upcaster, compute_dtype
 
-Group = dict[str, Any]
+ParamGroup = dict[str, Any]
 
 
 class AdamW(torch.optim.Optimizer):
@@ -30,97 +30,94 @@ class AdamW(torch.optim.Optimizer):
 
     Args:
         groups: parameters with their weight decay.
-        train: rates, widths and the seed.
-        names: of all parameters; stochastic rounding follows from them.
-        sharded: of parameters that are shards as plain tensors, the groups of ranks that hold the other shards.
-        traced: each step is one and the same graph, and the runtime rounds, see
+        train: learning rate, dtypes of the states, and the seed.
+        names: of all parameters; they seed stochastic rounding.
+        sharded: for parameters that are plain tensors but shards, the process groups with the other shards.
+        traced: every step is the same graph, and the runtime rounds, see
             :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
 
     def __init__(
-        self, groups: list[Group], train: Train, names: Mapping[nn.Parameter, str],
-        sharded: Mapping[nn.Parameter, Groups] | None = None, *, traced: bool = False,
+        self, groups: list[ParamGroup], train: Train, names: Mapping[nn.Parameter, str],
+        sharded: Mapping[nn.Parameter, ShardGroups] | None = None, *, traced: bool = False,
     ) -> None:  # fmt: skip
         settings = {"lr": train.lr, "betas": train.betas, "eps": train.eps, "weight_decay": train.weight_decay}
         super().__init__(groups, settings)
-        self._kept, self._clip, self._sharded = train.optimizer_states, train.trust_clip, sharded or {}
+        self._state_dtypes, self._trust_clip, self._sharded = train.optimizer_states, train.trust_clip, sharded or {}
         self._traced = traced
-        ours = train.stochastic_rounding and not traced  # else the runtime rounds
-        self._rounding = Rounding(train.seed, names) if ours else None
+        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding and not traced else None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have gradients; ``closure`` computes these first and gives the loss back."""
+        """Update all parameters that have gradients; ``closure`` computes these first and returns the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        widener = Widener(self._rounding)
+        upcaster = Upcaster(self._rounding)
         for group in self.param_groups:
             for batch in self._batches(group["params"]):
-                self._update(batch, group, widener)
+                self._update(batch, group, upcaster)
                 batch.finish()
         return loss
 
-    def _update(self, batch: ParameterBatch, group: Group, widener: Widener) -> None:
-        """One step of the parameters of ``batch``."""
+    def _update(self, batch: ParameterBatch, group: ParamGroup, upcaster: Upcaster) -> None:
         settings = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"], "decay": group["weight_decay"]}
         if batch.in_place:
             adam_(batch.weights, batch.gradients, batch.firsts, batch.seconds, batch.step, **settings)
             return
-        dtype = computing(batch.weights[0].dtype)
+        dtype = compute_dtype(batch.weights[0].dtype)
         for chunk in chunks(batch.weights):
-            weights = widener.widen("weights", batch.updated, chunk, dtype)
-            gradients = widener.widen("gradients", batch.gradients, chunk, dtype)
-            firsts = widener.widen("firsts", batch.firsts, chunk, dtype)
-            seconds = widener.widen("seconds", batch.seconds, chunk, dtype)
+            weights = upcaster.upcast("weights", batch.updated, chunk, dtype)
+            gradients = upcaster.upcast("gradients", batch.gradients, chunk, dtype)
+            firsts = upcaster.upcast("firsts", batch.firsts, chunk, dtype)
+            seconds = upcaster.upcast("seconds", batch.seconds, chunk, dtype)
             adam_(
                 weights.values, gradients.values, firsts.values, seconds.values, batch.step,
                 traced=self._traced, **settings,
             )  # fmt: skip
-            widener.store_weights(weights, batch, chunk)
-            widener.store(firsts, batch, chunk, FIRSTS)
-            widener.store(seconds, batch, chunk, SECONDS)
+            upcaster.store_weights(weights, batch, chunk)
+            upcaster.store(firsts, batch, chunk, FIRSTS)
+            upcaster.store(seconds, batch, chunk, SECONDS)
 
     def _batches(self, parameters: list[nn.Parameter]) -> list[ParameterBatch]:
-        """The parameters that have gradients, one step on. The order is the same on all ranks."""
+        """Batches of the parameters that have gradients, with ``step`` advanced; in the same order on all ranks."""
         trained = [(p, p.grad.dtype, self._state(p)) for p in parameters if p.grad is not None]
         if trained:
             torch._foreach_add_([state["step"] for _, _, state in trained], 1)
         batches: dict[tuple[Any, ...], ParameterBatch] = {}
         for p, dtype, state in trained:
             step, shard = int(state["step"].item()), local_shard(p) if isinstance(p, DTensor) else p
-            over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
+            sharded_over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
             widths = shard.dtype, dtype, state["exp_avg"].dtype
-            key = (shard.device, *widths, "master" in state, step, over)
+            key = (shard.device, *widths, "master" in state, step, sharded_over)
             if key not in batches:
-                batches[key] = ParameterBatch(step, over, self._in_place(shard, widths, state))
+                batches[key] = ParameterBatch(step, sharded_over, self._in_place(shard, widths, state))
             batches[key].add(p, state)
         return list(batches.values())
 
     def _in_place(self, shard: Tensor, widths: tuple[torch.dtype, ...], state: Mapping[str, Tensor]) -> bool:
-        """True if one call updates such parameters in place; else the update runs in chunks, perhaps with copies."""
-        wanted = len(set(widths)) == 1 and "master" not in state and not self._rounding and not self._traced
-        return wanted and fused(shard.device, shard.dtype)
+        """True if one fused call can update such parameters; else the update runs in chunks, perhaps on copies."""
+        possible = len(set(widths)) == 1 and "master" not in state and not self._rounding and not self._traced
+        return possible and has_fused_adamw(shard.device, shard.dtype)
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """The states of ``parameter``, made where it has none."""
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            wide = computing(parameter.dtype)
-            dtype = parameter.dtype if self._kept == "weights" else wide
+            computing = compute_dtype(parameter.dtype)
+            dtype = parameter.dtype if self._state_dtypes == "weights" else computing
             state["step"] = torch.zeros(())
             state["exp_avg"] = _zeros(parameter, dtype)
             state["exp_avg_sq"] = _zeros(parameter, dtype)
-            if self._kept == "master" and parameter.dtype != wide:
-                state["master"] = _zeros(parameter, wide)
+            if self._state_dtypes == "master" and parameter.dtype != computing:
+                state["master"] = _zeros(parameter, computing)
                 local_shard(state["master"]).copy_(local_shard(parameter))
         return state
 
     def make_states(self, parameters: Iterable[nn.Parameter]) -> bool:
-        """Make the states that ``parameters`` lack, as a first step would; True if that is all that there is to do.
+        """Create the states that ``parameters`` lack, as a first step would; False where only a step can.
 
-        Where each step is a traced graph, only a step can: this one would be another graph.
+        With traced steps only a step can: creating states apart would be another graph.
         """
         if not self._traced:
             for parameter in parameters:
@@ -128,19 +125,18 @@ class AdamW(torch.optim.Optimizer):
         return not self._traced
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what ``state_dict()`` gave, each state in the width that it has here.
+        """Load the result of ``state_dict()``, each state cast to its dtype here.
 
-        torch's own method would make the states as narrow as the weights.
+        torch's own method would cast the states to the dtype of the weights.
         """
         super().load_state_dict({**state_dict, "state": {}})
         names = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.param_groups)
         for name, parameter in zip(names, parameters, strict=True):
             for key, value in state_dict["state"].get(name, {}).items():
-                mine = self._state(parameter)[key]
-                self.state[parameter][key] = value.to(device=mine.device, dtype=mine.dtype)
+                current = self._state(parameter)[key]
+                self.state[parameter][key] = value.to(device=current.device, dtype=current.dtype)
 
 
 def _zeros(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
-    """Zeros in the shape and place of ``parameter``, without gaps in memory."""
     return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.contiguous_format, requires_grad=False)

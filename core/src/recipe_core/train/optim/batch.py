@@ -1,4 +1,4 @@
-"""Parameters that one call updates together."""
+"""Parameters that are updated together."""
 
 from __future__ import annotations
 
@@ -9,60 +9,59 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from recipe_core.layouts.reducer import local_shard
-from recipe_core.train.optim.pieces import matrix
-from recipe_core.train.optim.shards import Groups, local_gradient
+from recipe_core.train.optim.shards import ShardGroups, local_gradient
+from recipe_core.train.optim.slices import matrix
 
 
 @dataclass
 class ParameterBatch:
-    """Parameters of one device and one dtype, sharded over the same ranks, with equally many steps behind them.
+    """Parameters of one device and dtype, sharded over the same ranks, with the same number of steps.
 
-    The lists of tensors hold what this process has of each, as matrices ``[first dimension, all others]``; where
-    ``in_place``, whole tensors of any shape.
+    The lists hold the local shard of each tensor as a matrix ``[first dimension, all others]``, or with its own shape
+    where ``in_place``.
     """
 
     step: int
-    """Which step of theirs this is, from 1."""
-    shard_groups: Groups
-    """The groups over which these parameters are sharded."""
+    """Number of this step, from 1."""
+    shard_groups: ShardGroups
+    """The process groups over which these parameters are sharded."""
     in_place: bool = False
-    """One call updates them all in their own memory, whatever their shapes."""
+    """One fused call updates them all, whatever their shapes."""
     parameters: list[nn.Parameter] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
     firsts: list[Tensor] = field(default_factory=list)
     seconds: list[Tensor] = field(default_factory=list)
     masters: list[Tensor] = field(default_factory=list)
-    """Wider copies of the weights, which take the updates; empty where the weights themselves do."""
-    _scattered: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """fp32 master weights, which take the updates; empty where the weights themselves do."""
+    _noncontiguous: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     @property
     def updated(self) -> list[Tensor]:
-        """The tensors that take the updates."""
+        """The tensors that take the updates: masters, else weights."""
         return self.masters or self.weights
 
     def add(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
-        """Take one more parameter, which has a gradient."""
+        """Add a parameter that has a gradient."""
         self.parameters.append(parameter)
-        seen = _whole if self.in_place else matrix
-        self.weights.append(seen(self._contiguous(_local(parameter))))
-        self.gradients.append(seen(local_gradient(parameter).contiguous()))
-        self.firsts.append(seen(_local(state["exp_avg"])))
-        self.seconds.append(seen(_local(state["exp_avg_sq"])))
+        view = _unchanged if self.in_place else matrix
+        self.weights.append(view(self._contiguous(_local(parameter))))
+        self.gradients.append(view(local_gradient(parameter).contiguous()))
+        self.firsts.append(view(_local(state["exp_avg"])))
+        self.seconds.append(view(_local(state["exp_avg_sq"])))
         if "master" in state:
             self.masters.append(matrix(_local(state["master"])))
 
     def _contiguous(self, weight: Tensor) -> Tensor:
-        """``weight``, or a copy of one that lies scattered in memory (channels last, transposed)."""
-        if not weight.is_contiguous():
-            self._scattered.append((weight, weight.contiguous()))
-            return self._scattered[-1][1]
+        if not weight.is_contiguous():  # channels last, transposed
+            self._noncontiguous.append((weight, weight.contiguous()))
+            return self._noncontiguous[-1][1]
         return weight
 
     def parts(self, limit: int) -> Iterator[ParameterBatch]:
         """Batches of at most ``limit`` values each, or of one larger tensor.
 
-        The whole tensors count, not what this process has of them, so that all ranks make the same parts.
+        Sizes are those of whole tensors, not of local shards, so that all ranks make the same parts.
         """
         start = size = 0
         for number, parameter in enumerate(self.parameters):
@@ -77,15 +76,15 @@ class ParameterBatch:
         return replace(self, **{name: getattr(self, name)[start:stop] for name in names})
 
     def finish(self) -> None:
-        """Write back what had to be copied."""
-        for weight, copy in self._scattered:
+        """Copy updates back into weights that are not contiguous."""
+        for weight, copy in self._noncontiguous:
             weight.copy_(copy)
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def _unchanged(tensor: Tensor) -> Tensor:
     return tensor
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """The local shard, or the tensor itself: a view of each would take longer than a small model's update."""
+    # A view of each plain tensor would take longer than a small model's update.
     return local_shard(tensor) if isinstance(tensor, DTensor) else tensor

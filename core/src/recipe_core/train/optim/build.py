@@ -1,4 +1,4 @@
-"""The core's optimizers over the parameters of a model, in two groups."""
+"""The core's optimizers, built over two parameter groups of a model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from recipe_core.hooks.specs import Structure
 from recipe_core.hooks.train import Train
 from recipe_core.train.optim.adamw import AdamW
 from recipe_core.train.optim.lamb import Lamb
-from recipe_core.train.optim.shards import Groups
+from recipe_core.train.optim.shards import ShardGroups
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trainable:
-    """The parameters that an optimizer is built for, as this process holds them."""
+    """The parameters that an optimizer updates, as this process holds them."""
 
     named: Sequence[tuple[str, nn.Parameter]]
-    """Names in the model and trainable parameters, tied ones once. DTensors and others may be mixed."""
+    """Trainable parameters and their names in the model, tied ones once. DTensors and plain tensors may be mixed."""
     train: Train
     structure: Structure = field(default_factory=Structure)
     """Names of the model's blocks, and the roles of its matrices."""
-    shard_groups: Mapping[str, Groups] = field(default_factory=dict)
+    shard_groups: Mapping[str, ShardGroups] = field(default_factory=dict)
     """See :attr:`recipe_core.layouts.parallel.Parallel.shard_groups`."""
     traced: bool = False
     """See :attr:`recipe_core.engine.protocol.Engine.traced`."""
@@ -36,12 +36,12 @@ class Trainable:
         return {parameter: name for name, parameter in self.named}
 
     @property
-    def sharded(self) -> dict[nn.Parameter, Groups]:
-        """Of parameters that are shards as plain tensors, the groups of ranks that hold the other shards."""
+    def sharded(self) -> dict[nn.Parameter, ShardGroups]:
+        """For parameters that are plain tensors but shards, the process groups with the other shards."""
         return {p: self.shard_groups[name] for name, p in self.named if name in self.shard_groups}
 
     def groups(self, parameters: Iterable[tuple[str, nn.Parameter]] | None = None) -> list[dict[str, Any]]:
-        """Two parameter groups of ``parameters`` (None: all): with weight decay, then biases and norms."""
+        """Two parameter groups of ``parameters`` (None: all): with weight decay, and biases and norms without."""
         named = self.named if parameters is None else list(parameters)
         return [
             {"params": [p for name, p in named if decays(name, p)], "weight_decay": self.train.weight_decay},
@@ -50,23 +50,23 @@ class Trainable:
 
 
 def adamw(config: object, trainable: Trainable) -> torch.optim.Optimizer:
-    """AdamW."""
+    """Build AdamW."""
     return AdamW(trainable.groups(), trainable.train, trainable.names, trainable.sharded, traced=trainable.traced)
 
 
 def lamb(config: object, trainable: Trainable) -> torch.optim.Optimizer:
-    """LAMB; biases and norms have no trust ratio."""
+    """Build LAMB; biases and norms have no trust ratio."""
     return Lamb(trainable.groups(), trainable.train, trainable.names, trainable.sharded, traced=trainable.traced)
 
 
 def build(
     parameters: Iterable[tuple[str, nn.Parameter]],
     train: Train,
-    shard_groups: Mapping[str, Groups] | None = None,
+    shard_groups: Mapping[str, ShardGroups] | None = None,
     *,
     traced: bool = False,
 ) -> torch.optim.Optimizer:
-    """The one of the core's optimizers that ``train`` names, where there is no job.
+    """Build the core's optimizer that ``train`` names, without a job.
 
     Args:
         parameters, train, shard_groups, traced: see :class:`Trainable`.
@@ -78,12 +78,12 @@ def build(
 def decays(name: str, parameter: nn.Parameter) -> bool:
     """True where weight decay applies: to matrices and embeddings, not to biases and norms, which are vectors.
 
-    A DTensor counts as the whole tensor that it is a shard of.
+    A DTensor counts as its whole tensor.
     """
     return parameter.ndim > 1 and not name.endswith("bias")
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Use ``value`` from the next step on."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = value

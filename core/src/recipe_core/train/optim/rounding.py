@@ -1,11 +1,11 @@
-"""Stochastic rounding of fp32 to bf16, by random numbers that depend on nothing but the seed and the place.
+"""Stochastic rounding of fp32 to bf16, by random numbers that depend only on the seed, the step and the element.
 
-A weight of bf16 has 8 significant bits, and an update below half of the last one is lost by rounding to the nearest.
-Rounded up with the probability of the remainder, the expectation stays right. The 16 random bits of the element in row
-r and column c of a parameter are the upper half of ``A[r] * T[c] + B[r]`` modulo 2**32 (multiply-shift hashing,
-Dietzfelbinger and others, 1997), where A and B are drawn anew for every step and row, and T is a fixed table. So any
-two elements are rounded independently of each other, and one element in any two steps; and nothing depends on the
-device, on how the tensor is sharded or cut, or on a generator whose state would need saving.
+bf16 has 8 significant bits, and rounding to nearest loses an update below half of the last one. Rounding up with the
+probability of the remainder preserves the expectation. The 16 random bits of the element in row r and column c of a
+parameter are the upper half of ``A[r] * T[c] + B[r]`` modulo 2**32 (multiply-shift hashing, Dietzfelbinger and others,
+1997), where A and B are drawn for every step and row, and T is a fixed table. Any two elements are rounded
+independently, and so is one element in any two steps. Nothing depends on the device, on how the tensor is sharded or
+sliced, or on the state of a generator.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Keys = tuple[Tensor, Tensor]
 
 
 class Rounding:
-    """Rounds what one process holds of some parameters.
+    """Random bits for rounding the local shards of parameters.
 
     Args:
         seed: of the run.
-        names: of the parameters, from which their random numbers follow.
+        names: of the parameters; they seed the random numbers.
     """
 
     def __init__(self, seed: int, names: Mapping[nn.Parameter, str]) -> None:
@@ -49,9 +49,9 @@ class Rounding:
             start += len(numbers)
         self._rows = np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint64)
 
-    def keys(self, step: int, what: int, device: torch.device) -> Keys:
-        """The key of a step's random numbers, for the tensors that are ``what``: weights, moments."""
-        drawn = mix_array(mix(mix(self._seed, what), step), self._rows).view(np.int32).reshape(-1, 2)
+    def keys(self, step: int, role: int, device: torch.device) -> Keys:
+        """The keys of a step's random numbers, for the tensors in ``role``: weights, first or second moments."""
+        drawn = mix_array(mix(mix(self._seed, role), step), self._rows).view(np.int32).reshape(-1, 2)
         both = torch.from_numpy(np.ascontiguousarray(drawn.T))
         if pins_memory(device):
             both = both.pin_memory()
@@ -61,7 +61,7 @@ class Rounding:
     def bits_(self, out: Tensor, parameter: nn.Parameter, rows: slice, columns: slice, keys: Keys) -> None:
         """Fill int32 ``out [rows, columns]`` with numbers whose upper halves are random.
 
-        ``rows`` and ``columns`` are those of the local part of ``parameter``.
+        ``rows`` and ``columns`` index the local shard of ``parameter``.
         """
         start = self._starts[parameter]
         where = slice(start + rows.start, start + rows.stop)
@@ -70,16 +70,17 @@ class Rounding:
 
 
 def round_(values: Tensor, bits: Tensor) -> Tensor:
-    """Round fp32 ``values`` to bf16 in place, away from zero with the probability of what is cut off.
+    """Round fp32 ``values`` to bf16 in place, away from zero with the probability of the discarded fraction.
 
     Args:
         values: fp32; overwritten.
         bits: int32 of the same shape; the upper half of each is random. Overwritten.
 
     Returns:
-        int32: the bits of bf16 values. Those that bf16 has stay as they are, infinities too; a NaN stays one.
+        int32: the bits of bf16 values. Values that bf16 represents, infinities among them, do not change; a NaN stays a
+            NaN.
     """
-    # One NaN for all: to that of CUDA (0x7fffffff) nothing can be added without leaving the range.
+    # One NaN for all: adding to that of CUDA (0x7fffffff) would overflow.
     values.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
     numbers = values.view(torch.int32)
     return numbers.add_(bits.bitwise_right_shift_(16).bitwise_and_(0xFFFF)).bitwise_right_shift_(16)
@@ -90,6 +91,6 @@ def _key(name: str) -> int:
 
 
 def _table(columns: Tensor) -> Tensor:
-    """T, int32 ``[columns]``."""
+    # T, int32 [columns]
     halves: NDArray[np.int32] = mix_array(0, columns.numpy()).view(np.int32).reshape(-1, 2)
     return torch.from_numpy(np.ascontiguousarray(halves[:, 1]))

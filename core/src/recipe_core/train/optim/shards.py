@@ -9,14 +9,14 @@ from torch.distributed.tensor import DTensor
 
 from recipe_core.layouts.reducer import local_shard
 
-Groups = tuple[ProcessGroup, ...]
+ShardGroups = tuple[ProcessGroup, ...]
+"""The process groups over which a tensor is sharded."""
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor:
-    """The part of the gradient that belongs to ``local_shard(parameter)``.
+    """The gradient of ``local_shard(parameter)``.
 
-    Backward may leave a gradient placed in another way than its parameter (as sums not yet made, for example); then
-    this is a collective.
+    A collective where backward left the gradient with other placements than its parameter (Partial, for example).
     """
     gradient = parameter.grad
     assert gradient is not None
@@ -28,14 +28,14 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
     return gradient
 
 
-def shard_groups(parameter: DTensor) -> Groups:
-    """The groups over which sums of local values must be summed to be those of the whole tensor."""
+def shard_groups(parameter: DTensor) -> ShardGroups:
+    """The process groups over which to sum local sums to get those of the whole tensor."""
     mesh = parameter.device_mesh
     return tuple(mesh.get_group(axis) for axis, place in enumerate(parameter.placements) if not place.is_replicate())
 
 
 def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows and columns of the whole tensor, seen as a matrix, ``local_shard(parameter)`` holds.
+    """Rows and columns of the whole tensor, viewed as a matrix, that ``local_shard(parameter)`` holds.
 
     Rows are the first dimension, columns all others together; a vector is one row.
 
@@ -49,7 +49,7 @@ def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
             if not place.is_replicate():
                 dim: int = place.dim  # type: ignore[attr-defined]  # a Shard of one kind or another
                 factor = getattr(place, "split_factor", 1)
-                indices[dim] = _part(indices[dim], factor, mesh.size(axis), mesh.get_local_rank(axis))
+                indices[dim] = _shard_of(indices[dim], factor, mesh.size(axis), mesh.get_local_rank(axis))
     if len(indices) < 2:
         return torch.zeros(1, dtype=torch.int64), indices[0] if indices else torch.zeros(1, dtype=torch.int64)
     columns = torch.zeros(1, dtype=torch.int64)
@@ -58,8 +58,8 @@ def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
     return indices[0], columns
 
 
-def _part(index: Tensor, factor: int, count: int, rank: int) -> Tensor:
-    """Chunk ``rank`` of ``count`` of ``index``; of each of ``factor`` chunks, where a shard is strided (FSDP on TP)."""
+def _shard_of(index: Tensor, factor: int, count: int, rank: int) -> Tensor:
+    # A strided shard (FSDP on TP) takes chunk `rank` of `count` from each of `factor` blocks.
     outer = -(-len(index) // factor)
     blocks = index.split(outer) if outer else [index]
     sizes = [-(-len(block) // count) for block in blocks]

@@ -1,6 +1,6 @@
-"""The beginning of a run: where it writes, and what it continues from.
+"""The start of a run: its folder, and the checkpoint that it continues from.
 
 ``resume.py``: the state that a run begins with; read it first. ``pretrained.py``: finished runs and checkpoints for
-other recipes. ``destination.py``, ``folder.py``: the run folder's name, and its owner. ``preflight.py``: a run tried
-without values.
+other recipes. ``destination.py``, ``folder.py``: the name, the lock and the record of the run folder. ``preflight.py``:
+checks of a start on a model without values.
 """

@@ -1,4 +1,4 @@
-"""The folder of a run for which ``--out`` names none."""
+"""The folder of a run: which ones may be used, and its name where ``--out`` gives none."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from recipe_core.train.metrics.curves import METRICS, scan
 RUNS = Path("runs")
 LOCK = ".lock"
 DRY_RUN = "dry-run"
-"""Folder in a run folder where `recipe precompile` works."""
+"""Folder in a run folder for the files of `recipe precompile`."""
 LOGS = "logs"
-"""Folder in a run folder for what each rank prints, and for the ranks' heartbeats."""
+"""Folder in a run folder for the output and the heartbeats of each rank."""
 _BEFORE_A_RUN = {LOGS, "launch", LOCK, DRY_RUN}
-"""Entries of a folder whose run has not begun."""
+"""Entries that exist before a run writes job.yaml."""
 _UNFINISHED = {"agreement", "job.yaml"}
-"""Files that a run writes under a hidden name at its start: a killed one leaves them."""
+"""Files that a run writes under a hidden name at its start; they remain if it is killed."""
 _SECTIONS = {"recipe", "model", "data", "layout", "checkpoint", "train"}
 
 
 def require_run_folder(out: Path) -> None:
-    """Raise ConfigError where ``out`` is remote, or holds other things than a run: nothing may be written into it."""
+    """Raise ConfigError if ``out`` is remote, or holds anything but a run."""
     require_local(out, "--out")
     if not out.exists():
         return
@@ -43,14 +43,13 @@ def require_run_folder(out: Path) -> None:
 
 
 def _before_a_run(name: str) -> bool:
-    """True for an entry that a run makes before it writes job.yaml."""
     final = final_name(name)
     return final in _BEFORE_A_RUN or (final != name and final in _UNFINISHED)
 
 
 def begun(out: Path) -> bool:
-    """True if the run of ``out`` has anything to keep. One that failed before its first step has not: after a fix, the
-    same folder can be used again."""
+    """True if the run of ``out`` has checkpoints or metrics. One that failed before its first step has none: after a
+    fix, it may use the folder again."""
     folder = out / "checkpoints"
     if folder.is_dir() and any(folder.iterdir()):
         return True
@@ -59,7 +58,7 @@ def begun(out: Path) -> bool:
 
 
 def _is_our_job(path: Path) -> bool:
-    """True if a run wrote the file: it has all sections and no comment. Other programs have a job.yaml too."""
+    # A run's job.yaml has all sections and no comment; other programs have files of that name too.
     try:
         text = read_text(path, MOST_YAML)
         sections = parse_yaml(text)
@@ -70,7 +69,7 @@ def _is_our_job(path: Path) -> bool:
 
 
 def new_folder(name: str) -> Path:
-    """Make ``runs/NAME-<time>``, which no other run has."""
+    """Make a new folder ``runs/NAME-<time>``."""
     stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
     while True:
@@ -88,10 +87,10 @@ def new_folder(name: str) -> Path:
 
 
 def shared_folder(name: str, worker: Worker) -> Path:
-    """``runs/NAME-<launch>``, which every rank of a launch by torchrun or srun arrives at without asking the others.
+    """``runs/NAME-<launch>``, which every rank of a launch by torchrun or srun derives from its environment.
 
     Raises:
-        LaunchError: the launcher says nothing that tells this launch from others.
+        LaunchError: the launcher gives the launch no unique name.
     """
     launch = _slurm_step(os.environ) if worker.launcher == "srun" else _torchrun_launch(os.environ, worker)
     if launch is None:
@@ -103,23 +102,23 @@ def shared_folder(name: str, worker: Worker) -> Path:
 
 
 def _slurm_step(env: Mapping[str, str]) -> str:
-    """A job that Slurm starts again keeps its number, and so goes on in its folder."""
+    # A job that Slurm restarts keeps its number, and so continues in its folder.
     return f"slurm-{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}"
 
 
 def _torchrun_launch(env: Mapping[str, str], worker: Worker) -> str | None:
     name = env.get("TORCHELASTIC_RUN_ID", "none")
-    if name != "none":  # which is what torchrun says where it was given no name
+    if name != "none":  # torchrun's default
         return name
     return _parent() if worker.local_world_size == worker.world_size else None
 
 
 def _parent() -> str | None:
-    """Number and start of the parent process, which ranks of one machine have in common; None but on Linux."""
+    # PID and start time of the parent process, which the ranks of one machine share; None except on Linux
     start = started(os.getppid())
     return f"torchrun-{os.getppid()}-{start}" if start.isdigit() else None
 
 
 def file_name(text: str) -> str:
-    """``text`` with nothing but what may stand in the name of a file."""
+    """``text`` with the characters replaced that a file name may not have."""
     return re.sub(r"[^\w.-]+", "-", text)

@@ -1,4 +1,4 @@
-"""The run folder: whose it is, and whether a run may continue in it."""
+"""The run folder: its lock, its record of the run, and the check that a run may continue in it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
 FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision", "train.optimizer")
-"""Settings that a run must keep when it continues: they decide what weights and states mean, and which samples come
-next."""
+"""Settings that a continued run must keep: they determine the meaning of weights and states, and the next samples."""
 
 SCHEDULE = tuple(
     f"train.{name}"
@@ -44,23 +43,23 @@ SCHEDULE = tuple(
         "betas", "eps", "clip",
     )
 )  # fmt: skip
-"""Settings that a run may change when it continues, and that change what the next steps do."""
+"""Settings that a continued run may change, with an effect on the next steps."""
 PASSING = {"train.stop_after", "train.resume", "train.accept"}
-"""Settings of one start of a run."""
+"""Settings of a single start of a run."""
 
 
 def agree(out: Path, job: Job, engine: Engine) -> None:
-    """See that all ranks were started alike and see one ``out``, before any memory is filled; all of them call it.
+    """Check that all ranks have the same settings and see the same ``out``, before memory is allocated; a collective.
 
     Raises:
-        ConfigError: they do not agree; or ``out`` may not be used, as :func:`claimed` says.
+        ConfigError: they do not; or ``out`` may not be used, see :func:`open_run_folder`.
     """
 
-    if engine.world_size == 1:  # which need not look for what others may have
+    if engine.world_size == 1:
         return
 
     def require_usable() -> None:
-        require_own(out, job)
+        require_same_run(out, job)
         if not begun(out):
             require_run_folder(out)
 
@@ -72,10 +71,10 @@ def agree(out: Path, job: Job, engine: Engine) -> None:
 
 
 @contextmanager
-def claimed(out: Path, job: Job, engine: Engine) -> Iterator[Claim]:
-    """Make ``out`` (rank 0), write ``job.yaml`` into it, and hold off other runs for the block; all ranks fail alike.
+def open_run_folder(out: Path, job: Job, engine: Engine) -> Iterator[RunFolder]:
+    """Create and lock ``out`` on rank 0, and write ``job.yaml`` into it; an error is raised on all ranks.
 
-    Rank 0 calls :meth:`Claim.renew` of what this gives before it saves there.
+    Rank 0 calls :meth:`RunFolder.restore` before it saves there.
 
     Raises:
         ConfigError: ``out`` holds a run of another model, data set or order of samples that took a step; or another
@@ -83,54 +82,53 @@ def claimed(out: Path, job: Job, engine: Engine) -> Iterator[Claim]:
         DiskError: ``out`` cannot be written.
     """
     with ExitStack() as locks:
-        claim = Claim(out, job, locks)
-        on_rank_0(engine, claim.take, out)
-        yield claim
+        run_folder = RunFolder(out, job, locks)
+        on_rank_0(engine, run_folder.open, out)
+        yield run_folder
 
 
-class Claim:
-    """Rank 0's hold on the run folder: its lock, and the notes at its start."""
+class RunFolder:
+    """The run folder on rank 0: its lock, and the record of the run."""
 
     def __init__(self, out: Path, job: Job, locks: ExitStack) -> None:
         self._out, self._job, self._locks = out, job, locks
         self._lock: IO[bytes] | None = None
         self.identity: dict[str, Any] = {}
-        """Identity of the data as the run last recorded it; empty until :meth:`identify` where there was no run."""
+        """Recorded identity of the data; empty before :meth:`identify` in a new run."""
         self._history: list[str] = []
         self._done = False
-        """The run has taken all its steps: what it recorded stays."""
+        """The run has taken all its steps: its record does not change."""
 
-    def take(self) -> None:
-        """See :func:`claimed`."""
+    def open(self) -> None:
+        """Create and lock the folder, and write ``job.yaml``; see :func:`open_run_folder`."""
         out, path = self._out, self._out / "job.yaml"
-        require_own(out, self._job)
+        require_same_run(out, self._job)
         if not path.exists() or not begun(out):
             require_run_folder(out)
-        self._hold()
+        self._lock_folder()
         if path.exists() and begun(out):
-            self._continue(read_job(path))  # job.yaml is written when the data is known to be the same
+            self._continue(read_job(path))  # `identify` writes job.yaml, after comparing the data
         else:
             write_text(path, self.text())
 
     def _continue(self, recorded: Mapping[str, Any]) -> None:
-        """Take over what the run recorded, and tell which settings are others now."""
         self.identity = recorded_identity(recorded)
         self._history = [str(line) for line in recorded.get(HISTORY) or ()]
         step = max((int(path.name.removeprefix("step-")) for path in steps(self._out)), default=0)
         self._done = step >= self._job.train.steps
-        schedule, others = changes(recorded, self._job)
+        schedule, other = changes(recorded, self._job)
         if self._done:
-            more = ", and its settings stay as they are" if schedule or others else ""
+            more = ", and its settings stay as they are" if schedule or other else ""
             show(f"nothing is left to do: the run has taken {step:,} steps{more}; train.steps={2 * step} trains on")
             return
-        for words, found in (("another schedule", schedule), ("other settings", others)):
-            if found:
-                show(f"continuing with {words}: {'; '.join(found)}")
-        if schedule or others:
-            self._history.append(f"after step {step}: {'; '.join([*schedule, *others])}")
+        for kind, changed in (("another schedule", schedule), ("other settings", other)):
+            if changed:
+                show(f"continuing with {kind}: {'; '.join(changed)}")
+        if schedule or other:
+            self._history.append(f"after step {step}: {'; '.join([*schedule, *other])}")
 
     def identify(self, identity: Identity, *, keep_tokenizer: bool = True) -> None:
-        """Compare the data and the tokenizer with those that the run recorded, then record them and copy the tokenizer.
+        """Compare data and tokenizer with the record of the run, record them, and copy the tokenizer.
 
         Raises:
             ConfigError: they differ, or contradict each other, and ``train.accept`` does not accept it.
@@ -148,7 +146,7 @@ class Claim:
             self._keep_tokenizer(identity)
 
     def text(self) -> str:
-        """The text of job.yaml: the settings, the identity of the data as far as it is known, and former settings."""
+        """The text of job.yaml: settings, identity of the data if it is known, and history of settings."""
         more = {IDENTITY: self.identity, HISTORY: self._history}
         return self._job.as_yaml({name: value for name, value in more.items() if value})
 
@@ -156,30 +154,30 @@ class Claim:
         folder, digest = self._out / TOKENIZER, identity.record.get("tokenizer")
         if digest is None or tokenizer_digest(read_copy(self._out)) == digest:
             return
-        if folder.exists():  # of a tokenizer that was replaced with the user's consent
-            kept = aside(folder, "former")
-            folder.replace(kept.with_name(kept.name[1:]))
+        if folder.exists():  # a tokenizer that the user agreed to replace
+            backup = aside(folder, "former")
+            folder.replace(backup.with_name(backup.name[1:]))
         with atomic_folder(folder) as part:
             for name, text in identity.tokenizer.items():
                 (part / name).write_text(text, encoding="utf-8")
 
-    def renew(self) -> None:
-        """Make the folder again where somebody has removed it meanwhile, so that what is saved can be continued.
+    def restore(self) -> None:
+        """Create the folder again if it was removed, so that the run can continue from what it saves.
 
         Raises:
-            DiskError: another folder, or another run, stands in its place.
+            DiskError: another folder, or another run, replaced it.
         """
         assert self._lock is not None
         try:
-            there = os.path.samestat(os.fstat(self._lock.fileno()), (self._out / LOCK).stat())
+            same = os.path.samestat(os.fstat(self._lock.fileno()), (self._out / LOCK).stat())
         except FileNotFoundError:
-            self._hold()
+            self._lock_folder()
             warn(
                 f"{self._out} was removed while the run trained in it: the checkpoints and metrics until now are gone. "
                 "It is made again, and training goes on"
             )
-            there = True
-        if not there:
+            same = True
+        if not same:
             raise DiskError(
                 f"{self._out} was replaced while the run trained in it, and another run may train there now: nothing "
                 "is saved. Give the same line again to begin anew"
@@ -187,7 +185,7 @@ class Claim:
         if not (path := self._out / "job.yaml").exists():
             write_text(path, self.text())
 
-    def _hold(self) -> None:
+    def _lock_folder(self) -> None:
         out = self._out
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -195,10 +193,10 @@ class Claim:
             raise disk_error(error, out, "cannot be made", "give another --out") from error
         if not os.access(out, os.W_OK):
             raise DiskError(f"{out}: no permission to write; give another --out")
-        try:  # two runs would spoil each other's metrics and remove each other's checkpoints
+        try:  # two runs would overwrite each other's metrics and remove each other's checkpoints
             self._lock = lock_now(out / LOCK)
         except OSError as error:
-            raise disk_error(error, out, way_out="give another --out") from error
+            raise disk_error(error, out, remedy="give another --out") from error
         if self._lock is None:
             raise ConfigError(f"{out}: another process trains in this folder; wait for its end, or give another --out")
         self._locks.enter_context(self._lock)
@@ -206,24 +204,25 @@ class Claim:
 
 
 def require_saved(out: Path, step: int) -> None:
-    """Check that the last checkpoint is there when the run is about to say so.
+    """Check that the last checkpoint exists, before the run reports its end.
 
     Raises:
-        DiskError: it was removed, or all of the folder.
+        DiskError: it, or the whole folder, was removed.
     """
     if step and not (path := out / "checkpoints" / f"step-{step}").is_dir():
         raise DiskError(f"{path} was removed after the last step; give the same line again to train from what is left")
 
 
-def require_own(out: Path, job: Job) -> None:
-    """Refuse a folder whose run took a step with other settings than ``job`` may continue it with.
+def require_same_run(out: Path, job: Job) -> None:
+    """Refuse a folder with a run that ``job`` may not continue, because FIXED settings differ.
 
     Raises:
-        ConfigError: it holds such a run, or its job.yaml cannot be read.
+        ConfigError: they differ, or job.yaml cannot be read.
     """
     path = out / "job.yaml"
     if path.exists() and begun(out):
-        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in _changes(read_job(path), job.as_dict())]
+        fixed = _fixed_changes(read_job(path), job.as_dict())
+        changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in fixed]
         if changed:
             raise ConfigError(
                 f"{out} holds another run: {'; '.join(changed)}. Give another --out (train.init_from={out} begins with "
@@ -232,13 +231,13 @@ def require_own(out: Path, job: Job) -> None:
 
 
 def require_same_data(out: Path, job: Job, recorded: Mapping[str, Any], identity: Identity) -> list[str]:
-    """Refuse other data, or another tokenizer, than the run in ``out`` recorded, and data that contradicts itself.
+    """Refuse data or a tokenizer that differs from the record of the run in ``out``, and data with conflicts.
 
     Returns:
         The differences that ``train.accept`` accepts.
 
     Raises:
-        ConfigError: there are others.
+        ConfigError: there are differences that it does not accept.
     """
     known = recorded.get("accepted", [])
     conflicts = tuple(line for line in identity.conflicts if line not in known)
@@ -246,10 +245,10 @@ def require_same_data(out: Path, job: Job, recorded: Mapping[str, Any], identity
     if not changed:
         require_consistent(replace(identity, conflicts=conflicts), job.train.accept)
         return list(conflicts)
-    found = [*changed, *conflicts]
+    problems = [*changed, *conflicts]
     head, advice = f"{out} was trained on other data", "Restore the former data, or give another --out"
-    require_accepted(found, job.train.accept, head, advice, "train.accept=")
-    return found
+    require_accepted(problems, job.train.accept, head, advice, "train.accept=")
+    return problems
 
 
 def read_job(path: Path) -> Mapping[str, Any]:
@@ -268,25 +267,25 @@ def read_job(path: Path) -> Mapping[str, Any]:
 
 
 def changes(old: Mapping[str, Any], job: Job) -> tuple[list[str], list[str]]:
-    """Settings that differ from a recorded job, in words: those of the schedule and the optimizer, and others.
+    """Settings that differ from a recorded job, as messages: those of schedule and optimizer, and others.
 
-    One that the version of that time did not have is none, as long as it has its default.
+    A setting that the record lacks counts only if it differs from its default.
     """
     before, now = dict(flat(_settings(old))), dict(flat(_settings(job.as_dict())))
-    schedule, others = list[str](), list[str]()
+    schedule, other = list[str](), list[str]()
     for path in sorted({*before, *now} - PASSING):
         if before.get(path) != now.get(path) and (path in before or now[path] != default_of(job, path)):
             of_schedule = path in SCHEDULE or path.startswith(("schedule.", "optimizer."))
-            (schedule if of_schedule else others).append(f"{path} was {before.get(path)} and is {now.get(path)}")
-    return schedule, others
+            (schedule if of_schedule else other).append(f"{path} was {before.get(path)} and is {now.get(path)}")
+    return schedule, other
 
 
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in sections.items() if name not in (IDENTITY, HISTORY)}
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Settings among FIXED that differ: their path, the old and the new value."""
+def _fixed_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    # path, old and new value
     before, now = dict(flat(old)), dict(flat(new))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):

@@ -1,5 +1,4 @@
-"""Try out, on a model without values, what a run does before its first step: dividing the model, and taking over the
-checkpoint and the folder that it begins with."""
+"""Checks of a run's start on a model without values: the division of the model, the checkpoint and the run folder."""
 
 from __future__ import annotations
 
@@ -13,43 +12,42 @@ from recipe_core.data.identity import identity_of, named_files, recorded_identit
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.built import build_model
-from recipe_core.layouts.stages import cut
+from recipe_core.layouts.stages import cut_stage
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.job import Job
 from recipe_core.train.start.destination import begun
-from recipe_core.train.start.folder import read_job, require_own, require_same_data
+from recipe_core.train.start.folder import read_job, require_same_data, require_same_run
 from recipe_core.train.start.resume import start_problems
 
 
 def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
-    """Everything that a run of ``job`` in ``out`` would fail by."""
-    ours = job.recipe.run == Recipe.run
-    messages = division_problems(job, world_size) if ours or {"tp", "pp"} & job.axes(world_size).keys() else []
+    """Problems with which a run of ``job`` in ``out`` would fail."""
+    core_run = job.recipe.run == Recipe.run
+    messages = division_problems(job, world_size) if core_run or {"tp", "pp"} & job.axes(world_size).keys() else []
     if out is not None and (out / "job.yaml").exists():
         try:
-            require_own(out, job)
+            require_same_run(out, job)
             _require_same_data(out, job)
         except RecipeError as error:
             messages.append(str(error))
-    if ours and not (out is not None and steps(out)):
+    if core_run and not (out is not None and steps(out)):
         messages += start_problems(job)
     return messages
 
 
 def _require_same_data(out: Path, job: Job) -> None:
-    """Compare the data that the settings name with the record in the run folder."""
     if begun(out) and named_files(job.data.config):
         require_same_data(out, job, recorded_identity(read_job(out / "job.yaml")), identity_of(job.data))
 
 
 def division_problems(job: Job, world_size: int) -> list[str]:
-    """Problems of the model against its facts, its tensor plan and its stages; none for a model that holds values."""
+    """Problems of the model with its facts, tensor plan and stages; none for models that are not deferred."""
     if not job.model.spec.deferred:
         return []
-    return [str(error) for error in _tried(job, job.axes(world_size))]
+    return [str(error) for error in _division_errors(job, job.axes(world_size))]
 
 
-def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
+def _division_errors(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
     structure, tp, pp = job.structure(), axes.get("tp", 1), axes.get("pp", 1)
     try:
         with torch.device("meta"):
@@ -65,6 +63,6 @@ def _tried(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
             yield error
     if pp > 1:
         try:
-            cut(module, structure, 0, pp)
+            cut_stage(module, structure, 0, pp)
         except RecipeError as error:
             yield error

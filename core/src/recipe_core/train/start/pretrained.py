@@ -1,4 +1,4 @@
-"""Pre-trained models for a recipe that starts from one: a run of another recipe, or a checkpoint of any format.
+"""Pre-trained models for recipes that start from one: runs of other recipes, or checkpoints of any format.
 
 Imports no torch itself; functions that need it import it when called.
 """
@@ -38,7 +38,7 @@ class TrainingFailedError(RecipeError):
 
 
 def job_of(name: str) -> Job:
-    """The job of ``recipe run NAME`` on as many processes as it is made for.
+    """The job of ``recipe run NAME`` on its default number of processes.
 
     Raises:
         RecipeError: there is no such recipe, or its settings do not fit together.
@@ -48,15 +48,15 @@ def job_of(name: str) -> Job:
 
 
 def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | None:
-    """The folder of a finished run of ``recipe run NAME`` in ``cache``; runs it first if there is none.
+    """The folder of a finished run of ``recipe run NAME`` in ``cache``; trains it first if there is none.
 
-    The run is a separate process that prints to this console, so that its memory is free afterwards. If several
-    processes call this at once, one trains and the others wait. An interrupted run resumes.
+    The run is a separate process that prints to this console, so that its memory is freed. If several processes call
+    this at once, one trains and the others wait. An interrupted run resumes.
 
     Args:
         name: recipe, or recipe:variant.
         cache: folder of this machine.
-        stopped: returns something true once a signal has arrived; the run then saves and ends.
+        stopped: returns a true value once a signal has arrived; the run then saves and ends.
 
     Returns:
         The run folder; None where a signal ended it.
@@ -70,7 +70,7 @@ def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | Non
     out = _folder(name, cache)
     if _finished(out):
         return out
-    # Making the folder by our own function turns a disk that cannot be written into a message.
+    # write_text makes the folder, and turns a disk that cannot be written into a message.
     write_text(out.with_name(f".{out.name}.lock"), "")
     with FileLock(out.with_name(f".{out.name}.lock")):
         if not _finished(out):
@@ -111,7 +111,7 @@ def to_hugging_face(source: Path, target: Path, recipe: str | None = None) -> No
 
 
 def _folder(name: str, cache: Path) -> Path:
-    """The folder for these settings, this Python (whose text may be the corpus) and this PyTorch."""
+    # One folder per settings, Python (whose text may be the corpus) and PyTorch.
     from importlib.metadata import version
 
     made_by = [job_of(name).as_yaml(), sys.version, version("torch")]
@@ -127,9 +127,13 @@ def _finished(out: Path) -> bool:
 
 
 def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
-    """Run ``recipe run NAME --out OUT`` as a child process that ends with this one; return its exit code."""
-    alone = (*_OF_A_RANK, "SLURM_STEP_ID")
-    env = {key: value for key, value in os.environ.items() if key not in alone and not key.startswith("TORCHELASTIC_")}
+    # The supervisor's PID in the environment ends the child with this process.
+    rank_variables = (*_OF_A_RANK, "SLURM_STEP_ID")
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in rank_variables and not key.startswith("TORCHELASTIC_")
+    }
     env[SUPERVISOR] = str(os.getpid())
     line = [sys.executable, "-m", "recipe_core.cli", "run", name, "--out", str(out)]
     with subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL) as child:
@@ -142,7 +146,7 @@ def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
 
 
 def unchecked(folder: Path) -> str:
-    """A sentence that names the files of a Hugging Face folder without check sums; empty if there are none."""
+    """A sentence that names the files of a Hugging Face folder without checksums; empty if there are none."""
     spec = load().get("checkpoint", "hf")
     form: Format = spec.load()(spec.config())
     return StoredCheckpoint(path=folder, format=spec).unchecked() if form.detect(folder) else ""

@@ -1,4 +1,4 @@
-"""The start of a run: from a checkpoint, with the weights of another run, or from nothing."""
+"""The initial state of a run: from a checkpoint, with the weights of another run, or new."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.match.provenance import Provenance
 from recipe_core.checkpoint.match.same_model import require_same
-from recipe_core.checkpoint.state import apply_state, blank_weights, fillable, gather_state, weights
+from recipe_core.checkpoint.state import apply_state, blank_weights, gather_state, load_targets, weights
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.identity import differences, identity_of, named_files, recorded_identity, require_accepted
 from recipe_core.engine.agreement import on_each_rank
@@ -33,12 +33,12 @@ from recipe_core.settings.job import Job
 from recipe_core.train.optim import Trainable
 
 SHOWN = 5
-"""Names that a message lists; it counts the others."""
+"""Names that a message lists; further ones are counted."""
 
 
 @dataclass
-class Progress:
-    """Steps and samples done so far. With the seed, the order of data and all dropout follow from it."""
+class TrainingProgress:
+    """Steps and samples done so far. With the seed, it determines the order of data and all dropout."""
 
     step: int = 0
     consumed_samples: int = 0
@@ -57,24 +57,26 @@ class Progress:
         self.step, self.consumed_samples = state["step"], state["consumed_samples"]
 
 
-def training_state(model: Parallel, optimizer: torch.optim.Optimizer, progress: Progress) -> dict[str, Any]:
-    """Everything that a checkpoint holds: weights, optimizer states and progress. All ranks call it."""
-    return model.with_others({**gather_state(model.module, optimizer), "progress": progress.state()})
+def training_state(model: Parallel, optimizer: torch.optim.Optimizer, progress: TrainingProgress) -> dict[str, Any]:
+    """The contents of a checkpoint: weights, optimizer states and progress; a collective."""
+    return model.with_placeholders({**gather_state(model.module, optimizer), "progress": progress.state()})
 
 
 def begin(
     job: Job, engine: Engine, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
-    progress: Progress, identity: Mapping[str, Any],
+    progress: TrainingProgress, identity: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """Load the checkpoint that ``train.resume`` or ``train.init_from`` names, and describe it for the log; collective.
+    """Load the checkpoint that ``train.resume`` or ``train.init_from`` names, and describe it for the log; a
+    collective.
 
     ``identity`` is the record of the run's data, on rank 0.
 
     Raises:
         ConfigError: the checkpoint was trained on other data, in another order or with another tokenizer, or has taken
             all steps.
-        ConfigError: the run is to begin anew in a folder that has checkpoints, or a start is needed and not named.
-        CheckpointError: the checkpoint that is named is not there, not whole, or does not fit.
+        ConfigError: ``train.resume`` is none in a folder with checkpoints, or a required ``train.init_from`` is not
+            given.
+        CheckpointError: the named checkpoint does not exist, is not whole, or does not fit.
     """
     if (step := job.train.resume_step) is not None:
         checkpoints.return_to(step)
@@ -82,57 +84,58 @@ def begin(
     if job.train.resume == "none" and path is not None:
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume_path is None:
-        return "" if job.train.init_from is None else _take_weights(job, checkpoints, model, optimizer, identity)
-    state = fillable(training_state(model, optimizer, progress), engine.fillable)
+        return "" if job.train.init_from is None else _load_weights(job, checkpoints, model, optimizer, identity)
+    state = load_targets(training_state(model, optimizer, progress), engine.load_target)
     notes: list[str] = []
     if path is not None:
         notice(f"loading {path}")
         checkpoints.load(path, state)
     else:
         notes = _load_named(job, checkpoints, Path(job.train.resume), state, identity)
-    apply_state(model.module, optimizer, model.own(state))
-    progress.restore(_counted(state["progress"], job.train.global_batch))
+    apply_state(model.module, optimizer, model.local_state(state))
+    progress.restore(_with_samples(state["progress"], job.train.global_batch))
     if path is None and progress.step >= job.train.steps:
         raise ConfigError(
             f"train.resume: {job.train.resume} has taken {progress.step:,} steps, and train.steps={job.train.steps} "
             "asks for no more; raise train.steps"
         )
-    words = f"continuing after step {progress.step:,}"
+    line = f"continuing after step {progress.step:,}"
     again = "" if job.train.init_from is None else "; train.init_from is not read again"
-    return "\n".join([words + again, *notes])
+    return "\n".join([line + again, *notes])
 
 
 def start_problems(job: Job) -> list[str]:
-    """The problems that :func:`begin` would find with the checkpoint of a new run, in one process.
+    """Problems that :func:`begin` would raise for the checkpoint of a new run, found in one process.
 
     Names, shapes and recorded settings are compared; no values are read.
     """
     try:
         if job.train.resume_path is not None:
             source = find(load(), Path(job.train.resume_path), hashes=False)
-            require_same(job.model, source, _texts(source), "train.resume")  # first: a model is the larger mistake
-            _require_same_order(job, source, _named(job))
+            require_same(
+                job.model, source, _stored_texts(source), "train.resume"
+            )  # first: a model is the larger mistake
+            _require_same_order(job, source, _named_identity(job))
             form: Format = job.checkpoint.build(job.checkpoint.config)
             # Checkpoints of other formats are converted to the run's dtypes.
             strict = form.strict_dtypes and source.format.name == job.checkpoint.spec.name
-            _fitting(source, job, _blank_state(job), dtypes=strict)
+            _matching_state(source, job, _blank_state(job), dtypes=strict)
         elif job.train.init_from is not None:
             source = find(load(), Path(job.train.init_from), hashes=False)
-            require_same(job.model, source, _texts(source), "train.init_from")
-            _require_same_tokenizer(job, source, _named(job))
-            _fitting_weights(job, source, blank_weights(job.model))
+            require_same(job.model, source, _stored_texts(source), "train.init_from")
+            _require_same_tokenizer(job, source, _named_identity(job))
+            _matching_weights(job, source, blank_weights(job.model))
     except RecipeError as error:
         return [str(error)]
     return []
 
 
-def _named(job: Job) -> Mapping[str, Any]:
-    """The identity of data that the settings name; empty for embedded data, which no check prepares."""
+def _named_identity(job: Job) -> Mapping[str, Any]:
+    # empty for embedded data, which a check does not prepare
     return identity_of(job.data).record if named_files(job.data.config) else {}
 
 
 def _blank_state(job: Job) -> dict[str, Any]:
-    """The state that a run saves, without values."""
     with torch.device("meta"):
         module, _ = build_model(job.model)
     module = cast(module, job.train.precision)
@@ -148,12 +151,12 @@ def _load_named(
     job: Job, checkpoints: Checkpoints, path: Path, state: dict[str, Any], identity: Mapping[str, Any]
 ) -> list[str]:
     """Fill ``state`` from another run's checkpoint, of any format; return lines for the log."""
-    ours = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
-    if ours and (problems := checkpoints.problems(path)):
+    native = (path / NAME).is_file() or STEP.fullmatch(path.name) or not path.exists()
+    if native and (problems := checkpoints.problems(path)):
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
-    # Of several in a run folder, all ranks take the one that is whole; what was compared above is not compared again.
-    source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not ours))
-    note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.resume"))
+    # Of several in a run folder, all ranks take the one that is whole. Native hashes were compared above.
+    source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not native))
+    note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _stored_texts(source), "train.resume"))
     checkpoints.on_rank_0(lambda: _require_same_order(job, source, identity))
     if source.format.name == checkpoints.format.name:
         checkpoints.load(source.path, state)
@@ -161,14 +164,14 @@ def _load_named(
     return on_each_rank(checkpoints.engine, lambda: _fill(source, job, state), source.path)
 
 
-def _texts(source: StoredCheckpoint) -> Mapping[str, str]:
-    """The texts of a checkpoint whose format has a foreign naming."""
+def _stored_texts(source: StoredCheckpoint) -> Mapping[str, str]:
+    # only of formats with a foreign naming
     texts: Mapping[str, str] = source.open(weights=True).get("files", {}) if source.format.naming else {}
     return texts
 
 
 def _fill(source: StoredCheckpoint, job: Job, state: dict[str, Any]) -> list[str]:
-    saved, notes = _fitting(source, job, state)
+    saved, notes = _matching_state(source, job, state)
     leaves = dict(flat(saved))
     for name, target in flat({part: state[part] for part in state if part != "progress"}):
         if isinstance(target, torch.Tensor):
@@ -177,23 +180,23 @@ def _fill(source: StoredCheckpoint, job: Job, state: dict[str, Any]) -> list[str
     return notes
 
 
-def _fitting(
+def _matching_state(
     source: StoredCheckpoint, job: Job, state: dict[str, Any], *, dtypes: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """The parts of ``state`` in ``source``, checked against it, and lines for the log.
+    """The parts of ``state`` that ``source`` holds, checked against it, and lines for the log.
 
-    With ``dtypes``, types of values must agree too.
+    With ``dtypes``, dtypes must agree too.
     """
     provenance, opened = Provenance(model=job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
-    saved = provenance.ours(opened, source.format, source.path)
-    lacking = [part for part in state if part not in saved]
-    if lacking:
+    saved = provenance.to_native(opened, source.format, source.path)
+    missing = [part for part in state if part not in saved]
+    if missing:
         raise CheckpointError(
-            f"train.resume: {source.path} holds no {' and no '.join(lacking)}; a new run can begin with its weights: "
+            f"train.resume: {source.path} holds no {' and no '.join(missing)}; a new run can begin with its weights: "
             f"train.init_from={source.path}"
         )
-    saved = {part: saved[part] for part in state}  # others (texts, an epoch) are for scripts
+    saved = {part: saved[part] for part in state}  # other parts (texts, an epoch) are for scripts
     if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
     return saved, _notes(source, note, provenance.left_out(opened, source.format, source.path))
@@ -205,12 +208,12 @@ def _notes(source: StoredCheckpoint, note: str, left_out: list[str]) -> list[str
 
 
 def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another run whose number of samples is a position in other data, or in another order.
+    """Refuse a checkpoint whose count of samples is a position in other data, or in another order.
 
-    Nothing is compared where it has no job.yaml.
+    A checkpoint without job.yaml passes.
 
     Raises:
-        CheckpointError: it is of another optimizer.
+        CheckpointError: it has states of another optimizer.
         ConfigError: data, tokenizer, order, seed or batch differ, and ``train.accept`` does not accept it.
     """
     recorded = recorded_identity(source.job())
@@ -221,9 +224,9 @@ def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[st
             f"{job.train.optimizer}; take the weights alone: train.init_from={source.path}"
         )
     names = ["train.seed", "train.global_batch"]
-    if "order" not in recorded or "order" not in identity:  # the settings are all that tells the order
+    if "order" not in recorded or "order" not in identity:  # only the settings determine the order
         names += [name for name in before.keys() & now.keys() if name.startswith("data.")]
-    found = differences(recorded, identity) + [
+    differing = differences(recorded, identity) + [
         f"{name}: {before[name]} was recorded, now {now[name]}"
         for name in sorted(names)
         if name in before and before[name] != now[name]
@@ -232,57 +235,56 @@ def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[st
     advice = (
         f"Give the data and the settings that it was trained with, or take its weights: train.init_from={source.path}"
     )
-    require_accepted(found, job.train.accept, head, advice, "train.accept=")
+    require_accepted(differing, job.train.accept, head, advice, "train.accept=")
 
 
 def _require_same_tokenizer(job: Job, source: StoredCheckpoint, identity: Mapping[str, Any]) -> None:
-    """Refuse weights that belong to another tokenizer than the one of the data, where both are known.
+    """Refuse weights of another tokenizer than that of the data, if both are known.
 
     Raises:
         ConfigError: they differ, and ``train.accept`` does not accept it.
     """
-    found = differences(recorded_identity(source.job()), identity, ["tokenizer"])
+    differing = differences(recorded_identity(source.job()), identity, ["tokenizer"])
     head = f"train.init_from: {source.path} was trained with another tokenizer than the one of data.files"
-    require_accepted(found, job.train.accept, head, "Prepare the data with its tokenizer", "train.accept=")
+    require_accepted(differing, job.train.accept, head, "Prepare the data with its tokenizer", "train.accept=")
 
 
-def _take_weights(
+def _load_weights(
     job: Job, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer, identity: Mapping[str, Any]
 ) -> str:
-    """Fill the model from ``train.init_from``: its tensors alone, of any format."""
+    # weights only, from any format
     if job.train.init_from == "required" or job.train.init_from is None:
         raise ConfigError("train.init_from: required, and nothing is named; give a run folder or a checkpoint")
     path = Path(job.train.init_from)
-    # One reading of every byte is enough, and what it finds damaged no other rank must take.
+    # Rank 0 alone reads and verifies every byte; no rank loads a damaged file.
     source = checkpoints.on_rank_0(lambda: find(load(), path))
-    checkpoints.on_rank_0(lambda: require_same(job.model, source, _texts(source), "train.init_from"))
+    checkpoints.on_rank_0(lambda: require_same(job.model, source, _stored_texts(source), "train.init_from"))
     checkpoints.on_rank_0(lambda: _require_same_tokenizer(job, source, identity))
-    wanted = model.with_others(weights(model.module))
+    wanted = model.with_placeholders(weights(model.module))
     masters = _masters(model, optimizer) if job.train.optimizer_states == "master" else {}
     drawn, notes = on_each_rank(checkpoints.engine, lambda: _fill_weights(job, source, wanted, masters), source.path)
-    words = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
+    line = f"weights of {source.path} ({source.format.name}); optimizer, schedule and data begin anew"
     if drawn:
         more = f" and {len(drawn) - SHOWN:,} more" if len(drawn) > SHOWN else ""
-        words += f"\nnot in it, and drawn at random: {', '.join(drawn[:SHOWN])}{more}"
-    return "\n".join([words, *notes])
+        line += f"\nnot in it, and drawn at random: {', '.join(drawn[:SHOWN])}{more}"
+    return "\n".join([line, *notes])
 
 
 def _masters(model: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The fp32 copies of the weights, made before loading, so that the source fills them directly: copies made at the
-    first step would come from weights already rounded to bf16."""
-    states = model.with_others(gather_state(model.module, optimizer))["optimizer"]["state"]
+    # Created before loading, so that the source fills them: copies at the first step would come from bf16 weights.
+    states = model.with_placeholders(gather_state(model.module, optimizer))["optimizer"]["state"]
     return {name: moments["master"] for name, moments in states.items() if "master" in moments}
 
 
 def _fill_weights(
     job: Job, source: StoredCheckpoint, wanted: dict[str, Any], masters: Mapping[str, torch.Tensor]
 ) -> tuple[list[str], list[str]]:
-    """Fill ``wanted`` and their fp32 copies.
+    """Fill ``wanted`` and their fp32 masters.
 
     Returns:
-        The names of what the source may lack, and does; and lines for the log.
+        The optional names that the source lacks, and lines for the log.
     """
-    saved, drawn, notes = _fitting_weights(job, source, wanted)
+    saved, drawn, notes = _matching_weights(job, source, wanted)
     for name, tensor in wanted.items():
         if name not in drawn:
             fill(tensor, saved[name])
@@ -291,13 +293,13 @@ def _fill_weights(
     return drawn, notes
 
 
-def _fitting_weights(
+def _matching_weights(
     job: Job, source: StoredCheckpoint, wanted: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-    """The weights in ``source``, checked against those ``wanted``.
+    """The weights in ``source``, checked against ``wanted``.
 
     Returns:
-        The weights; the names of those that the source may lack, and does; and lines for the log.
+        The weights, the optional names that the source lacks, and lines for the log.
     """
     provenance, naming = Provenance(model=job.model), source.format.naming
     opened = source.open(weights=True)
@@ -312,7 +314,7 @@ def _fitting_weights(
     return saved, drawn, _notes(source, note, provenance.left_out(opened, source.format, source.path))
 
 
-def _counted(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:
-    """Progress with its number of samples, computed from the steps where a checkpoint counts steps alone."""
+def _with_samples(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:
+    # Checkpoints of other formats may count steps only.
     step, samples = int(progress["step"]), progress.get("consumed_samples")
     return {"step": step, "consumed_samples": step * global_batch if samples is None else int(samples)}

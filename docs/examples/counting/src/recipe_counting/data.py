@@ -10,13 +10,13 @@ from recipe_counting.plugin import Digits
 
 
 class Counting:
-    """Sample n is a function of the seed, the split and n: whoever reads it, and when, gets the same."""
+    """Sample n depends only on the seed, the split and n: every process reads the same one, at any time."""
 
     def __init__(self, config: Digits, seed: int) -> None:
         self.length, self.seed = config.length, seed
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        """``digits`` [count, length + 1]."""
+        """Return ``digits`` [count, length + 1]."""
         rows = []
         for number in range(start, start + count):
             random = np.random.default_rng([self.seed, split == "valid", number])
@@ -26,5 +26,5 @@ class Counting:
 
 
 def build(config: Digits, run: Run) -> Counting:
-    """The target of the dataset's ``build``."""
+    """Build the dataset: the target of its contribution."""
     return Counting(config, run.train.seed)

@@ -1,4 +1,4 @@
-"""A tracker that logs to MLflow, and rewinds the log where a run continues from a checkpoint."""
+"""A tracker that logs to MLflow, and rewinds the log when a run resumes from a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from recipe_core import TrackedRun, write_text
 from recipe_mlflow.plugin import Mlflow
 
 RUN_FILE = "mlflow_run"
-"""A file of the run folder that holds the id of the run in MLflow."""
+"""The file in the run folder that holds the id of the run in MLflow."""
 LONGEST = 500
-"""Characters of a parameter that every version of MLflow takes."""
+"""The length of a parameter that every version of MLflow accepts."""
 
 
 def build(config: Mlflow, run: TrackedRun) -> MlflowTracker:
@@ -25,10 +25,10 @@ def build(config: Mlflow, run: TrackedRun) -> MlflowTracker:
 
 
 class MlflowTracker:
-    """A run in MLflow; a run folder that continues goes on in the same one."""
+    """A run in MLflow. When training resumes from a run folder, it continues the same one."""
 
     def __init__(self, config: Mlflow, run: TrackedRun) -> None:
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # which tells of every table that it makes
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every table that it creates
         from mlflow import MlflowClient
 
         database = Path(config.file).absolute()
@@ -68,7 +68,7 @@ class MlflowTracker:
 
 
 def _rewind(database: Path, run: str, since: int) -> None:
-    """Remove what was logged of the steps after ``since``, for which MLflow has no function."""
+    """Delete the values of the steps after ``since``; MLflow has no function for this."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM metrics WHERE run_uuid = ? AND step > ?", (run, since))
         connection.execute("DELETE FROM latest_metrics WHERE run_uuid = ?", (run,))

@@ -1,4 +1,4 @@
-"""Checks of the numbers of a shard as they are read: on others a model would fail without naming them."""
+"""Range checks of the numbers of a shard as they are read; a model would fail on them without naming the row."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from recipe_bert_dp.data.shards import Arrays, Shape
+from recipe_bert_dp.data.shards import Arrays, ShardShape
 from recipe_core import DataError
 
 
-def check(block: Arrays, shape: Shape, vocabulary: int | None, path: Path, first: int) -> None:
-    """Look for numbers that cannot be in ``block``, whose rows count from ``first`` in the shard ``path``.
+def check(block: Arrays, shape: ShardShape, vocabulary: int | None, path: Path, first: int) -> None:
+    """Check that all numbers of ``block`` are in range; its rows start at row ``first`` of the shard ``path``.
 
     Raises:
-        DataError: there are some; the message names the shard, the row and the way out.
+        DataError: a number is out of range; the message names the shard and the row, and says what to do.
     """
     for name, most in _largest(shape, vocabulary):
         values = block[name]
-        # Without a sign, what is negative is large: the numbers are gone through once.
+        # As unsigned integers, negative numbers are large, so that one pass finds both.
         if not values.size or values.view(f"u{values.itemsize}").max() <= most:
             continue
         row, *_ = np.argwhere((values < 0) | (values > most))[0]
@@ -37,8 +37,7 @@ def _vocabulary_hint(vocabulary: int | None) -> str:
     return f": the vocabulary of the model has {vocabulary:,} entries; raise model.vocabulary, or prepare with another"
 
 
-def _largest(shape: Shape, vocabulary: int | None) -> Iterator[tuple[str, int]]:
-    """Arrays and the largest number that each may hold."""
+def _largest(shape: ShardShape, vocabulary: int | None) -> Iterator[tuple[str, int]]:
     if vocabulary is not None:
         yield "input_ids", vocabulary - 1
         yield "masked_lm_ids", vocabulary - 1

@@ -1,4 +1,4 @@
-"""An array of a shard, read into memory that is there."""
+"""Reading an array of a shard into preallocated memory, without HDF5's lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
-    # It inflates twice as fast as zlib, where there is a wheel of it.
+    # Inflates twice as fast as zlib, but has no wheels for some platforms.
     from isal.isal_zlib import IsalError, decompress
 
     InflateError: type[Exception] = IsalError  # type: ignore[assignment]  # its stub: an instance
@@ -23,16 +23,15 @@ _SHUFFLED_GZIP = [h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE]
 
 
 class Column:
-    """Rows of one array.
+    """Reader for the rows of one array.
 
-    HDF5 holds the one lock of its library while it inflates a chunk, and puts it into memory of its own first. Of
-    chunks that are whole rows under gzip, with or without HDF5's shuffle filter, it only hands the bytes out here; they
-    are inflated without any lock, into the numbers' place. Everything else, other types of numbers too, is left to
-    HDF5.
+    HDF5 holds its global lock while it inflates a chunk, and inflates into a buffer first. This class reads the
+    compressed bytes of chunks of whole rows under gzip, with or without HDF5's shuffle filter, and inflates them
+    without a lock. HDF5 reads everything else, other types of numbers too.
 
     Args:
-        dataset: the array, of an open file.
-        kind: the type of its numbers in memory.
+        dataset: array of an open file.
+        kind: dtype in memory.
     """
 
     def __init__(self, dataset: h5py.Dataset, kind: str) -> None:
@@ -46,11 +45,10 @@ class Column:
         )  # fmt: skip
         self._rows = chunk[0] if chunk else 0
         self._width = dataset.dtype.itemsize if filters == _SHUFFLED_GZIP else 1
-        self._bytes = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
-        """Of a row."""
+        self._row_bytes = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
 
     def read(self, target: NDArray[Any], start: int) -> None:
-        """Fill ``target`` ``[rows, ...]``, which lies without gaps, with the rows from ``start`` on.
+        """Fill ``target`` ``[rows, ...]``, which is contiguous, with the rows from ``start`` on.
 
         Raises:
             OSError, RuntimeError: the file is damaged there.
@@ -64,21 +62,21 @@ class Column:
                 part[:] = self._dataset[start + first : start + first + len(part)]
 
     def _inflate(self, target: NDArray[Any], start: int) -> bool:
-        """Fill ``target`` from the chunk that begins at row ``start``; whether it could be done."""
+        # False if HDF5 has to read the chunk.
         place = (start, *(0 for _ in self._dataset.shape[1:]))
         info = self._dataset.id.get_chunk_info_by_coord(place)
-        if info.byte_offset is None or info.filter_mask:  # nobody wrote it, or a filter left it as it was
+        if info.byte_offset is None or info.filter_mask:  # never written, or a filter was skipped
             return False
         _, packed = self._dataset.id.read_direct_chunk(place)
-        size = self._rows * self._bytes
+        size = self._rows * self._row_bytes
         try:
             plain = decompress(packed, bufsize=size)
         except InflateError as error:
             raise OSError(str(error)) from error
         if len(plain) != size:
             raise OSError(f"a chunk of {len(plain)} bytes, expected {size}")
-        # Shuffled, all first bytes of the numbers come first, then all second ones. The last chunk of a file is as long
-        # as the others, filled up.
+        # The shuffle filter stores the first bytes of all numbers, then the second bytes, and so on. The last chunk of
+        # a file is padded to the length of the others.
         numbers = target.reshape(-1).view(np.uint8).reshape(-1, self._width)
         for byte, row in enumerate(np.frombuffer(plain, np.uint8).reshape(self._width, -1)):
             numbers[:, byte] = row[: len(numbers)]

@@ -1,6 +1,6 @@
-"""The corpus that needs no files: the English text that CPython carries, as shards that are made once per machine.
+"""The embedded corpus: the English text that ships with CPython, prepared as shards once per machine.
 
-A WordPiece vocabulary is trained on it, and it is prepared as any other text would be.
+A WordPiece vocabulary is trained on it; then it is prepared like any other text.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from recipe_core.data.prepare import read_manifest
 from recipe_core.data.text import library
 
 VERSION = 1
-"""Raise it when a change here changes the shards: old caches are then left alone."""
+"""Increment it when a change here changes the shards, so that old caches are not used."""
 TEXT, VOCABULARY = "text.jsonl", "vocab.txt"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEST_SHARE = 0.03
 DUPE_FACTOR = 10
-"""How often each document is used: a small corpus is read many times, and should not be masked alike each time."""
+"""Passes over each document: a small corpus is read many times, and needs other masks each time."""
 
 
-def filled(config: BertHdf5, cache: Path) -> BertHdf5:
-    """``config`` as it is if it names files, else with those of the corpus, which is made in ``cache`` if it must be.
+def with_files(config: BertHdf5, cache: Path) -> BertHdf5:
+    """``config`` with the files of the embedded corpus if it names none; the corpus is built in ``cache`` if missing.
 
-    Several processes may ask at once: one builds (some seconds), the others wait.
+    With several processes, one builds it (in seconds), the others wait.
 
     Raises:
-        DataError: this Python carries too little text.
+        DataError: this Python ships too little text.
         DiskError: ``cache`` cannot be written.
     """
     if config.files:
@@ -44,7 +44,7 @@ def filled(config: BertHdf5, cache: Path) -> BertHdf5:
 
 
 def prepare(cache: Path, config: BertHdf5) -> Path:
-    """Have the corpus as shards in ``cache``, of the length that ``config`` asks for, and return their folder."""
+    """Folder of the corpus as shards for ``config``, built in ``cache`` if missing."""
     text = load_or_build(cache / f"bert-text-{_fingerprint(config)}", _text, lambda part: _write_text(part, config))
     key = f"{_fingerprint(config)}-{config.sequence}-{config.max_predictions}"
     plain = load_or_build(cache / f"bert-shards-{key}", _shards, lambda part: _write_shards(part, text, config))
@@ -61,7 +61,6 @@ def _fingerprint(config: BertHdf5) -> str:
 
 
 def _text(folder: Path) -> Path:
-    """The folder, unless somebody has removed one of its files."""
     for name in (TEXT, VOCABULARY):
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: not found; remove {folder} to have it made again")
@@ -69,10 +68,9 @@ def _text(folder: Path) -> Path:
 
 
 def _shards(folder: Path) -> Path:
-    """The folder, unless somebody has removed or cut one of its files."""
     sizes = {folder / name: facts["bytes"] for name, facts in read_manifest(folder).get("files", {}).items()}
-    whole = (path.is_file() and path.stat().st_size == size for path, size in sizes.items())
-    if not sizes or not (folder / VOCABULARY).is_file() or not all(whole):
+    intact = (path.is_file() and path.stat().st_size == size for path, size in sizes.items())
+    if not sizes or not (folder / VOCABULARY).is_file() or not all(intact):
         raise DataError(f"{folder}: is not whole; remove it to have it made again")
     return folder
 
@@ -87,7 +85,7 @@ def _write_text(folder: Path, config: BertHdf5) -> None:
 
 
 def _write_shards(folder: Path, text: Path, config: BertHdf5) -> None:
-    from recipe_bert_dp.prepare import hdf5 as preparing  # which needs numpy, h5py and the index
+    from recipe_bert_dp.prepare import hdf5 as preparing  # imports numpy, h5py and the index
 
     preparing.prepare(
         PrepareHdf5(
@@ -111,8 +109,8 @@ def train_vocabulary(texts: Iterable[str], entries: int) -> list[str]:
 
     tokenizer = BertWordPieceTokenizer(lowercase=True)
     texts = list(texts)
-    # The trainer numbers letters inside words as it meets them in a hash table, which differs from process to process;
-    # named beforehand, they have their numbers.
+    # The trainer numbers letters inside words in the order of a hash table, which differs between processes; as special
+    # tokens, they have fixed numbers.
     inside = sorted({letter for word in _words(tokenizer, texts) for letter in word[1:]})
     named = [*SPECIAL, *(f"##{letter}" for letter in inside)]
     tokenizer.train_from_iterator(texts, vocab_size=entries, min_frequency=2, special_tokens=named, show_progress=False)

@@ -1,4 +1,4 @@
-"""Token ids back to text, and special ids, by a vocab.txt or a tokenizer.json."""
+"""Token ids to text, and special ids, from a vocab.txt or a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from recipe_bert_dp.data.shards import Arrays, vocabulary_beside
+from recipe_bert_dp.data.shards import Arrays, vocabulary_of
 from recipe_core import DataError
 from recipe_core.data.tokenizer import require_tokenizer
 from recipe_core.files.documents import DocumentError, read_text
 
 
 @dataclass(frozen=True)
-class Pieces:
+class WordPieces:
     """The pieces of a vocabulary by their ids."""
 
     names: dict[int, str]
 
     @classmethod
-    def find(cls, path: Path | None, beside: Iterable[Path]) -> Pieces | None:
-        """Those of ``path`` (a vocab.txt or tokenizer.json), or of a vocab.txt near the shards ``beside``, if any.
+    def find(cls, path: Path | None, shards: Iterable[Path]) -> WordPieces | None:
+        """Read ``path`` (a vocab.txt or tokenizer.json), or else a vocab.txt near ``shards``, if there is one.
 
         Raises:
             DataError: ``path`` cannot be read.
         """
-        found = path or vocabulary_beside(beside)
-        return None if found is None else cls(_read(found))
+        path = path or vocabulary_of(shards)
+        return None if path is None else cls(_read(path))
 
     @property
     def size(self) -> int:
-        """Ids are below this."""
+        """Number of ids: the largest one plus 1."""
         return max(self.names, default=-1) + 1
 
     def special(self) -> NDArray[np.int64]:
-        """Ids that are never predicted."""
+        """Ids of tokens that are never predicted."""
         never = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
         return np.array([number for number, piece in self.names.items() if piece in never], dtype=np.int64)
 
     def example(self, block: Arrays) -> str:
-        """The first row of ``block`` as text; what is to be predicted stands in brackets behind its place."""
+        """The first row of ``block`` as text, with the labels in brackets after the masked tokens."""
         ids = block["input_ids"][0][block["input_mask"][0] != 0]
         positions = block["masked_lm_positions"][0]
-        wanted = {int(p): int(i) for p, i in zip(positions, block["masked_lm_ids"][0], strict=True) if p}
+        labels = {int(p): int(i) for p, i in zip(positions, block["masked_lm_ids"][0], strict=True) if p}
         words: list[str] = []
         for place, number in enumerate(map(int, ids)):
             piece = self.names.get(number, f"<{number}>")
-            shown = piece + (f"({self.names.get(wanted[place], '?')})" if place in wanted else "")
+            shown = piece + (f"({self.names.get(labels[place], '?')})" if place in labels else "")
             if piece.startswith("##") and words:
                 words[-1] += shown[2:]
             else:

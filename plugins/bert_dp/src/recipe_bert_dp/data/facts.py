@@ -1,12 +1,13 @@
-"""Facts about the shards from their headers, without torch."""
+"""Number and shape of samples from the headers of shards. No torch here."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from recipe_bert_dp.data import heads, shards
-from recipe_bert_dp.data.shards import Shape
+from recipe_bert_dp.data.shards import ShardShape
 from recipe_bert_dp.settings import BertHdf5
 from recipe_core import DataError, DataFacts
 
@@ -14,16 +15,16 @@ MOST_PROBLEMS = 20
 
 
 def facts(config: BertHdf5) -> DataFacts:
-    """Look at the heads of all shards, and gather what is wrong with any of them; the embedded corpus is not made."""
+    """Read the headers of all shards, and collect their problems; the embedded corpus is not built."""
     if not config.files:
         return DataFacts(sequence=config.sequence, vocabulary=config.vocabulary)
     samples = vocabulary = None
     problems: list[str] = []
     try:
-        found = check(config, "training")
-        samples, vocabulary = sum(shape.rows for shape in found.values()), _vocabulary(found)
+        shapes = check(config, "training")
+        samples, vocabulary = sum(shape.rows for shape in shapes.values()), _vocabulary(shapes)
     except DataError as error:
-        problems += re.split(r"\n(?! )", str(error))  # lines that are indented belong to the one before
+        problems += re.split(r"\n(?! )", str(error))  # indented lines continue the message before
     return DataFacts(
         sequence=config.sequence,
         vocabulary=vocabulary,
@@ -34,20 +35,20 @@ def facts(config: BertHdf5) -> DataFacts:
 
 
 def _valid_samples(config: BertHdf5) -> int | None:
-    """Rows for validation; None without any, and where a shard is wrong: only a run that evaluates reads them."""
+    # None where a shard is invalid: only a run that evaluates reads it, and reports it then.
     try:
         return sum(shape.rows for shape in check(config, "test").values()) or None
     except DataError:
         return None
 
 
-def check(config: BertHdf5, kind: str) -> dict[Path, Shape]:
-    """The shards of a kind (``training`` or ``test``) that have rows; none at all is an error for training only.
+def check(config: BertHdf5, kind: str) -> dict[Path, ShardShape]:
+    """Shapes of the non-empty shards of a kind (``training`` or ``test``); having none is an error for training only.
 
     Raises:
         DataError: a shard is missing, damaged, or does not fit the settings or the other shards.
     """
-    shapes: dict[Path, Shape] = {}
+    shapes: dict[Path, ShardShape] = {}
     problems = []
     paths = (path for path in shards.find(config.files) if shards.kind_of(path) == kind)
     for path, shape in heads.shapes(paths).items():
@@ -68,14 +69,13 @@ def check(config: BertHdf5, kind: str) -> dict[Path, Shape]:
     return shapes
 
 
-def _vocabulary(found: dict[Path, Shape]) -> int | None:
-    """Entries of the vocab.txt that lies near the shards, if there is one."""
-    path = shards.vocabulary_beside(found)
+def _vocabulary(paths: Iterable[Path]) -> int | None:
+    path = shards.vocabulary_of(paths)
     return None if path is None else len(path.read_text(encoding="utf-8", errors="replace").splitlines())
 
 
-def _misfit(config: BertHdf5, shape: Shape, first: Shape) -> str:
-    """Why a shard cannot be read with these settings, and with the first of the others."""
+def _misfit(config: BertHdf5, shape: ShardShape, first: ShardShape) -> str:
+    # Reason why a shard cannot be read with these settings and together with the shard of shape ``first``.
     if config.packed is False and shape.packed:
         return "has several samples a row, but data.packed=false; name the shards that it was packed from"
     if config.packed and not shape.packed:
@@ -90,7 +90,7 @@ def _misfit(config: BertHdf5, shape: Shape, first: Shape) -> str:
             f"has {shape.predictions} predictions a row, but data.max_predictions={config.max_predictions}; set it to "
             f"{shape.predictions}"
         )
-    if shape != Shape(shape.rows, first.sequence, first.predictions, first.slots):
+    if shape != ShardShape(shape.rows, first.sequence, first.predictions, first.slots):
         return (
             f"has {shape.predictions} predictions and {shape.slots} samples a row at most, another shard has "
             f"{first.predictions} and {first.slots}; read them in runs of their own"

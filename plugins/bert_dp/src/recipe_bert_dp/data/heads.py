@@ -1,6 +1,6 @@
-"""Shapes of shards, read from their heads once per machine and state of the file.
+"""Shapes of shards, read from their headers and cached per machine until a file changes.
 
-A run asks for them in its launcher, in every process, and at its end; opening a thousand HDF5 files takes seconds.
+A run needs them in its launcher, in every process, and at its end; opening a thousand HDF5 files takes seconds.
 """
 
 from __future__ import annotations
@@ -14,58 +14,58 @@ from hashlib import blake2b
 from pathlib import Path
 
 from recipe_bert_dp.data import shards
-from recipe_bert_dp.data.shards import Shape
+from recipe_bert_dp.data.shards import ShardShape
 from recipe_core.errors import DataError, DiskError
 from recipe_core.files import home, write_text
 from recipe_core.files.documents import DocumentError, read_json
 
-State = tuple[int, ...]
-"""Device, inode, size, and the times of the last change of content and of anything: a write changes one of them."""
+FileState = tuple[int, ...]
+"""Device, inode, size, mtime and ctime: a write changes one of them."""
 MANY = 32
-"""So many shards are worth a file in the cache."""
+"""Number of shards from which the cache is written to disk."""
 
-_known: dict[str, tuple[State, Shape]] = {}
-"""Heads that this process has read, by absolute path."""
+_cache: dict[str, tuple[FileState, ShardShape]] = {}
+"""Headers that this process has read, by absolute path."""
 
 
-def shapes(paths: Iterable[Path]) -> dict[Path, Shape | DataError]:
-    """The shape of each shard, or what is wrong with it.
+def shapes(paths: Iterable[Path]) -> dict[Path, ShardShape | DataError]:
+    """The shape of each shard, or its problem.
 
-    A shard is opened if nobody on this machine has seen it in its present state, and then checked as
-    :func:`recipe_bert_dp.data.shards.shape_of` does it. Damage behind the head shows when rows are read.
+    Only shards that are new or changed since the last call on this machine are opened, and checked by
+    :func:`recipe_bert_dp.data.shards.shape_of`. Damage after the header is found when rows are read.
     """
-    asked = {path: str(path.absolute()) for path in paths}
-    store = _store(asked.values())
-    if len(asked) >= MANY and any(name not in _known for name in asked.values()):
-        _known.update(_stored(store))
-    found: dict[Path, Shape | DataError] = {}
-    news = False
-    for path, name in asked.items():
+    names = {path: str(path.absolute()) for path in paths}
+    store = _store(names.values())
+    if len(names) >= MANY and any(name not in _cache for name in names.values()):
+        _cache.update(_stored(store))
+    results: dict[Path, ShardShape | DataError] = {}
+    changed = False
+    for path, name in names.items():
         state = _state(path)
-        if state is None or name not in _known or _known[name][0] != state:
+        if state is None or name not in _cache or _cache[name][0] != state:
             try:
                 with shards.opened(path) as file:
                     shape = shards.shape_of(file, path)
             except DataError as error:
-                _known.pop(name, None)
-                found[path] = error
+                _cache.pop(name, None)
+                results[path] = error
                 continue
-            _known[name] = state or (), shape
-            news = True
-        found[path] = _known[name][1]
-    if news and len(asked) >= MANY:
-        lines = {name: [*_known[name][0], *astuple(_known[name][1])] for name in asked.values() if name in _known}
-        with suppress(DiskError):  # a cache that cannot be written costs time and nothing else
+            _cache[name] = state or (), shape
+            changed = True
+        results[path] = _cache[name][1]
+    if changed and len(names) >= MANY:
+        lines = {name: [*_cache[name][0], *astuple(_cache[name][1])] for name in names.values() if name in _cache}
+        with suppress(DiskError):  # without the cache, the next call only takes longer
             write_text(store, json.dumps(lines))
-    return found
+    return results
 
 
-def _state(path: Path) -> State | None:
+def _state(path: Path) -> FileState | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
-        return None  # what is wrong with it shows when it is opened
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return None  # opening it reports the problem
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _store(names: Iterable[str]) -> Path:
@@ -73,11 +73,11 @@ def _store(names: Iterable[str]) -> Path:
     return home() / "bert_hdf5" / f"heads-{digest}.json"
 
 
-def _stored(store: Path) -> dict[str, tuple[State, Shape]]:
-    """The content of a file of the cache; empty where there is none, or none that this version wrote."""
+def _stored(store: Path) -> dict[str, tuple[FileState, ShardShape]]:
+    # Empty if the file is missing, damaged or of another version.
     try:
-        found = read_json(store)
-        lines = {name: (tuple(line[:5]), Shape(*line[5:])) for name, line in found.items()}
+        content = read_json(store)
+        lines = {name: (tuple(line[:5]), ShardShape(*line[5:])) for name, line in content.items()}
     except (OSError, DocumentError, AttributeError, LookupError, TypeError):
         return {}
-    return lines if all(type(number) is int for line in found.values() for number in line) else {}
+    return lines if all(type(number) is int for line in content.values() for number in line) else {}

@@ -1,4 +1,4 @@
-"""The identity of shards, for comparison when a run continues. No torch here."""
+"""Identity of the data, to compare when a run resumes. No torch here."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from recipe_core.files import home
 
 
 def identity(config: BertHdf5) -> DataIdentity:
-    """Digests of the training shards, and the settings that decide their order; see :class:`DataIdentity`.
+    """Digests of the training shards, and the settings that determine their order; see :class:`DataIdentity`.
 
     Raises:
-        DataError: a file is missing, or has another size than its manifest lists.
+        DataError: a file is missing, or its size differs from the manifest.
     """
-    files = [path for path in shards.find(corpus.filled(config, home()).files) if shards.kind_of(path) == "training"]
+    files = [
+        path for path in shards.find(corpus.with_files(config, home()).files) if shards.kind_of(path) == "training"
+    ]
     order = {"sequence": config.sequence, "max_predictions": config.max_predictions}
     return identity_of_files(files, order, _conflicts(files))
 
 
 def _conflicts(files: Sequence[Path]) -> Iterator[str]:
-    """Folders of shards that were made with different vocabularies: the same id then stands for different words."""
+    # With different vocabularies, the same id means different words.
     folders = dict.fromkeys(path.parent for path in files)
-    found = dict.fromkeys(filter(None, (shards.vocabulary_beside([folder / "shard"]) for folder in folders)))
-    digests = {path: content_digest([path]) for path in found}
+    vocabularies = dict.fromkeys(filter(None, (shards.vocabulary_of([folder / "shard"]) for folder in folders)))
+    digests = {path: content_digest([path]) for path in vocabularies}
     first = next(iter(digests), None)
     for path, digest in digests.items():
         if first is not None and digest != digests[first]:

@@ -9,17 +9,17 @@ import torch
 
 from recipe_bert_dp.data import corpus
 from recipe_bert_dp.data.facts import check
-from recipe_bert_dp.data.stream import Stream
+from recipe_bert_dp.data.stream import ShuffledRows
 from recipe_bert_dp.settings import BertHdf5
 from recipe_core import Batch, DataError, Run
 
 _SPLITS = {"train": "training", "valid": "test"}
 _AT_ONCE = 32
-"""Batches that are cut at once where reads follow each other."""
+"""Number of batches that are cut at once for consecutive reads."""
 
 
 def build(config: BertHdf5, run: Run) -> BertSamples:
-    """Look at the heads of all shards and check them against the settings; without files, make the embedded corpus.
+    """Check the headers of all shards against the settings; without files, build the embedded corpus.
 
     Raises:
         DataError: there is no shard, or one is damaged or does not fit the settings.
@@ -29,15 +29,14 @@ def build(config: BertHdf5, run: Run) -> BertSamples:
 
 
 class BertSamples:
-    """The samples of a run, as :class:`recipe_core.layouts.parallel.Samples` describes. A sample is a row, packed or
-    not."""
+    """Samples of a run, see :class:`recipe_core.layouts.parallel.Samples`. A sample is a row, packed or not."""
 
     def __init__(self, config: BertHdf5, run: Run) -> None:
-        self._config, self._run = corpus.filled(config, run.cache), run
-        self._streams: dict[str, Stream] = {}
+        self._config, self._run = corpus.with_files(config, run.cache), run
+        self._streams: dict[str, ShuffledRows] = {}
         self._cut: dict[tuple[str, int, int], Batch] = {}
         self._last: tuple[str, int] | None = None
-        # What is wrong with the test shards should show before the first step, not at the first evaluation.
+        # Report problems of the test shards before the first step, not at the first evaluation.
         for split in ("train", "valid") if run.train.eval_every else ("train",):
             self._stream(split)
 
@@ -47,42 +46,41 @@ class BertSamples:
         Their integers are as narrow as in the files; on the device they become int64.
 
         Raises:
-            DataError: a shard is damaged, or holds what cannot be: a token id that the model does not know, say.
+            DataError: a shard is damaged or has a number out of range, such as a token id beyond the vocabulary.
         """
         batch = self._cut.pop((split, start, count), None)
         if batch is None:
-            # A tensor for each array of each small batch takes as long as all the rest; cutting many is quicker.
-            many = self._stream(split).left(start) // count if self._last == (split, start) else 1
-            self._cut = dict(self._batches(split, start, count, max(1, min(many, _AT_ONCE))))
+            # Creating a tensor per array of each small batch takes as long as all the rest; Tensor.split is faster.
+            number = self._stream(split).left(start) // count if self._last == (split, start) else 1
+            self._cut = dict(self._batches(split, start, count, max(1, min(number, _AT_ONCE))))
             batch = self._cut.pop((split, start, count))
         self._last = split, start + count
         return batch
 
-    def _batches(self, split: str, start: int, count: int, many: int) -> Iterator[tuple[tuple[str, int, int], Batch]]:
-        """So many batches of ``count`` rows from ``start`` on."""
-        rows = self._stream(split).read(start, many * count)
+    def _batches(self, split: str, start: int, count: int, number: int) -> Iterator[tuple[tuple[str, int, int], Batch]]:
+        rows = self._stream(split).read(start, number * count)
         parts = zip(*(torch.from_numpy(values).split(count) for values in rows.values()), strict=True)
-        for number, part in enumerate(parts):
-            yield (split, start + number * count, count), dict(zip(rows, part, strict=True))
+        for i, part in enumerate(parts):
+            yield (split, start + i * count, count), dict(zip(rows, part, strict=True))
 
     def position(self, consumed: int) -> tuple[int, Fraction, list[str]]:
-        """The position after ``consumed`` training rows, for scripts that read shard after shard.
+        """Position after ``consumed`` training rows, for scripts that read shard after shard.
 
         Returns:
-            The epoch, how much of it is done (below 1), and the shards. Rows come from all shards at a time here, so
-            that no shard is done before the epoch is.
+            Epoch, completed fraction of it (below 1), and shards. Rows come from all shards at once, so that no shard
+            is complete before the epoch.
         """
         stream = self._stream("train")
         epoch, done = divmod(consumed, stream.rows)
         return epoch, Fraction(done, stream.rows), [str(path.absolute()) for path in stream.paths]
 
-    def _stream(self, split: str) -> Stream:
+    def _stream(self, split: str) -> ShuffledRows:
         if split not in self._streams:
-            found = check(self._config, _SPLITS[split])
-            if not found:
+            shapes = check(self._config, _SPLITS[split])
+            if not shapes:
                 raise DataError(
                     f"data.files: no test shard (*test*.hdf5) in {', '.join(self._config.files)}, which evaluation "
                     "needs; prepare with test_share above 0, or set train.eval_every=0"
                 )
-            self._streams[split] = Stream(found, self._run.train.seed, self._run.vocabulary)
+            self._streams[split] = ShuffledRows(shapes, self._run.train.seed, self._run.vocabulary)
         return self._streams[split]

@@ -1,4 +1,4 @@
-"""HDF5 shards: which arrays they hold, writing them so that equal samples give equal bytes, and reading them."""
+"""HDF5 shards: their arrays, deterministic writing, and reading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN: Mapping[str, str] = {
     "masked_lm_ids": "<i4",
     "next_sentence_labels": "i1",
 }
-"""Arrays of a shard of NVIDIA's and Neuron's, in their order: one row per sample."""
+"""Arrays of NVIDIA's and Neuron's shards, in order: one sample per row."""
 PACKED: Mapping[str, str] = {
     "input_ids": "<i4",
     "input_mask": "<i4",
@@ -41,27 +41,27 @@ PACKED: Mapping[str, str] = {
     "next_sentence_labels": "i1",
     "next_sentence_weights": "<i4",
 }
-"""Arrays of a shard of Habana's: several samples per row, ``input_mask`` counts them from 1."""
+"""Arrays of Habana's shards: several samples per row, which ``input_mask`` numbers from 1."""
 ROWS_AT_ONCE = 4096
-"""Rows that are in memory at a time, unless they are very long."""
+"""Rows in memory at a time, unless they are very long."""
 _BYTES_AT_ONCE = 64 << 20
 CHUNK = 256
-"""Rows that are compressed together."""
+"""Rows per compressed chunk."""
 PACKING: Mapping[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
-"""Every HDF5 library reads these filters. With the bytes of the numbers reordered first, gzip's fastest level makes the
-files a tenth smaller than its usual one without, in half the time."""
+"""Filters that every HDF5 library reads. With the shuffle filter, gzip's fastest level gives files a tenth smaller than
+its default level without, in half the time."""
 ENDINGS = (".hdf5", ".h5")
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError)
-"""Errors that h5py raises about files that contradict themselves."""
+"""Errors that h5py raises for damaged files."""
 
 
 def write(path: Path, rows: int, blocks: Iterable[Arrays], layout: Mapping[str, str], *, gzip: bool) -> None:
-    """Write a shard of ``rows`` rows, and have it on the disk when this returns.
+    """Write a shard of ``rows`` rows, and flush it to disk.
 
-    The file holds no times and no names of this machine, so that equal arrays give equal bytes.
+    The file holds no times or machine names, so that equal arrays give equal bytes.
 
     Raises:
-        OSError: there is no space left.
+        OSError: no space is left.
     """
     with Sink(path) as sink:
         with h5py.File(sink, "w", libver="earliest") as file:
@@ -85,17 +85,17 @@ def _append(file: h5py.File, block: Arrays, at: int, rows: int, layout: Mapping[
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Shapes and types of a shard's arrays, from their headers."""
+class ShardShape:
+    """Shapes of a shard's arrays, from its header."""
 
     rows: int
     sequence: int
     predictions: int
-    """Places for predictions in a row."""
+    """Maximum number of predictions per row."""
     slots: int
-    """Places for samples in a row; 0 in a plain shard."""
+    """Maximum number of samples per row; 0 for a plain shard."""
     chunk: int = field(default=0, compare=False)
-    """Rows of the longest chunk, which can only be read as a whole; 0 where rows lie one after the other."""
+    """Rows of the longest chunk, which is always read as a whole; 0 without chunks."""
 
     @property
     def packed(self) -> bool:
@@ -103,7 +103,7 @@ class Shape:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows that are in memory at a time."""
+        """Rows to hold in memory at a time."""
         return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE // (13 * max(1, self.sequence, self.predictions))))
 
     @property
@@ -113,10 +113,10 @@ class Shape:
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The shard ``path`` for reading.
+    """Open the shard ``path`` for reading.
 
     Raises:
-        DataError: it is missing, truncated or no HDF5.
+        DataError: it is missing, truncated or not HDF5.
     """
     with naming(path):
         require_regular(path)
@@ -127,7 +127,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turn what h5py raises about a file that is missing or damaged into a DataError about ``path``."""
+    """Turn h5py's errors about a missing or damaged file into a DataError about ``path``."""
     try:
         yield
     except _DAMAGE as error:
@@ -145,7 +145,6 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _own_text(path: Path) -> str:
-    """The lines that lead from the text ``path`` and the published vocabulary to a model that fills masks."""
     folder = path.with_name(f"{path.stem}-shards")
     lines = [
         ["recipe", "prepare", "bert_hdf5", f"inputs={path}", "vocabulary=vocab.txt", f"output={folder}"],
@@ -155,17 +154,17 @@ def _own_text(path: Path) -> str:
     return "\n".join(f"  {shlex.join(line)}" for line in lines)
 
 
-def shape_of(file: h5py.File, path: Path) -> Shape:
-    """Check that ``file`` has the arrays of a plain or a packed shard, and that their shapes agree.
+def shape_of(file: h5py.File, path: Path) -> ShardShape:
+    """Shape of a plain or packed shard, after checking that its arrays exist and their shapes agree.
 
     Raises:
-        DataError: an array is missing or has another shape; the message names all that is wrong.
+        DataError: an array is missing or has another shape; the message lists all problems.
     """
     with naming(path):
         return _shape_of(file, path)
 
 
-def _shape_of(file: h5py.File, path: Path) -> Shape:
+def _shape_of(file: h5py.File, path: Path) -> ShardShape:
     layout = PACKED if "next_sentence_positions" in file or "positions" in file else PLAIN
     if missing := [name for name in layout if name not in file]:
         raise DataError(
@@ -178,21 +177,21 @@ def _shape_of(file: h5py.File, path: Path) -> Shape:
     rows, sequence = (*shapes["input_ids"], 0, 0)[:2]
     predictions = (*shapes["masked_lm_positions"], 0, 0)[1]
     slots = (*shapes["next_sentence_labels"], 0, 0)[1] if layout is PACKED else 0
-    for name, found in shapes.items():
+    for name, shape in shapes.items():
         wide = {"m": predictions, "n": slots}.get(name[0], sequence)
         expected = (rows,) if name == "next_sentence_labels" and layout is PLAIN else (rows, wide)
-        if found != expected:
-            problems.append(f"{name} has the shape {list(found)}, expected {list(expected)}")
+        if shape != expected:
+            problems.append(f"{name} has the shape {list(shape)}, expected {list(expected)}")
         if file[name].dtype.kind not in "iu":
             problems.append(f"{name} holds {file[name].dtype}, expected integers")
     if problems:
         raise DataError(f"{path}: {'; '.join(problems)}")
     chunk = max(file[name].chunks[0] if file[name].chunks else 0 for name in layout)
-    return Shape(rows, sequence, predictions, slots, chunk)
+    return ShardShape(rows, sequence, predictions, slots, chunk)
 
 
-def read(file: Mapping[str, Any], path: Path, shape: Shape, start: int, stop: int) -> Arrays:
-    """Rows ``start`` to below ``stop`` of the arrays of ``file``, in the types of the layout.
+def read(file: Mapping[str, Any], path: Path, shape: ShardShape, start: int, stop: int) -> Arrays:
+    """Rows ``start`` to ``stop - 1`` of the arrays of ``file``, in the dtypes of the layout.
 
     Raises:
         DataError: the file is damaged there.
@@ -203,7 +202,7 @@ def read(file: Mapping[str, Any], path: Path, shape: Shape, start: int, stop: in
 
 @contextmanager
 def damaged(path: Path, start: int, stop: int) -> Iterator[None]:
-    """Turn what is raised while these rows are read into a DataError about ``path``."""
+    """Turn h5py's errors while rows ``start`` to ``stop`` are read into a DataError about ``path``."""
     try:
         yield
     except _DAMAGE as error:
@@ -211,34 +210,35 @@ def damaged(path: Path, start: int, stop: int) -> Iterator[None]:
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """Shards that ``paths`` name: files as they are; in folders, those at any depth. Hidden files are passed over.
+    """Shards in ``paths``: files, and those in folders at any depth, without hidden ones.
 
     Raises:
-        DataError: a path is missing, or there is no shard in any of them.
+        DataError: a path is missing, or no shard is in any of them.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
         path = path.expanduser()
         if path.is_dir():
             below = (p for p in path.rglob("*") if p.suffix in ENDINGS and not _hidden(p.relative_to(path)))
-            found += sorted(below)
+            files += sorted(below)
         elif path.exists():
-            found.append(path)
+            files.append(path)
         else:
             raise DataError(f"{path}: there is no such file or folder; expected HDF5 shards or a folder of them")
-    if not found:
+    if not files:
         raise DataError(f"{', '.join(map(str, paths))}: no shard (*.hdf5) in it; prepare some with recipe prepare")
-    return list(dict.fromkeys(found))  # named twice, a shard counts once
+    return list(dict.fromkeys(files))  # a shard that is named twice counts once
 
 
 def kind_of(path: Path) -> str:
-    """``training`` or ``test``, by the name of the shard. The word counts: ``latest.hdf5`` is no test."""
+    """``training`` or ``test``, by the name of the shard: ``test`` has to be a word of it, unlike in
+    ``latest.hdf5``."""
     name = path.name.lower()
     return "test" if re.search(r"(?<![a-z])test", name) and "training" not in name else "training"
 
 
-def vocabulary_beside(paths: Iterable[Path]) -> Path | None:
-    """The vocab.txt in the folder of a shard, or in the one above it."""
+def vocabulary_of(paths: Iterable[Path]) -> Path | None:
+    """The vocab.txt in the folder of a shard or in its parent, if any."""
     folders = {folder for path in paths for folder in path.resolve().parents[:2]}
     return next((folder / "vocab.txt" for folder in sorted(folders) if (folder / "vocab.txt").is_file()), None)
 
@@ -248,6 +248,6 @@ def _hidden(path: Path) -> bool:
 
 
 def used_predictions(positions: NDArray[Any]) -> NDArray[np.int64]:
-    """Predictions in each row: those before the first position 0, where [CLS] is, which is never predicted."""
+    """Number of predictions per row: those before the first position 0, where [CLS] is, which is never predicted."""
     used: NDArray[np.int64] = np.cumprod(positions != 0, axis=1, dtype=np.int64).sum(axis=1)
     return used

@@ -1,4 +1,4 @@
-"""Checks of an HDF5 file before its arrays are read: what it says of itself may be anything."""
+"""Checks of an HDF5 file before its arrays are read, so that a damaged header cannot exhaust memory."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import h5py
 from recipe_core.errors import DataError
 
 MOST_COMPRESSED = 2000
-"""Bytes that one stored byte becomes at most: deflate's densest is 1,032, and a chunk has some overhead."""
+"""Maximum compression ratio: deflate's is 1,032, and a chunk has some overhead."""
 MOST_CHUNK = 128 << 20
-"""Bytes of a chunk at most; HDF5 unpacks it as a whole."""
+"""Maximum bytes per chunk, which HDF5 decompresses as a whole."""
 MOST_PER_ROW = 1 << 20
-"""Numbers in a row at most."""
+"""Maximum numbers per row."""
 
 
 def require_regular(path: Path) -> None:
-    """Require that ``path`` is a file: a pipe would never end, and a device has no size.
+    """Require a regular file: reading a pipe might never end, and a device has no size.
 
     Raises:
         DataError: it is something else.
-        OSError: it is not there, or may not be looked at.
+        OSError: it is missing or not accessible.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise DataError(f"{path}: is no regular file, so it is no shard")
 
 
 def problems_of(file: h5py.File, names: Iterable[str]) -> list[str]:
-    """One message for each array whose values are not in the file, or not as many as it says."""
+    """One message for each array whose values are not in the file, or fewer than its shape has."""
     return [f"{name} {problem}" for name in names if (problem := _problem(file, name))]
 
 
@@ -57,6 +57,6 @@ def _problem(file: h5py.File, name: str) -> str:
 
 def _product(sizes: Iterable[int]) -> int:
     product = 1
-    for size in sizes:  # in Python's numbers, which do not overflow
+    for size in sizes:  # Python integers, which do not overflow
         product *= int(size)
     return product

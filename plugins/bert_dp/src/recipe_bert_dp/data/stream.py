@@ -1,4 +1,4 @@
-"""The rows of some shards in an endless order that depends on a seed alone, read many at a time."""
+"""The rows of shards in an endless shuffled order that depends on the seed alone, read many at a time."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from numpy.typing import NDArray
 from recipe_bert_dp.data import shards
 from recipe_bert_dp.data.checks import check
 from recipe_bert_dp.data.column import Column
-from recipe_bert_dp.data.shards import Arrays, Shape
+from recipe_bert_dp.data.shards import Arrays, ShardShape
 
 SLICE = shards.CHUNK
-"""Rows that are read at once, at least."""
+"""Minimum number of rows per read."""
 MOST_IN_SLICE = 4096
-"""And at most: longer chunks are read more than once, so that the memory stays bounded."""
+"""Maximum number: longer chunks are read more than once, which bounds the memory."""
 WINDOW = 2048
-"""Rows that are mixed with each other, at least."""
+"""Minimum number of rows that are shuffled together."""
 MOST_OPEN = 64
-"""Shards that are open at a time."""
+"""Maximum number of open shards."""
 
 
-class Window(NamedTuple):
-    """Rows that were mixed with each other: those from ``first`` to below ``end`` of the order."""
+class ShuffledWindow(NamedTuple):
+    """Rows that were shuffled together: places ``first`` to ``end - 1`` of the order."""
 
     first: int
     end: int
     rows: Arrays
 
 
-class Stream:
-    """The rows of some shards, epoch after epoch; in each, every row comes once.
+class ShuffledRows:
+    """The rows of shards, epoch after epoch; each epoch has every row once.
 
-    The rows of a shard are cut into slices, each of them whole chunks of the file, so that reading never goes row by
-    row. In an epoch the slices of all shards come in a drawn order; the next few of them are a window, whose rows are
-    shuffled: shards that nobody shuffled give mixed batches too. All draws depend on the seed and the numbers of epoch
-    and window alone, so that a row's place depends neither on ranks nor on what was read before.
+    Shards are cut into slices of whole chunks of the file, so that reading never goes row by row. Each epoch permutes
+    the slices of all shards; a few consecutive slices form a window, whose rows are shuffled, so that unshuffled shards
+    give mixed batches too. The random numbers depend on the seed and the numbers of epoch and window alone: the place
+    of a row depends neither on ranks nor on earlier reads.
 
     Args:
-        found: the shards with what their heads say; none without rows.
+        shapes: the shards, each with at least one row.
         seed: of the order.
-        vocabulary: token ids must be below it; None where that is not known.
+        vocabulary: upper bound of token ids; None to not check them.
     """
 
-    def __init__(self, found: Mapping[Path, Shape], seed: int, vocabulary: int | None) -> None:
-        self.paths, self._shapes = list(found), list(found.values())
+    def __init__(self, shapes: Mapping[Path, ShardShape], seed: int, vocabulary: int | None) -> None:
+        self.paths, self._shapes = list(shapes), list(shapes.values())
         self._seed, self._vocabulary = seed, vocabulary
         cuts = [
             (shard, start, min(start + size, shape.rows))
@@ -61,33 +61,33 @@ class Stream:
         self._sizes: NDArray[np.int64] = self._slices[:, 2] - self._slices[:, 1]
         self._per_window = max(1, -(-WINDOW // int(self._sizes.max())))
         self.rows = int(self._sizes.sum())
-        """Rows of one epoch."""
+        """Rows per epoch."""
         self._open: dict[int, tuple[h5py.File, Mapping[str, Column]]] = {}
         self._owner = 0
-        # Reading goes forward: around a border two epochs and two windows are in use.
+        # Reads go forward, and use two epochs and two windows around a boundary.
         self._epoch = lru_cache(maxsize=2)(self._draw)
         self._window = lru_cache(maxsize=2)(self._read_window)
-        self._now = Window(0, 0, {})
+        self._current = ShuffledWindow(0, 0, {})
         self._scratch: Arrays = {}
 
     def read(self, start: int, count: int) -> Arrays:
-        """Rows ``start`` to ``start + count - 1`` of the order, in the types of the files.
+        """Rows ``start`` to ``start + count - 1`` of the order, in the dtypes of the files.
 
-        They may share memory with what a later call gives, so that nobody should write into them.
+        Do not modify the arrays: they may share memory with those of later calls.
 
         Raises:
-            DataError: a shard is damaged there, or holds what cannot be.
+            DataError: a shard is damaged there, or has a number out of range.
         """
         stop = start + count
-        if self._now.first <= start and stop <= self._now.end:  # as mostly, and so it is quick
-            part = slice(start - self._now.first, stop - self._now.first)
-            return {name: values[part] for name, values in self._now.rows.items()}
+        if self._current.first <= start and stop <= self._current.end:  # the usual case, without a copy
+            part = slice(start - self._current.first, stop - self._current.first)
+            return {name: values[part] for name, values in self._current.rows.items()}
         parts: list[Arrays] = []
         while start < stop:
-            if not self._now.first <= start < self._now.end:
-                self._now = self._find(start)
-            here, last = self._now.first, min(stop, self._now.end)
-            parts.append({name: values[start - here : last - here] for name, values in self._now.rows.items()})
+            if not self._current.first <= start < self._current.end:
+                self._current = self._window_of(start)
+            first, last = self._current.first, min(stop, self._current.end)
+            parts.append({name: values[start - first : last - first] for name, values in self._current.rows.items()})
             start = last
         if len(parts) == 1:
             return parts[0]
@@ -95,19 +95,18 @@ class Stream:
 
     def left(self, start: int) -> int:
         """Number of rows from ``start`` on that are in memory."""
-        return self._now.end - start if self._now.first <= start < self._now.end else 0
+        return self._current.end - start if self._current.first <= start < self._current.end else 0
 
-    def _find(self, row: int) -> Window:
-        """The window that ``row`` of the order is in."""
+    def _window_of(self, row: int) -> ShuffledWindow:
         epoch, place = divmod(row, self.rows)
         _, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, place, side="right"))
         before = epoch * self.rows
         first = int(ends[number - 1]) if number else 0
-        return Window(before + first, before + int(ends[number]), self._window(epoch, number))
+        return ShuffledWindow(before + first, before + int(ends[number]), self._window(epoch, number))
 
     def _draw(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The slices of an epoch in their order, and where each window of them ends."""
+        # The slices of an epoch in order, and the row at which each window ends.
         order = self._random(epoch).permutation(len(self._slices))
         ends = np.cumsum(self._sizes[order])
         lasts = np.minimum(np.arange(0, order.size, self._per_window) + self._per_window, order.size) - 1
@@ -117,12 +116,11 @@ class Stream:
         return np.random.Generator(np.random.Philox([self._seed, *numbers]))
 
     def _read_window(self, epoch: int, window: int) -> Arrays:
-        """The rows of a window, shuffled."""
         order, _ = self._epoch(epoch)
-        # In the order of the files: neighbours on the disk are read one behind the other.
-        mine = np.sort(order[window * self._per_window : (window + 1) * self._per_window])
+        # Sorted, so that neighbours on the disk are read one after the other.
+        slices = np.sort(order[window * self._per_window : (window + 1) * self._per_window])
         rows, first = self._unshuffled(), 0
-        for shard, start, stop in self._slices[mine].tolist():
+        for shard, start, stop in self._slices[slices].tolist():
             last = first + stop - start
             self._read_slice(shard, start, {name: values[first:last] for name, values in rows.items()})
             first = last
@@ -130,8 +128,7 @@ class Stream:
         return {name: values[:first].take(shuffled, axis=0) for name, values in rows.items()}
 
     def _unshuffled(self) -> Arrays:
-        """Memory for the rows of a window as they come from the files, the same for each: fresh memory costs as much as
-        filling it."""
+        # One buffer for the unshuffled rows of all windows: allocating memory takes as long as filling it.
         if not self._scratch:
             most = int(np.sort(self._sizes)[-self._per_window :].sum())
             with shards.opened(self.paths[0]) as file, shards.naming(self.paths[0]):
@@ -140,7 +137,6 @@ class Stream:
         return self._scratch
 
     def _read_slice(self, shard: int, start: int, rows: Arrays) -> None:
-        """Fill ``rows`` with those of a shard from ``start`` on, and look at their numbers."""
         path = self.paths[shard]
         with shards.damaged(path, start, start + len(rows["input_ids"])):
             for name, column in self._columns(shard).items():
@@ -148,7 +144,7 @@ class Stream:
         check(rows, self._shapes[shard], self._vocabulary, path, start)
 
     def _columns(self, shard: int) -> Mapping[str, Column]:
-        """The arrays of an open shard. HDF5's handles do not survive a fork, so each process opens its own."""
+        # HDF5's handles do not survive a fork, so each process opens its own.
         if self._owner != os.getpid():
             self._open, self._owner = {}, os.getpid()
         if shard not in self._open:
@@ -162,7 +158,6 @@ class Stream:
         return self._open[shard][1]
 
 
-def _slice_rows(shape: Shape) -> int:
-    """Whole chunks of the file, :data:`SLICE` rows or more."""
+def _slice_rows(shape: ShardShape) -> int:
     whole = shape.chunk * -(-SLICE // shape.chunk) if shape.chunk else SLICE
     return min(whole, MOST_IN_SLICE, shape.rows_at_once)

@@ -1,4 +1,4 @@
-"""The vocabulary of a data set as Hugging Face's tokenizer takes it."""
+"""The vocabulary of a data set as files of Hugging Face's tokenizer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from recipe_core.files import home
 
 
 def files(config: BertHdf5) -> dict[str, str]:
-    """``vocab.txt``, as it lies beside the shards, and ``tokenizer_config.json``; nothing where there is none.
+    """The ``vocab.txt`` of the shards and a ``tokenizer_config.json``; empty if the shards have none.
 
     Raises:
-        RecipeError: the shards, or the manifest beside them, cannot be read.
+        RecipeError: the shards or their manifest cannot be read.
     """
-    found = shards.vocabulary_beside(shards.find(corpus.filled(config, home()).files))
-    if found is None:
+    path = shards.vocabulary_of(shards.find(corpus.with_files(config, home()).files))
+    if path is None:
         return {}
     try:
-        text = found.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{found}: cannot be read ({error})") from error
-    lowercase = _lowercase(found.parent)
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    lowercase = _lowercase(path.parent)
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase, "strip_accents": None}
     return {"vocab.txt": text, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}
 
 
 def _lowercase(folder: Path) -> bool:
-    """True if the shards were made with lower-case letters, which is the default."""
     settings = read_manifest(folder).get("settings", {})
     return bool(settings.get("lowercase", True))

@@ -1,4 +1,4 @@
-"""Rules that every row of a shard must obey."""
+"""Rules for every row of a shard, for ``recipe verify``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from recipe_bert_dp.data.decode import Pieces
-from recipe_bert_dp.data.shards import Arrays, Shape, used_predictions
+from recipe_bert_dp.data.decode import WordPieces
+from recipe_bert_dp.data.shards import Arrays, ShardShape, used_predictions
 
 Wrong = Any
 """True for each row that breaks a rule: bool ``[rows]``."""
 
 
-def problems_of(block: Arrays, shape: Shape, pieces: Pieces | None, where: str, first: int) -> list[str]:
-    """A message for each rule that rows of ``block`` break, with the first such row; rows count from ``first``."""
+def problems_of(block: Arrays, shape: ShardShape, pieces: WordPieces | None, where: str, first: int) -> list[str]:
+    """A message for each rule that rows of ``block`` break, with the first such row; ``first`` numbers its first
+    row."""
     problems = []
     for rule, wrong in _rules(block, shape, pieces):
         if wrong.any():
@@ -25,7 +26,7 @@ def problems_of(block: Arrays, shape: Shape, pieces: Pieces | None, where: str, 
     return problems
 
 
-def _rules(block: Arrays, shape: Shape, pieces: Pieces | None) -> Iterator[tuple[str, Wrong]]:
+def _rules(block: Arrays, shape: ShardShape, pieces: WordPieces | None) -> Iterator[tuple[str, Wrong]]:
     mask, real = block["input_mask"], block["input_mask"] != 0
     yield from _mask_rules(block, shape)
     segments = block["segment_ids"]
@@ -46,19 +47,19 @@ def _rules(block: Arrays, shape: Shape, pieces: Pieces | None) -> Iterator[tuple
     yield "next_sentence_labels is not 0 or 1", ((next_labels & ~1) != 0).any(1)
     ids, labels = block["input_ids"], block["masked_lm_ids"]
     limit = pieces.size if pieces else 1 << 31
-    said = f" to below {limit:,}, as the vocabulary has" if pieces else ""
-    yield f"input_ids is not from 0{said}", ((ids < 0) | (ids >= limit)).any(1)
-    yield f"masked_lm_ids is not from 0{said}", ((labels < 0) | (labels >= limit)).any(1)
+    bound = f" to below {limit:,}, as the vocabulary has" if pieces else ""
+    yield f"input_ids is not from 0{bound}", ((ids < 0) | (ids >= limit)).any(1)
+    yield f"masked_lm_ids is not from 0{bound}", ((labels < 0) | (labels >= limit)).any(1)
     if pieces is not None:
-        # A mask may stand at a predicted position, but [CLS], [SEP] and padding only where nothing is predicted.
+        # [MASK] may be at a predicted position, unlike [CLS], [SEP] and padding.
         special = pieces.special()
-        there = np.take_along_axis(ids, np.where(inside, positions, 0), axis=1)
+        inputs = np.take_along_axis(ids, np.where(inside, positions, 0), axis=1)
         masks = [number for number, piece in pieces.names.items() if piece == "[MASK]"]
-        on = np.isin(there, np.setdiff1d(special, masks)) | np.isin(labels, special)
+        on = np.isin(inputs, np.setdiff1d(special, masks)) | np.isin(labels, special)
         yield "a special token is predicted", (predicted & on).any(1)
 
 
-def _mask_rules(block: Arrays, shape: Shape) -> Iterator[tuple[str, Wrong]]:
+def _mask_rules(block: Arrays, shape: ShardShape) -> Iterator[tuple[str, Wrong]]:
     mask = block["input_mask"]
     rows = len(mask)
     steps = np.diff(mask.astype(np.int32), axis=1)

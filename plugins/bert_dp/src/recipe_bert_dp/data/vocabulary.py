@@ -1,4 +1,4 @@
-"""BERT's vocabulary: which id is which token, and text to ids."""
+"""BERT's vocabulary: tokens and ids, and text to ids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Vocabulary:
         """Read a vocab.txt.
 
         Raises:
-            DataError: the file cannot be read, is no vocabulary, or lacks a token that samples are made of.
+            DataError: the file cannot be read, is no vocabulary, or lacks a special token.
         """
         try:
             pieces = read_text(path).splitlines()
@@ -49,21 +49,21 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Ids are below this."""
+        """Number of ids: the largest one plus 1."""
         return max(self.ids.values()) + 1
 
     @property
     def dtype(self) -> type[np.uint16] | type[np.int32]:
-        """The smallest type that holds every id."""
+        """The smallest dtype that holds every id."""
         return np.uint16 if self.size <= 1 << 16 else np.int32
 
     @property
     def pad(self) -> int:
-        """The id of padding: 0 where the vocabulary has none, as the published scripts have it."""
+        """The id of padding; 0 if the vocabulary has none, as in the published scripts."""
         return self.ids.get("[PAD]", 0)
 
     def kinds(self) -> NDArray[np.uint8]:
-        """Kind of each id: ``bert.SPECIAL``, ``bert.CONTINUATION``, or 0. [UNK] is a word like others."""
+        """Kind of each id: ``bert.SPECIAL``, ``bert.CONTINUATION``, or 0. [UNK] counts as a word."""
         kinds = np.zeros(self.size, dtype=np.uint8)
         for piece, number in self.ids.items():
             if piece in SPECIAL and piece != "[UNK]":
@@ -73,11 +73,11 @@ class Vocabulary:
         return kinds
 
     def wordpiece(self) -> bert.WordPiece:
-        """The tokenizer: the compiled one for ASCII, Hugging Face's for what is not, which knows Unicode."""
+        """The tokenizer: a compiled one for ASCII, Hugging Face's for other text."""
         tokenizer = _hugging_face(str(self.path), self.lowercase)
 
         def encode(texts: list[str]) -> list[list[int]]:
-            return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
+            return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
         special = [token for token in SPECIAL if token in self.ids]
         numbers = np.fromiter(self.ids.values(), np.int32, len(self.ids))

@@ -1,4 +1,4 @@
-"""BERT's pre-training: masked words and next sentence, by the parameters of Hugging Face's BertForPreTraining."""
+"""BERT pre-training: masked words and next sentence, with the parameters of Hugging Face's BertForPreTraining."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from recipe_bert_dp.settings import BertPretraining
 from recipe_core import Batch, Loss, dropout, groups_of, losses_and_hits, normal_of
 
 
-class Output(NamedTuple):
-    """Output of the model for a micro batch, place by place; values of unused places mean nothing."""
+class BertOutput(NamedTuple):
+    """Losses and hits of a micro batch, per prediction; values of unused places are undefined."""
 
     masked_losses: Tensor
     """fp32 ``[rows, predictions]``."""
     masked_hits: Tensor
-    """True where the likeliest word is the right one, bool ``[rows, predictions]``."""
+    """True where the most likely word is the label, bool ``[rows, predictions]``."""
     next_losses: Tensor
     """fp32 ``[rows, slots]``; a plain row has one slot."""
     next_hits: Tensor
@@ -31,12 +31,12 @@ class Output(NamedTuple):
 
 
 def build(config: BertPretraining) -> tuple[BertPretrainingModel, Loss]:
-    """The model on the default device, its values drawn from torch's initial seed, and its loss.
+    """Build the model on the default device, initialised from torch's initial seed, and its loss.
 
-    Under ``with torch.device("meta")`` it has no values; :meth:`BertPretrainingModel.reset_parameters` gives them after
-    ``to_empty``.
+    Under ``with torch.device("meta")`` it has no values; call ``to_empty`` and
+    :meth:`BertPretrainingModel.reset_parameters` later.
     """
-    with torch.device("meta"):  # spares the values that transformers would draw for nothing
+    with torch.device("meta"):  # skips the initialisation by transformers
         module = BertPretrainingModel(bert_config(config))
     device = torch.get_default_device()
     if device.type != "meta":
@@ -46,7 +46,7 @@ def build(config: BertPretraining) -> tuple[BertPretrainingModel, Loss]:
 
 
 def example(config: BertPretraining) -> Batch:
-    """Two plain rows of up to 32 tokens all over the vocabulary, with as many predictions as fit, a pair each."""
+    """Two plain rows of up to 32 tokens from all over the vocabulary, with as many predictions as fit."""
     sizes = config.sizes
     length = min(32, sizes.positions)
     ids = (torch.arange(2 * length) * 7919 % sizes.vocabulary).view(2, length)
@@ -60,7 +60,7 @@ def example(config: BertPretraining) -> Batch:
 
 
 def bert_config(config: BertPretraining) -> BertConfig:
-    """The same settings in Hugging Face's words, as they stand in the config.json of a checkpoint."""
+    """The settings as Hugging Face's BertConfig, as in the config.json of a checkpoint."""
     sizes = config.sizes
     return BertConfig(
         vocab_size=sizes.vocabulary,
@@ -76,8 +76,8 @@ def bert_config(config: BertPretraining) -> BertConfig:
     )
 
 
-def loss(output: Output, batch: Batch) -> Mapping[str, Tensor]:
-    """Means over the predictions and over the sequences of a micro batch; ``loss`` is the sum of both.
+def loss(output: BertOutput, batch: Batch) -> Mapping[str, Tensor]:
+    """Mean losses over the predictions and over the sequences of a micro batch; ``loss`` is their sum.
 
     ``real_tokens`` (without padding) and ``sequences`` (a packed row has several) are counts, not means.
     """
@@ -101,23 +101,23 @@ def _mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
-    """Hugging Face's model with a forward that takes batches of shards and computes no unwanted logits.
+    """Hugging Face's model with a forward for batches of shards, which computes logits at masked positions only.
 
-    Its parameters, their names and ties are those of the class above, so that a file of its weights is a checkpoint of
-    Hugging Face's.
+    Parameters, their names and ties are those of the parent class, so that a file of its weights is a checkpoint of
+    Hugging Face.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.bert.encoder.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.encoded = nn.Identity()
-        """The end of the encoder: a layout that splits the sequence gathers it here."""
+        """Output of the encoder; a layout that shards the sequence gathers it here."""
 
-    def forward(self, batch: Batch) -> Output:
-        """Losses of all predictions.
+    def forward(self, batch: Batch) -> BertOutput:
+        """Losses and hits of all predictions.
 
         Args:
-            batch: int64 tensors under the names of the shards' arrays. All: ``input_ids``, ``input_mask``,
+            batch: int64 tensors under the names of the shards' arrays. All rows: ``input_ids``, ``input_mask``,
                 ``segment_ids`` ``[rows, sequence]``; ``masked_lm_positions``, ``masked_lm_ids``
                 ``[rows, predictions]``, unused places at position 0. Plain rows: ``next_sentence_labels`` ``[rows]``.
                 Packed rows, where ``input_mask`` numbers the sequences of a row from 1: ``positions``
@@ -126,12 +126,12 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         hidden = self._encode(batch)
         masked_losses, masked_hits = self._masked(hidden, batch)
         next_losses, next_hits = self._next(hidden, batch)
-        return Output(masked_losses, masked_hits, next_losses, next_hits)
+        return BertOutput(masked_losses, masked_hits, next_losses, next_hits)
 
     def masked_logits(self, batch: Batch) -> Tensor:
         """Logits ``[rows, predictions, vocabulary]`` at ``masked_lm_positions`` of a batch without labels."""
         decoder = self.cls.predictions.decoder
-        return F.linear(self._chosen(self._encode(batch), batch), decoder.weight, decoder.bias)
+        return F.linear(self._decoder_inputs(self._encode(batch), batch), decoder.weight, decoder.bias)
 
     def _encode(self, batch: Batch) -> Tensor:
         hidden = self._embed(batch)
@@ -149,18 +149,18 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         return dropout(hidden, parts.dropout.p, self.training)
 
     def _masked(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Losses and hits of the masked words; only their places get to the vocabulary."""
         decoder = self.cls.predictions.decoder
-        return losses_and_hits(self._chosen(hidden, batch), decoder.weight, batch["masked_lm_ids"], decoder.bias)
+        return losses_and_hits(
+            self._decoder_inputs(hidden, batch), decoder.weight, batch["masked_lm_ids"], decoder.bias
+        )
 
-    def _chosen(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Inputs of the vocabulary's layer, at the places to predict."""
+    def _decoder_inputs(self, hidden: Tensor, batch: Batch) -> Tensor:
+        # Inputs of the decoder, at the masked positions only.
         transform = self.cls.predictions.transform
-        chosen: Tensor = transform.LayerNorm(F.gelu(transform.dense(_at(hidden, batch["masked_lm_positions"]))))
-        return chosen
+        inputs: Tensor = transform.LayerNorm(F.gelu(transform.dense(_at(hidden, batch["masked_lm_positions"]))))
+        return inputs
 
     def _next(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Losses and hits of whether the second part of a sequence follows the first, from its first token."""
         labels = batch["next_sentence_labels"]
         if "next_sentence_positions" in batch:
             first = _at(hidden, batch["next_sentence_positions"])
@@ -171,7 +171,7 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
         return losses, logits.argmax(-1) == labels
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Called by ``to``, ``to_empty`` and others; some of them give each use of a tied parameter a copy."""
+        # Called by to, to_empty and others, some of which copy each use of a tied parameter.
         super()._apply(fn, recurse)
         head = self.cls.predictions
         head.decoder.weight, head.decoder.bias = self.bert.embeddings.word_embeddings.weight, head.bias
@@ -179,14 +179,15 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all values."""
+        """Initialise all parameters and buffers."""
         for name, tensor in chain(self.named_parameters(), self.named_buffers()):
             tensor.copy_(self.initial_value(name, tensor.shape))
 
     def initial_value(self, name: str, shape: torch.Size) -> Tensor:
-        """Normal weights, zero biases and padding, ones in the norms, on the CPU in fp32; numbers in the buffers.
+        """Initial value of a parameter or buffer: normal weights, zero biases and padding, ones in norms; fp32 on the
+        CPU.
 
-        Weights depend on ``torch.initial_seed()``, name and shape, not on the device or on what a rank holds.
+        Weights depend on ``torch.initial_seed()``, name and shape, not on the device or the rank's shard.
         """
         if name.endswith("position_ids"):
             return torch.arange(shape[-1], device="cpu").expand(shape)
@@ -201,5 +202,5 @@ class BertPretrainingModel(BertForPreTraining):  # type: ignore[misc]
 
 
 def _at(hidden: Tensor, places: Tensor) -> Tensor:
-    """The tokens at ``places`` ``[rows, count]`` of ``hidden`` ``[rows, sequence, hidden]``."""
+    # [rows, sequence, hidden] at places [rows, count].
     return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))

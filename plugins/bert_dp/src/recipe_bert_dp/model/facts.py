@@ -1,14 +1,14 @@
-"""Sizes of a BERT from its settings. No torch here."""
+"""Parameters, FLOPs and activations of a BERT from its settings. No torch here."""
 
 from __future__ import annotations
 
 import math
 
-from recipe_bert_dp.settings import BertPretraining, Sizes
+from recipe_bert_dp.settings import BertPretraining, BertSizes
 from recipe_core import ModelFacts
 
 PREDICTED = 20 / 128
-"""Places for predictions among the tokens of a row, as published: 20 of 128, 80 of 512."""
+"""Predictions per token of a row, as published: 20 for 128, 80 for 512."""
 
 
 def facts(config: BertPretraining, sequence: int) -> ModelFacts:
@@ -17,7 +17,7 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
     inside = _block_activations(sizes.hidden, sizes.intermediate, config.dropout > 0) * sequence
     ends = _end_activations(sizes, config.dropout > 0, sequence, predictions)
     mixed = _mixed_activations(sizes.hidden, config.dropout > 0) * sequence
-    mixed_ends = (2 + (config.dropout > 0)) * sequence * sizes.hidden  # a norm's input, its mask, the encoder's output
+    mixed_ends = (2 + (config.dropout > 0)) * sequence * sizes.hidden  # input of a norm, its mask, the encoder's output
     cut = _divided_activations(sizes) * sequence
     return ModelFacts(
         parameters=_parameters(sizes),
@@ -39,30 +39,28 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
     )
 
 
-def _parameters(sizes: Sizes) -> int:
-    """Of the blocks, and beside them: embeddings of words, positions and 2 segments with a norm; the pooler and the
-    transform ``h x h`` with a norm; a bias per word; two outputs of the next sentence. The output of words is the
-    embedding.
-    """
+def _parameters(sizes: BertSizes) -> int:
+    # Outside the blocks: embeddings of words, positions and 2 segments with a norm; pooler and transform, h x h each,
+    # with a norm; a bias per word; two outputs for the next sentence. The decoder is tied to the word embedding.
     h = sizes.hidden
     embeddings = (sizes.vocabulary + sizes.positions + 2) * h + 2 * h
     heads = 2 * (h * h + h) + 2 * h + sizes.vocabulary + 2 * (h + 1)
     return sizes.layers * _block_parameters(sizes) + embeddings + heads
 
 
-def _block_parameters(sizes: Sizes) -> int:
-    """Four weights ``h x h``, two ``h x i``, their biases, two norms of 2h."""
+def _block_parameters(sizes: BertSizes) -> int:
+    # Four weights h x h, two h x i, their biases, two norms of 2h.
     h, i = sizes.hidden, sizes.intermediate
     return 4 * (h * h + h) + 2 * h * i + i + h + 4 * h
 
 
-def _divided_parameters(sizes: Sizes) -> int:
-    """Those of a block that tensor parallelism cuts: all but the norms and the biases that are added to the stream."""
+def _divided_parameters(sizes: BertSizes) -> int:
+    # Tensor parallelism shards all but the norms and the biases that are added to the residual stream.
     return _block_parameters(sizes) - 6 * sizes.hidden
 
 
-def _flops(sizes: Sizes, sequence: int, predictions: int) -> float:
-    """Matrix products of forward, times three for backward; only masked places meet the vocabulary."""
+def _flops(sizes: BertSizes, sequence: int, predictions: int) -> float:
+    # Matrix products of forward, times three for backward; only masked positions have logits.
     h = sizes.hidden
     block = 2 * sequence * (4 * h * h + 2 * h * sizes.intermediate) + 4 * sequence * sequence * h
     words = 2 * predictions * (h * h + h * sizes.vocabulary)
@@ -71,30 +69,25 @@ def _flops(sizes: Sizes, sequence: int, predictions: int) -> float:
 
 
 def _block_activations(h: int, i: int, dropout: bool) -> int:
-    """Values that a block keeps per token.
-
-    Inputs of query, key and value (one for the three), of both other linear layers beside the attention and of the
-    last one (3h, i), of GELU (i), of two norms (2h), query, key and value (3h), and two masks of dropout. Attention
-    keeps nothing that grows with the square of the sequence.
-    """
+    # Saved per token and block: inputs of the linear layers (h for query, key and value together, h, h, i), of GELU (i)
+    # and of two norms (2h); query, key and value (3h); two dropout masks. Attention saves nothing that grows with the
+    # square of the sequence.
     return (3 + 2 + 3 + 2 * dropout) * h + 2 * i
 
 
 def _mixed_activations(h: int, dropout: bool) -> int:
-    """Bytes that a block keeps per token under autocast beyond 16 bits for each of the above.
-
-    The inputs of two norms, the residual stream, are fp32; so are masks of dropout on a CPU (a byte each elsewhere).
-    Query, key and value each take a copy of their own of the fp32 stream, two more than the one above.
-    """
+    # Bytes saved per token and block under autocast, in addition to 16 bits for each of the above. The inputs of two
+    # norms, the residual stream, are fp32, and so are dropout masks on a CPU (a byte each elsewhere). Query, key and
+    # value each copy their fp32 input: two more than the one above.
     return (2 + 2 + 2 * dropout) * h
 
 
-def _divided_activations(sizes: Sizes) -> int:
-    """Values per token between the matrices of a block that tensor parallelism cuts: query, key and value, and what the
-    second matrices take (h, i), and the input of GELU."""
+def _divided_activations(sizes: BertSizes) -> int:
+    # Values per token between the sharded matrices of a block: query, key and value (3h), inputs of the second matrices
+    # (h, i), and the input of GELU (i).
     return 4 * sizes.hidden + 2 * sizes.intermediate
 
 
-def _end_activations(sizes: Sizes, dropout: bool, sequence: int, predictions: int) -> int:
-    """Values that embeddings and heads keep: of the former a norm's input and a mask; the transform's of the latter."""
+def _end_activations(sizes: BertSizes, dropout: bool, sequence: int, predictions: int) -> int:
+    # Saved outside the blocks: a norm's input and a mask in the embeddings, and the transform of the head.
     return ((2 + dropout) * sequence + 4 * predictions) * sizes.hidden

@@ -1,4 +1,4 @@
-"""The names of BERT's tensors in checkpoints of Hugging Face, of NVIDIA and of Neuron, and what config.json says."""
+"""Names of BERT's tensors in checkpoints of Hugging Face, NVIDIA and Neuron, and settings from config.json."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from recipe_bert_dp.settings import BertPretraining
 from recipe_core import Adapter, Naming, hf_settings, read_hf_config, require_hf_values
 
 HEAD_WIDTH = 64
-"""Of every BERT that was published (Devlin and others, 2019; Turc and others, 2019)."""
+"""Width of a head in every published BERT (Devlin and others, 2019; Turc and others, 2019)."""
 _OLD = (
     (re.compile(r"^(module\.)+"), ""),  # DistributedDataParallel's
-    (re.compile(r"\bdense_act\b"), "dense"),  # NVIDIA's, where the activation is part of the layer
+    (re.compile(r"\bdense_act\b"), "dense"),  # NVIDIA's layers include their activation
     (re.compile(r"\bgamma$"), "weight"),  # the first releases'
     (re.compile(r"\bbeta$"), "bias"),
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),  # of a BertModel without heads
@@ -28,7 +28,7 @@ _FIXED = {
     "is_decoder": False,
     "tie_word_embeddings": True,
 }
-"""Settings of config.json that this model fixes, with the value that counts where config.json has none."""
+"""Settings of config.json that are fixed in this model, with their defaults where config.json has none."""
 _SIZES = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -41,7 +41,7 @@ _EMBEDDINGS = "bert.embeddings"
 
 
 def spelled(name: str) -> str:
-    """The name that BertForPreTraining of today has for a tensor."""
+    """Current name in BertForPreTraining of a tensor with an old name."""
     for pattern, new in _OLD:
         name = pattern.sub(new, name)
     return name
@@ -56,14 +56,14 @@ NAMES = Adapter(
     spelling=spelled,
     optional=("cls.*", "bert.pooler.*"),
 )
-"""The module has the names of Hugging Face's, so that only second names and old spellings differ."""
+"""The module has Hugging Face's names, so that only tied names and old spellings differ."""
 
 
-class HuggingFace(Naming):
+class BertHuggingFace(Naming):
     """The naming ``hf`` of the model ``bert_pretraining``."""
 
     def adapter(self, config: BertPretraining) -> Adapter:
-        """Names as they are, and a config.json for BertForPreTraining."""
+        """Unchanged names, and a config.json for BertForPreTraining."""
         from dataclasses import replace
 
         from recipe_bert_dp.model.bert import bert_config
@@ -71,10 +71,10 @@ class HuggingFace(Naming):
         return replace(NAMES, files={"config.json": bert_config(config).to_json_string()})
 
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:
-        """From config.json where there is one, else from the shapes, with heads of 64.
+        """Settings of the model from config.json, or else from the shapes, assuming heads of 64.
 
         Raises:
-            CheckpointError: it is a BERT with something that this one does not have.
+            CheckpointError: it is a BERT that this model cannot represent.
         """
         config = read_hf_config(files)
         if config is not None:

@@ -8,10 +8,9 @@ from recipe_bert_dp.settings import BertPretraining
 
 
 def plan(config: BertPretraining) -> Mapping[str, str]:
-    """Whole heads of the attention, parts of a block's width and of the vocabulary.
+    """Shard attention by heads, the linear layers by their inner width, and the vocabulary.
 
-    The output of words is tied to their embedding, and its bias is cut like it. What the heads take is the whole
-    sequence.
+    The decoder is tied to the word embedding, and its bias is sharded like it. The heads read the whole sequence.
     """
     embeddings, block = "bert.embeddings", "bert.encoder.layer.*"
     attention = f"{block}.attention"

@@ -1,4 +1,4 @@
-"""Small inputs for ``recipe prepare bert_hdf5`` and ``bert_packed``, with which their determinism is checked."""
+"""Small inputs for ``recipe prepare bert_hdf5`` and ``bert_packed``, to check that they are deterministic."""
 
 from __future__ import annotations
 

@@ -19,26 +19,26 @@ from recipe_bert_dp.prepare.store import opened
 from recipe_bert_dp.prepare.tokens import write_store
 from recipe_bert_dp.prepare.workers import fitting
 from recipe_bert_dp.settings import PrepareHdf5
-from recipe_core.data.prepare import Output, Progress, hashed, input_facts, ordered_map, sha256, writing
+from recipe_core.data.prepare import Output, ProgressBar, hashed, input_facts, ordered_map, sha256, writing
 from recipe_core.data.text import find as find_inputs
 from recipe_core.files import require_space, sync
 from recipe_index import bert
 
 WORK = "work"
-"""Folder of what is only needed meanwhile."""
+"""Folder of intermediate files."""
 _NOT_IN_FILES = ("output", "overwrite", "workers")
-"""Settings that change nothing about the bytes of the files."""
+"""Settings without effect on the bytes of the files."""
 
 
 def prepare(settings: PrepareHdf5) -> dict[str, Any]:
-    """Make the shards in the folder ``settings.output``, and return its manifest.
+    """Write shards into the folder ``settings.output``; returns its manifest.
 
-    An interrupted run is continued by the next one with the same settings, and gives the same bytes.
+    After an interruption, the next call with the same settings continues, with the same bytes as a result.
 
     Raises:
         ConfigError: the output exists.
-        DataError: an input, or the vocabulary, is missing, damaged or not what it should be.
-        DiskError: there is no space left.
+        DataError: an input or the vocabulary is missing, damaged or invalid.
+        DiskError: no space is left.
     """
     vocabulary = Vocabulary.read(Path(settings.vocabulary).expanduser(), settings.lowercase)
     inputs = [source.path for source in find_inputs(settings)]
@@ -59,7 +59,7 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
             "settings": {**plain, "vocabulary": vocabulary.path.name},
             "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": key["vocabulary"]},
             "inputs": hashes(),
-            "counts": {**counts, **{split.name: found for split, found in dealt}},
+            "counts": {**counts, **{split.name: pair_counts for split, pair_counts in dealt}},
             "files": files,
         }
         with output.writing():
@@ -69,7 +69,7 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
 
 
 def _deal(split: Split, settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, work: Path) -> dict[str, Any]:
-    """The pairs of a split, unless an earlier run has made them; returns their counts."""
+    # Counts of the pairs, which an earlier run may have written.
     for entry in output.done:
         if entry["stage"] == "pairs" and entry["split"] == split.name:
             return dict(entry["counts"])
@@ -85,27 +85,29 @@ def _deal(split: Split, settings: PrepareHdf5, vocabulary: Vocabulary, output: O
 def _write_shards(
     settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, dealt: list[tuple[Split, dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Write what an earlier run has not written yet; returns the facts of every shard, by its path."""
+    # Write the shards that an earlier run has not; returns the facts of all, by path.
     done = {entry["name"]: entry["facts"] for entry in output.done if entry["stage"] == "shard"}
-    jobs = []
+    tasks = []
     for split, counts in dealt:
         with output.writing():
             (output.folder / split.name).mkdir(exist_ok=True)
-        jobs += [Job(split, number) for number in range(counts["shards"]) if Job(split, number).name not in done]
+        tasks += [
+            ShardTask(split, number) for number in range(counts["shards"]) if ShardTask(split, number).name not in done
+        ]
     row = sum(np.dtype(kind).itemsize * _width(name, settings) for name, kind in shards.PLAIN.items())
     sizes = [
-        pairs_file(output.folder / WORK, job.split, job.number).stat().st_size // bert.PAIR.itemsize for job in jobs
+        pairs_file(output.folder / WORK, task.split, task.number).stat().st_size // bert.PAIR.itemsize for task in tasks
     ]
     if not settings.gzip:
         require_space(output.shown, row * sum(sizes), "the shards")
     write = WriteShard(settings, vocabulary, output.folder)
-    workers = fitting(settings.workers, row * sum(sizes) // 8, len(jobs))
-    with Progress("shards", row * sum(sizes)) as progress:
+    workers = fitting(settings.workers, row * sum(sizes) // 8, len(tasks))
+    with ProgressBar("shards", row * sum(sizes)) as progress:
         written = 0
-        for job, size, facts in zip(jobs, sizes, ordered_map(write, jobs, workers, _describe), strict=True):
+        for task, size, facts in zip(tasks, sizes, ordered_map(write, tasks, workers, _describe), strict=True):
             with output.writing():
-                output.note({"stage": "shard", "name": job.name, "facts": facts})
-            done[job.name] = facts
+                output.note({"stage": "shard", "name": task.name, "facts": facts})
+            done[task.name] = facts
             written += row * size
             progress.update(written)
     return dict(sorted(done.items()))
@@ -118,34 +120,34 @@ def _width(name: str, settings: PrepareHdf5) -> int:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A shard to be written."""
+class ShardTask:
+    """A shard to write, the unit of work of a process."""
 
     split: Split
     number: int
 
     @property
     def name(self) -> str:
-        """Its path in the output."""
+        """Path in the output folder."""
         return self.split.shard(self.number) + ".hdf5"
 
 
-def _describe(job: Job) -> str:
-    return f"the shard {job.name}"
+def _describe(task: ShardTask) -> str:
+    return f"the shard {task.name}"
 
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Third stage, what a worker does: mask the pairs of a shard and write them."""
+    """Third stage, in a worker process: mask the pairs of a shard and write them."""
 
     settings: PrepareHdf5
     vocabulary: Vocabulary
     folder: Path
 
-    def __call__(self, job: Job) -> dict[str, Any]:
-        """Write the shard and return its facts."""
-        path = self.folder / job.name
-        pairs = read_pairs(pairs_file(self.folder / WORK, job.split, job.number))
+    def __call__(self, task: ShardTask) -> dict[str, Any]:
+        """Write the shard; returns its facts."""
+        path = self.folder / task.name
+        pairs = read_pairs(pairs_file(self.folder / WORK, task.split, task.number))
         counts = {"samples": int(pairs.size), "tokens": 0, "predictions": 0}
         with opened(self.folder / WORK, self.vocabulary.dtype) as store:
             tokens = store.take(pairs)

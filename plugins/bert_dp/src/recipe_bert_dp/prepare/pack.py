@@ -1,4 +1,4 @@
-"""``recipe prepare bert_packed``: shards with one sample a row to shards whose rows are full."""
+"""``recipe prepare bert_packed``: shards with one sample per row to packed shards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_bert_dp.data import shards
-from recipe_bert_dp.data.shards import Arrays, Shape
+from recipe_bert_dp.data.shards import Arrays, ShardShape
 from recipe_bert_dp.prepare.workers import fitting
 from recipe_bert_dp.settings import MOST_SEED, PreparePacked
 from recipe_core import ConfigError, DataError, write_text
-from recipe_core.data.prepare import Output, Progress, hashed, input_facts, ordered_map, sha256, writing
+from recipe_core.data.prepare import Output, ProgressBar, hashed, input_facts, ordered_map, sha256, writing
 from recipe_core.files import sync
 from recipe_index import bert
 
@@ -28,8 +28,8 @@ _NOT_IN_FILES = ("output", "overwrite", "workers")
 
 
 @dataclass(frozen=True)
-class Slice:
-    """Rows of a shard."""
+class RowRange:
+    """Rows ``start`` to ``stop - 1`` of a shard."""
 
     path: Path
     start: int
@@ -37,88 +37,88 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Samples that are packed together, into one shard."""
+class PackTask:
+    """Samples to pack into one shard, the unit of work of a process."""
 
     kind: str
     """``training`` or ``test``."""
     number: int
-    slices: tuple[Slice, ...]
+    ranges: tuple[RowRange, ...]
 
     def __str__(self) -> str:
-        first, last = self.slices[0], self.slices[-1]
+        first, last = self.ranges[0], self.ranges[-1]
         return f"rows {first.start} of {first.path} to {last.stop} of {last.path}"
 
     @property
     def name(self) -> str:
-        """Path of its shard in the output."""
+        """Path of the shard in the output folder."""
         return f"{self.kind}/{self.kind}_packed_{self.number:05}.hdf5"
 
     def plan(self, folder: Path) -> Path:
-        """File of the samples that share a row."""
+        """File with the assignment of samples to rows."""
         return folder / WORK / f"{self.kind}_{self.number:05}.npz"
 
 
 def prepare(settings: PreparePacked) -> dict[str, Any]:
-    """Make the packed shards in the folder ``settings.output``, and return its manifest.
+    """Write packed shards into the folder ``settings.output``; returns its manifest.
 
-    Every sample of the inputs is in exactly one row. An interrupted run is continued by the next one with the same
-    settings, and gives the same bytes.
+    Every sample of the inputs is in exactly one row. After an interruption, the next call with the same settings
+    continues, with the same bytes as a result.
 
     Raises:
-        ConfigError: the output exists, or rows are to be shorter than the inputs' rows.
-        DataError: an input is missing, damaged, packed already, or unlike the others.
-        DiskError: there is no space left.
+        ConfigError: the output exists, or ``sequence`` is shorter than the inputs' rows.
+        DataError: an input is missing, damaged, packed already, or has another shape than the first.
+        DiskError: no space is left.
     """
     paths = shards.find(settings.inputs)
     shapes = {path: _shape(path) for path in paths}
-    shape = _common(shapes)
+    shape = _common_shape(shapes)
     capacity = settings.sequence or shape.sequence
     if capacity < shape.sequence:
         raise ConfigError(f"sequence: expected 0 or at least {shape.sequence}, as the inputs have, got {capacity}")
     plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
     facts = input_facts(paths)
     key = {"kind": "bert_packed", **plain, "inputs": facts}
-    vocabulary = [found for found in [shards.vocabulary_beside(paths)] if found]
-    groups = [g for kind in ("training", "test") for g in _groups(kind, shapes, settings.samples_per_shard)]
+    vocabulary = [path for path in [shards.vocabulary_of(paths)] if path]
+    tasks = [task for kind in ("training", "test") for task in _tasks(kind, shapes, settings.samples_per_shard)]
     final = Path(settings.output).expanduser()
     with Output(final, key, reads=[*paths, *vocabulary], overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         with output.writing():
-            for folder in {WORK, *(group.kind for group in groups)}:
+            for folder in {WORK, *(task.kind for task in tasks)}:
                 (output.folder / folder).mkdir(exist_ok=True)
-        plans = _run("plan", Plan(settings, capacity, output.folder), groups, settings.workers, output)
+        plans = _run("plan", PlanRows(settings, capacity, output.folder), tasks, settings.workers, output)
         slots = settings.max_samples or max(plan["most_samples"] for plan in plans.values())
-        # Habana's width, which rounding up of every sample's predictions cannot pass; other masks may
+        # Habana's width, which suffices where predictions are rounded up per sample; other masks may need more.
         predictions = max(shape.predictions + slots, *(plan["most_predictions"] for plan in plans.values()))
-        write = Write(settings, capacity, predictions, slots, output.folder)
-        files = _run("shards", write, groups, settings.workers, output)
-        kinds = sorted({group.kind for group in groups})
+        write = WriteRows(settings, capacity, predictions, slots, output.folder)
+        files = _run("shards", write, tasks, settings.workers, output)
+        kinds = sorted({task.kind for task in tasks})
         manifest = {
             "kind": "bert_packed",
             "settings": plain,
             "inputs": hashes(),
-            "counts": {kind: _counts(kind, groups, plans) for kind in kinds},
+            "counts": {kind: _counts(kind, tasks, plans) for kind in kinds},
             "files": files,
         }
         with output.writing():
             for kind in kinds:
-                # Habana's scripts look for it beside the folder with the shards
-                found = _metadata(kind, groups, plans, capacity, shape.sequence)
-                write_text(output.folder / f"{kind}_metadata.json", json.dumps(found, indent=2, sort_keys=True) + "\n")
+                # Habana's scripts expect it next to the folder with the shards.
+                metadata = _metadata(kind, tasks, plans, capacity, shape.sequence)
+                text = json.dumps(metadata, indent=2, sort_keys=True) + "\n"
+                write_text(output.folder / f"{kind}_metadata.json", text)
             for path in vocabulary:
                 shutil.copyfile(path, output.folder / "vocab.txt")
             shutil.rmtree(output.folder / WORK, ignore_errors=True)
         return output.finish(manifest)
 
 
-def _shape(path: Path) -> Shape:
+def _shape(path: Path) -> ShardShape:
     with shards.opened(path) as file:
         return shards.shape_of(file, path)
 
 
-def _common(shapes: dict[Path, Shape]) -> Shape:
-    """The shape that all shards share."""
+def _common_shape(shapes: dict[Path, ShardShape]) -> ShardShape:
     first, shape = next(iter(shapes.items()))
     for path, other in shapes.items():
         if other.packed:
@@ -133,45 +133,45 @@ def _common(shapes: dict[Path, Shape]) -> Shape:
     return shape
 
 
-def _groups(kind: str, shapes: dict[Path, Shape], size: int) -> list[Group]:
-    """Cut the rows of all shards of a kind into groups of equal size, as near to ``size`` as may be."""
-    mine = {path: shape.rows for path, shape in shapes.items() if shards.kind_of(path) == kind}
-    total = sum(mine.values())
+def _tasks(kind: str, shapes: dict[Path, ShardShape], size: int) -> list[PackTask]:
+    # Cut the rows of all shards of a kind into tasks of equal size, as close to ``size`` as possible.
+    rows_of = {path: shape.rows for path, shape in shapes.items() if shards.kind_of(path) == kind}
+    total = sum(rows_of.values())
     count = -(-total // size)
     cuts = [total * number // count for number in range(count + 1)] if count else []
-    groups = []
+    tasks = []
     for number, (low, high) in enumerate(pairwise(cuts)):
-        slices, before = [], 0
-        for path, rows in mine.items():
+        ranges, before = [], 0
+        for path, rows in rows_of.items():
             start, stop = max(low - before, 0), min(high - before, rows)
             if start < stop:
-                slices.append(Slice(path, start, stop))
+                ranges.append(RowRange(path, start, stop))
             before += rows
-        groups.append(Group(kind, number, tuple(slices)))
-    return groups
+        tasks.append(PackTask(kind, number, tuple(ranges)))
+    return tasks
 
 
-def _run(stage: str, work: Any, groups: list[Group], workers: int, output: Output) -> dict[str, Any]:
-    """Do ``work`` for each group that an earlier run has not done; returns what it gave, by the name of the group."""
+def _run(stage: str, work: Any, tasks: list[PackTask], workers: int, output: Output) -> dict[str, Any]:
+    # Call ``work`` for each task that an earlier run has not finished; returns all results by the task's name.
     finished = {entry["name"]: entry["facts"] for entry in output.done if entry["stage"] == stage}
-    todo = [group for group in groups if group.name not in finished]
-    size = {group.name: sum(part.stop - part.start for part in group.slices) for group in todo}
+    todo = [task for task in tasks if task.name not in finished]
+    size = {task.name: sum(part.stop - part.start for part in task.ranges) for task in todo}
     total = sum(size.values()) * work.row_bytes
     results = ordered_map(work, todo, fitting(workers, total // 8, len(todo)), str)
-    with Progress(stage, total) as progress:
+    with ProgressBar(stage, total) as progress:
         done = 0
-        for group, facts in zip(todo, results, strict=True):
+        for task, facts in zip(todo, results, strict=True):
             with output.writing():
-                output.note({"stage": stage, "name": group.name, "facts": facts})
-            finished[group.name] = facts
-            done += size[group.name] * work.row_bytes
+                output.note({"stage": stage, "name": task.name, "facts": facts})
+            finished[task.name] = facts
+            done += size[task.name] * work.row_bytes
             progress.update(done)
     return dict(sorted(finished.items()))
 
 
 @dataclass(frozen=True)
-class Plan:
-    """First stage, what a worker does: decide which samples of a group share a row."""
+class PlanRows:
+    """First stage, in a worker process: assign the samples of a task to rows."""
 
     settings: PreparePacked
     capacity: int
@@ -179,21 +179,21 @@ class Plan:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that are read of a sample, about."""
+        """Approximate bytes to read per sample."""
         return self.capacity
 
-    def __call__(self, group: Group) -> dict[str, Any]:
-        """Write the plan, and return its facts."""
+    def __call__(self, task: PackTask) -> dict[str, Any]:
+        """Write the plan; returns its facts."""
         lengths, predictions = [], []
-        for block in _blocks(group):
-            lengths.append(_lengths(block, group))
+        for block in _blocks(task):
+            lengths.append(_lengths(block, task))
             predictions.append(shards.used_predictions(block["masked_lm_positions"]))
         sizes, used = np.concatenate(lengths), np.concatenate(predictions)
-        seed = (self.settings.seed + group.number) % MOST_SEED
+        seed = (self.settings.seed + task.number) % MOST_SEED
         order, rows = bert.pack(sizes, self.capacity, self.settings.max_samples, seed)
         with writing(Path(self.settings.output)):
-            np.savez(group.plan(self.folder), lengths=sizes, order=order, rows=rows)
-            sync(group.plan(self.folder))
+            np.savez(task.plan(self.folder), lengths=sizes, order=order, rows=rows)
+            sync(task.plan(self.folder))
         patterns = Counter(_patterns(sizes[order], rows))
         return {
             "samples": int(sizes.size),
@@ -211,17 +211,16 @@ def _patterns(lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> Iterator[t
         yield tuple(sorted(plain[start:stop], reverse=True))
 
 
-def _lengths(block: Arrays, group: Group) -> NDArray[np.int32]:
-    """Tokens of each sample; its padding must be at the end."""
+def _lengths(block: Arrays, task: PackTask) -> NDArray[np.int32]:
     mask = block["input_mask"]
     lengths: NDArray[np.int32] = mask.sum(axis=1, dtype=np.int32)
     if not np.array_equal(mask, np.arange(mask.shape[1]) < lengths[:, None]) or not lengths.all():
-        raise DataError(f"{group}: input_mask is not ones and then zeros in every row; run recipe verify on the inputs")
+        raise DataError(f"{task}: input_mask is not ones and then zeros in every row; run recipe verify on the inputs")
     return lengths
 
 
-def _blocks(group: Group) -> Iterator[Arrays]:
-    for part in group.slices:
+def _blocks(task: PackTask) -> Iterator[Arrays]:
+    for part in task.ranges:
         with shards.opened(part.path) as file:
             shape = shards.shape_of(file, part.path)
             for start in range(part.start, part.stop, shape.rows_at_once):
@@ -229,8 +228,8 @@ def _blocks(group: Group) -> Iterator[Arrays]:
 
 
 @dataclass(frozen=True)
-class Write:
-    """Second stage, what a worker does: write the rows of a group."""
+class WriteRows:
+    """Second stage, in a worker process: write the rows of a task."""
 
     settings: PreparePacked
     capacity: int
@@ -240,15 +239,15 @@ class Write:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a sample has in the inputs, about."""
+        """Approximate bytes per sample in the inputs."""
         return 6 * self.capacity
 
-    def __call__(self, group: Group) -> dict[str, Any]:
-        """Write the shard, and return its facts."""
-        with np.load(group.plan(self.folder)) as plan:
+    def __call__(self, task: PackTask) -> dict[str, Any]:
+        """Write the shard; returns its facts."""
+        with np.load(task.plan(self.folder)) as plan:
             lengths, order, rows = plan["lengths"], plan["order"], plan["rows"]
-        path = self.folder / group.name
-        blocks = self._packed(_whole(group, lengths.size), lengths, order, rows)
+        path = self.folder / task.name
+        blocks = self._packed(_samples(task, lengths.size), lengths, order, rows)
         with writing(Path(self.settings.output)):
             shards.write(path, rows.size - 1, blocks, shards.PACKED, gzip=self.settings.gzip)
         return {"bytes": path.stat().st_size, "sha256": sha256(path), "rows": int(rows.size - 1)}
@@ -266,31 +265,31 @@ class Write:
             yield packed
 
 
-def _whole(group: Group, samples: int) -> Arrays:
-    """All samples of a group in memory, without their masks: rows take them from anywhere."""
-    whole: Arrays = {}
+def _samples(task: PackTask, count: int) -> Arrays:
+    # All samples of a task in memory, since a row takes them from anywhere; without the masks, which lengths replace.
+    samples: Arrays = {}
     done = 0
-    for block in _blocks(group):
+    for block in _blocks(task):
         for name, values in block.items():
             if name != "input_mask":
-                target = whole.setdefault(name, np.empty((samples, *values.shape[1:]), values.dtype))
+                target = samples.setdefault(name, np.empty((count, *values.shape[1:]), values.dtype))
                 target[done : done + len(values)] = values
         done += len(block["input_mask"])
-    return whole
+    return samples
 
 
-def _counts(kind: str, groups: list[Group], plans: dict[str, Any]) -> dict[str, int]:
-    mine = [plans[group.name] for group in groups if group.kind == kind]
-    return {name: sum(plan[name] for plan in mine) for name in ("samples", "rows", "tokens")}
+def _counts(kind: str, tasks: list[PackTask], plans: dict[str, Any]) -> dict[str, int]:
+    selected = [plans[task.name] for task in tasks if task.kind == kind]
+    return {name: sum(plan[name] for plan in selected) for name in ("samples", "rows", "tokens")}
 
 
-def _metadata(kind: str, groups: list[Group], plans: dict[str, Any], capacity: int, sequence: int) -> dict[str, Any]:
-    """Facts of a packed data set that Habana's scripts read, under their names."""
-    counts = _counts(kind, groups, plans)
+def _metadata(kind: str, tasks: list[PackTask], plans: dict[str, Any], capacity: int, sequence: int) -> dict[str, Any]:
+    # The names are those that Habana's scripts read.
+    counts = _counts(kind, tasks, plans)
     patterns: Counter[tuple[int, ...]] = Counter()
-    for group in groups:
-        if group.kind == kind:
-            patterns.update({tuple(lengths): count for lengths, count in plans[group.name]["patterns"]})
+    for task in tasks:
+        if task.kind == kind:
+            patterns.update({tuple(lengths): count for lengths, count in plans[task.name]["patterns"]})
     samples, rows, tokens = counts["samples"], counts["rows"], counts["tokens"]
     return {
         "number_of_sequences_dropped": 0,

@@ -1,4 +1,4 @@
-"""Second stage: pairs of segments, dealt to the shards. A pair is 32 bytes: it says where its tokens are."""
+"""Second stage: pairs of segments, assigned to shards. A pair is a record of 32 bytes with the places of its tokens."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class Split:
     """The training or the test part of the documents."""
 
     name: str
-    """``training`` or ``test``: part of the names of its shards, by which the peers' loaders find them."""
+    """``training`` or ``test``, part of the names of the shards, by which the published scripts find them."""
     documents: NDArray[np.int64]
     rounds: int
     """Number of passes over each document."""
 
     def shard(self, number: int) -> str:
-        """Path of a shard in the output, without its ending."""
+        """Path of a shard in the output folder, without its suffix."""
         return f"{self.name}/{self.name}_{number:05}"
 
 
 def splits(documents: int, settings: PrepareHdf5) -> list[Split]:
-    """Deal the documents to training and test; a document is in one of them only.
+    """Assign each document to training or test at random.
 
     Raises:
-        DataError: there are too few documents to take the second segment of a pair from another one.
+        DataError: too few documents to take the second segment of a pair from another one.
     """
     tests = 0 if settings.test_share == 0 else max(2, round(documents * settings.test_share))
     if documents < tests + 2:
@@ -52,14 +52,14 @@ def splits(documents: int, settings: PrepareHdf5) -> list[Split]:
 
 
 def deal(split: Split, store: Store, settings: PrepareHdf5, folder: Path) -> dict[str, Any]:
-    """Make the pairs of ``split`` and write them to a file for each of its shards in ``folder``.
+    """Create the pairs of ``split``, and write them into ``folder``, one file per shard.
 
     Returns:
-        ``shards``, and how many pairs have which property.
+        Number of ``shards``, of ``pairs``, and of pairs by property.
     """
-    every = folder / f"{split.name}.pairs"
+    all_pairs = folder / f"{split.name}.pairs"
     counts = {"pairs": 0, "random_next": 0, "single_sentence": 0}
-    with every.open("wb") as file:
+    with all_pairs.open("wb") as file:
         for number in range(split.rounds):
             for first in range(0, split.documents.size, DOCUMENTS_AT_ONCE):
                 last = min(first + DOCUMENTS_AT_ONCE, split.documents.size)
@@ -73,8 +73,8 @@ def deal(split: Split, store: Store, settings: PrepareHdf5, folder: Path) -> dic
                 counts["single_sentence"] += int(pairs["single"].sum(dtype=np.int64))
                 store.forget()
     shards = max(1, round(counts["pairs"] / settings.samples_per_shard))
-    _deal(every, [pairs_file(folder, split, number) for number in range(shards)])
-    every.unlink()
+    _deal(all_pairs, [pairs_file(folder, split, number) for number in range(shards)])
+    all_pairs.unlink()
     return {"shards": shards, **counts}
 
 
@@ -83,12 +83,12 @@ def pairs_file(folder: Path, split: Split, shard: int) -> Path:
     return folder / f"{split.name}_{shard:05}.pairs"
 
 
-def _deal(every: Path, paths: list[Path]) -> None:
-    """Part the pairs by the upper bits of their keys, which are random."""
+def _deal(all_pairs: Path, paths: list[Path]) -> None:
+    # By the upper bits of their keys, which are random.
     for path in paths:
         path.write_bytes(b"")
     shards = np.uint64(len(paths))
-    with every.open("rb") as file:
+    with all_pairs.open("rb") as file:
         while (pairs := np.fromfile(file, bert.PAIR, PAIRS_AT_ONCE)).size:
             shard = ((pairs["key"] >> np.uint64(32)) * shards >> np.uint64(32)).astype(np.int64)
             pairs = pairs[np.argsort(shard, kind="stable")]
@@ -100,6 +100,6 @@ def _deal(every: Path, paths: list[Path]) -> None:
 
 
 def read_pairs(path: Path) -> NDArray[np.void]:
-    """The pairs of a shard in the order of its samples: by their keys."""
+    """The pairs of a shard in the order of its samples, which is that of their keys."""
     pairs = np.fromfile(path, bert.PAIR)
     return pairs[np.argsort(pairs["key"], kind="stable")]

@@ -1,4 +1,4 @@
-"""A file that HDF5 writes into without ever being told that a write failed."""
+"""A file for HDF5 that hides failed writes from it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Sink:
-    """Keeps the first error of the disk for :meth:`check`, and does nothing from then on; a context manager.
+    """File that keeps the first OSError for :meth:`check` and ignores all calls after it; a context manager.
 
-    HDF5 has no way to give a file up: after a failed write it tries again whenever one of its objects goes, and h5py
-    prints a traceback each time. The methods are those that h5py asks of a Python file.
+    HDF5 cannot abandon a file: after a failed write it retries whenever one of its objects is freed, and h5py prints a
+    traceback each time. The methods are those that h5py needs of a Python file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,17 +30,17 @@ class Sink:
         self._file.close()
 
     def check(self) -> None:
-        """Raise the OSError of the first write that failed, if one did."""
+        """Raise the first OSError, if there was one."""
         if self._error is not None:
             raise self._error
 
-    def _try(self, work: Callable[[], T], otherwise: T) -> T:
+    def _try(self, work: Callable[[], T], default: T) -> T:
         if self._error is None:
             try:
                 return work()
             except OSError as error:
                 self._error = error
-        return otherwise
+        return default
 
     def write(self, data: memoryview) -> int:
         """Write all of ``data``."""
@@ -54,24 +54,24 @@ class Sink:
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        """Read what was written."""
+        """Read up to ``size`` bytes; zeros after an error."""
         return self._try(lambda: self._file.read(size), bytes(max(0, size))) or b""
 
     def readinto(self, buffer: memoryview) -> int:
-        """The same, into memory that is there."""
+        """Read into ``buffer``."""
         return self._try(lambda: self._file.readinto(buffer), len(buffer)) or 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Set the position."""
         return self._try(lambda: self._file.seek(offset, whence), offset)
 
     def tell(self) -> int:
-        """The place."""
+        """Return the position."""
         return self._try(self._file.tell, 0)
 
     def truncate(self, size: int) -> int:
-        """Cut or lengthen the file."""
+        """Set the size of the file."""
         return self._try(lambda: self._file.truncate(size), size)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: the file is unbuffered."""

@@ -1,4 +1,4 @@
-"""The tokens of a corpus on the disk, with where its sentences and documents start: what pairs are made from."""
+"""The tokens of a corpus on disk, with the starts of its sentences and documents."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from recipe_index import bert
 
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
 LARGE = 16 << 20
-"""Bytes of a file of which a process may keep all pages that it has read."""
+"""Size in bytes up to which a file may stay in the memory of the process."""
 SEGMENTS = 512
-"""Segments that are read between two times of giving pages back: the system brings in 64 KB around each."""
+"""Segments to read before pages are released: the system reads 64 KB around each."""
 
 
 class StoreWriter:
-    """Appends documents; a context manager. ``state`` and ``at`` let an interrupted run go on where it stood.
+    """Appends documents; a context manager. With ``state()`` and ``at``, an interrupted run continues.
 
     Args:
-        folder: where the three files are.
+        folder: of the three files.
         dtype: of the token ids.
-        at: a ``state()`` to return to, what was written after it is dropped; None to start anew.
+        at: ``state()`` to continue from, truncating what was written after it; None to start with empty files.
     """
 
     def __init__(self, folder: Path, dtype: type[np.generic], at: Mapping[str, int] | None = None) -> None:
@@ -39,10 +39,10 @@ class StoreWriter:
             DOCUMENTS: 8 * (self.documents + 1),
         }
         self._files: dict[str, BinaryIO] = {}
-        with ExitStack() as stack:  # closes what is open if one of them cannot be opened
+        with ExitStack() as stack:  # closes the open ones if another cannot be opened
             for name, size in sizes.items():
                 file = stack.enter_context((folder / name).open("r+b" if at else "w+b"))
-                file.truncate(size)  # a new file of starts begins with a zero
+                file.truncate(size)  # new files of starts begin with a zero
                 file.seek(size)
                 self._files[name] = file
             self._stack = stack.pop_all()
@@ -54,7 +54,7 @@ class StoreWriter:
         self._stack.close()
 
     def add(self, ids: NDArray[Any], sentences: NDArray[np.int32], documents: NDArray[np.int32]) -> None:
-        """Append documents: token ids, tokens of each sentence, sentences of each document; none of them empty."""
+        """Append documents: token ids, tokens per sentence, and sentences per document, none of them 0."""
         self._files[TOKENS].write(np.ascontiguousarray(ids, self.dtype).tobytes())
         self._files[SENTENCES].write((self.tokens + np.cumsum(sentences, dtype=np.int64)).tobytes())
         self._files[DOCUMENTS].write((self.sentences + np.cumsum(documents, dtype=np.int64)).tobytes())
@@ -63,7 +63,7 @@ class StoreWriter:
         self.documents += int(documents.size)
 
     def state(self) -> dict[str, int]:
-        """Bring everything to the disk, and say how much there is."""
+        """Flush to disk; returns the number of tokens, sentences and documents."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -71,10 +71,10 @@ class StoreWriter:
 
 
 class Store:
-    """The files mapped into memory.
+    """The files of a store, mapped into memory.
 
-    Pages of a mapped file count as memory of the process once they were read, and pairs read everywhere: ``forget``
-    gives them back, so that the memory does not grow with the corpus.
+    Mapped pages count as memory of the process once they are read, and pairs are read from everywhere: ``forget``
+    releases them, so that the memory does not grow with the corpus.
     """
 
     def __init__(self, folder: Path, dtype: type[np.generic], stack: ExitStack) -> None:
@@ -90,9 +90,9 @@ class Store:
         return np.frombuffer(mapped, dtype)
 
     def take(self, pairs: NDArray[np.void]) -> NDArray[Any]:
-        """The tokens of ``pairs``, whose starts become places in what is returned.
+        """The tokens of ``pairs``, whose starts are changed to places in the returned array.
 
-        They are read in the order in which they lie in the file, so that each page is read once.
+        Tokens are read in the order of the file, so that each page is read once.
         """
         starts = np.concatenate([pairs["a_start"], pairs["b_start"]])
         lengths = np.concatenate([pairs["a_length"], pairs["b_length"]]).astype(np.int64)
@@ -109,7 +109,7 @@ class Store:
         return np.concatenate([self.tokens[:0], *parts])
 
     def forget(self) -> None:
-        """Give back the pages of large files; they are read again, mostly from the system's cache, where needed."""
+        """Release the pages of large files; later reads mostly come from the system's cache."""
         for mapped in self._maps:
             if len(mapped) > LARGE and hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
@@ -117,6 +117,6 @@ class Store:
 
 @contextmanager
 def opened(folder: Path, dtype: type[np.generic]) -> Iterator[Store]:
-    """A :class:`Store` of the files in ``folder``, as long as the block lasts."""
+    """Open a :class:`Store` of the files in ``folder``."""
     with ExitStack() as stack:
         yield Store(folder, dtype, stack)

@@ -1,4 +1,4 @@
-"""First stage: documents to sentences to token ids, in a store on the disk."""
+"""First stage: documents to sentences to token ids, in a store on disk."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from numpy.typing import NDArray
 from recipe_bert_dp.data.vocabulary import Vocabulary
 from recipe_bert_dp.prepare.store import StoreWriter
 from recipe_bert_dp.settings import PrepareHdf5
-from recipe_core.data.prepare import Output, Progress, ordered_map, working_on
+from recipe_core.data.prepare import Output, ProgressBar, ordered_map, working_on
 from recipe_core.data.text import Counts, Record, clean, records, sentences, total_bytes
 from recipe_index import bert
 
 BATCH = 1_000_000
-"""Characters of documents that a worker gets at a time."""
+"""Characters of documents per task of a worker process."""
 EVERY = 64_000_000
-"""Characters after which the journal says how far the work is: what an interrupted run does again at most."""
+"""Characters between entries of the journal; an interrupted run repeats at most this many."""
 
 
 @dataclass(frozen=True)
-class Tokenised:
-    """Some documents as token ids; documents and sentences without any are left out."""
+class EncodedDocuments:
+    """Token ids of several documents, without empty documents and sentences."""
 
     ids: NDArray[Any]
     sentences: NDArray[np.int32]
-    """Tokens of each sentence."""
+    """Tokens per sentence."""
     documents: NDArray[np.int32]
-    """Sentences of each document."""
+    """Sentences per document."""
     unknown: int
     """Number of ids that are [UNK]."""
 
 
 @dataclass(frozen=True)
-class Tokenise:
-    """The function of a worker process: documents to token ids."""
+class EncodeDocuments:
+    """Documents to token ids, in a worker process."""
 
     vocabulary: Vocabulary
 
-    def __call__(self, batch: list[Record]) -> Tokenised:
+    def __call__(self, batch: list[Record]) -> EncodedDocuments:
         """Clean, split and encode the documents."""
         wordpiece = _wordpiece(self.vocabulary.path, self.vocabulary.lowercase)
         ids, lengths, documents = [], [], []
         for record in batch:
             working_on(record)
-            tokens, each = wordpiece.encode(sentences(text) if (text := clean(record)) else [])
+            tokens, counts = wordpiece.encode(sentences(text) if (text := clean(record)) else [])
             if tokens.size:
                 ids.append(tokens)
-                lengths.append(each[each > 0])
+                lengths.append(counts[counts > 0])
                 documents.append(lengths[-1].size)
-        whole = _joined(ids)
-        unknown = int(np.count_nonzero(whole == self.vocabulary.ids["[UNK]"]))
-        return Tokenised(
-            whole.astype(self.vocabulary.dtype), _joined(lengths), np.array(documents, dtype=np.int32), unknown
+        all_ids = _joined(ids)
+        unknown = int(np.count_nonzero(all_ids == self.vocabulary.ids["[UNK]"]))
+        return EncodedDocuments(
+            all_ids.astype(self.vocabulary.dtype), _joined(lengths), np.array(documents, dtype=np.int32), unknown
         )
 
 
@@ -69,18 +69,18 @@ def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
 
 @lru_cache(maxsize=1)
 def _wordpiece(path: Path, lowercase: bool) -> bert.WordPiece:
-    """Once per process, for it remembers the words that it has met."""
+    # One per process, since it caches words.
     return Vocabulary.read(path, lowercase).wordpiece()
 
 
 def write_store(
     settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, folder: Path, workers: int
 ) -> dict[str, int]:
-    """Make the store in ``folder``, from where an earlier run was interrupted on; return what was counted.
+    """Write the store in ``folder``, continuing an interrupted run; returns counts.
 
     Raises:
         DataError: an input is missing, damaged or empty, or a worker died.
-        DiskError: there is no space left.
+        DiskError: no space is left.
     """
     earlier = [entry for entry in output.done if entry["stage"] == "tokens"]
     last: dict[str, Any] = earlier[-1] if earlier else {"records": 0, "unknown": 0, "at": None}
@@ -93,7 +93,7 @@ def write_store(
         with output.writing():
             folder.mkdir(exist_ok=True)
             store = stack.enter_context(StoreWriter(folder, vocabulary.dtype, last["at"]))
-        progress = stack.enter_context(Progress("tokens", total_bytes(settings)))
+        progress = stack.enter_context(ProgressBar("tokens", total_bytes(settings)))
         for batch, result in _results(vocabulary, source, workers):
             with output.writing():
                 store.add(result.ids, result.sentences, result.documents)
@@ -104,18 +104,17 @@ def write_store(
                     characters = 0
             progress.update(batch[-1].consumed)
         with output.writing():
-            found = {
+            totals = {
                 **counts.as_dict(), "documents_read": counts.documents, **store.state(), "unknown_tokens": unknown,
             }  # fmt: skip
-            output.note({"stage": "tokens", "complete": True, "counts": found})
-    return found
+            output.note({"stage": "tokens", "complete": True, "counts": totals})
+    return totals
 
 
 def _results(
     vocabulary: Vocabulary, source: Iterable[Record], workers: int
-) -> Iterator[tuple[list[Record], Tokenised]]:
-    """Batches of documents with what became of them, in order."""
-    under_way: list[list[Record]] = []
+) -> Iterator[tuple[list[Record], EncodedDocuments]]:
+    pending: list[list[Record]] = []
 
     def batches() -> Iterator[list[Record]]:
         batch: list[Record] = []
@@ -124,15 +123,15 @@ def _results(
             batch.append(record)
             size += len(record.text)
             if size >= BATCH:
-                under_way.append(batch)
+                pending.append(batch)
                 yield batch
                 batch, size = [], 0
         if batch:
-            under_way.append(batch)
+            pending.append(batch)
             yield batch
 
-    for result in ordered_map(Tokenise(vocabulary), batches(), workers, _describe):
-        yield under_way.pop(0), result
+    for result in ordered_map(EncodeDocuments(vocabulary), batches(), workers, _describe):
+        yield pending.pop(0), result
 
 
 def _describe(batch: list[Record]) -> str:

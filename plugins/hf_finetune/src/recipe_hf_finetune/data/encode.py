@@ -18,7 +18,7 @@ from recipe_hf_finetune.settings import SequenceClassifier
 
 
 class Encoded(Dataset[dict[str, Any]]):
-    """The samples of a split as what a tokenizer made of them, with the label of each."""
+    """The tokenized samples of a split, with their labels."""
 
     def __init__(self, columns: dict[str, list[Any]], labels: Sequence[int] | Sequence[float] | None) -> None:
         self.columns, self.labels = columns, labels
@@ -36,21 +36,21 @@ class Encoded(Dataset[dict[str, Any]]):
         return Encoded(columns, None if self.labels is None else self.labels[:count])
 
     def tensors(self, numbers: Sequence[int]) -> dict[str, Tensor]:
-        """Some samples as tensors of shape ``[samples, tokens]``, the labels ``[samples]``; they are equally long."""
+        """Samples of equal length as tensors ``[samples, tokens]``; their labels ``[samples]``."""
         batch = {name: torch.tensor([values[n] for n in numbers]) for name, values in self.columns.items()}
         return batch if self.labels is None else {**batch, "labels": torch.tensor([self.labels[n] for n in numbers])}
 
 
 def encode(examples: Examples, tokenizer: Any, max_length: int, *, pad: bool) -> Encoded:
-    """Tokenize ``examples``, cut and (with ``pad``) padded to ``max_length`` tokens.
+    """Tokenize ``examples``, truncated and (with ``pad``) padded to ``max_length`` tokens.
 
     Raises:
-        ConfigError: the tokenizer cannot: it lacks pieces that it needs.
+        ConfigError: the tokenizer fails, for example because its vocabulary lacks the unknown token.
     """
     padding = "max_length" if pad else False
     try:
         columns = tokenizer(*examples.texts, padding=padding, max_length=max_length, truncation=True)
-    except Exception as error:  # of the library tokenizers, which raises no other type
+    except Exception as error:  # the library tokenizers raises no narrower type
         text = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"model.tokenizer: {tokenizer.name_or_path}: cannot make tokens of the texts ({text}); it is damaged or "
@@ -60,7 +60,7 @@ def encode(examples: Examples, tokenizer: Any, max_length: int, *, pad: bool) ->
 
 
 def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
-    """The tokenizer in a folder, or of a name on the hub.
+    """Load the tokenizer from a folder or, by name, from the hub.
 
     Raises:
         ConfigError: there is none, or it has no token for padding.
@@ -85,31 +85,35 @@ def load_tokenizer(place: str | Path, revision: str = "main") -> Any:
             raise ConfigError(
                 f"model.tokenizer: {place}: has no token for padding, nor one for the end of a text; name another"
             )
-        # As is usual for GPT-2, whose model reads the last token before padding.
+        # The usual choice for GPT-2, whose classification head reads the last token before padding.
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def texts_of(tokenizer: Any) -> dict[str, str]:
-    """The text of a fast tokenizer, by the name of its file; empty for others."""
+    """The serialised fast tokenizer under its file name; empty for slow ones."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return {} if backend is None else {"tokenizer.json": backend.to_str()}
 
 
 def require_same(tokenizer: Any, own: Any, config: SequenceClassifier, accept: str | None) -> None:
-    """Require that ``model.tokenizer`` names the tokenizer that lies beside the weights, ``own``.
+    """Require that ``tokenizer``, named by ``model.tokenizer``, equals the weights' ``own``.
 
     Raises:
-        ConfigError: it is another, and ``accept`` does not accept it.
+        ConfigError: they differ, and ``accept`` does not accept it.
     """
-    given, beside = ({"tokenizer": tokenizer_digest(texts_of(one))} for one in (tokenizer, own))
+    configured, expected = ({"tokenizer": tokenizer_digest(texts_of(t))} for t in (tokenizer, own))
     head = f"model.tokenizer: {config.tokenizer} is not the tokenizer of model.source ({config.source})"
-    found = differences(beside, given)
-    require_accepted(found, accept, head, "Leave model.tokenizer out to use the one of the weights", "train.accept=")
+    problems = differences(expected, configured)
+    require_accepted(problems, accept, head, "Leave model.tokenizer out to use the one of the weights", "train.accept=")
 
 
 def require_vocabulary(tokenizer: Any, size: int, place: object) -> None:
-    """Raise ConfigError where the tokenizer gives ids that a model with ``size`` embeddings does not know."""
+    """Require that all token ids are below ``size``, the model's number of embeddings.
+
+    Raises:
+        ConfigError: the tokenizer has more.
+    """
     if len(tokenizer) > size:
         raise ConfigError(
             f"model.tokenizer: gives token ids up to {len(tokenizer) - 1:,}, and the model in {place} knows those "

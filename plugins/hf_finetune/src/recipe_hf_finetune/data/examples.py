@@ -12,7 +12,7 @@ class Examples:
     texts: tuple[list[str], ...]
     """A list for each column of text."""
     labels: list[int] | list[float] | None
-    """Numbers of labels; of a regression, the values; None where the split has none."""
+    """Numbers of the labels; for a regression, the values; None if the split has none."""
 
     def __len__(self) -> int:
         return len(self.texts[0])

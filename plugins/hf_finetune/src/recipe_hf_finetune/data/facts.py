@@ -1,4 +1,4 @@
-"""Facts about the samples before a run. No torch here."""
+"""Number and length of samples before a run. No torch here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipe_hf_finetune.settings import TextClassification
 
 
 def facts(config: TextClassification) -> DataFacts:
-    """Lengths and counts; files are read, since every row of them may be wrong. Nothing is fetched from a hub."""
+    """Number and length of samples. Files are read and checked row by row; nothing is downloaded from the hub."""
     if config.embedded:
         return DataFacts(sequence=config.max_length, train_samples=config.pairs)
     if not (config.folder or config.train):

@@ -1,4 +1,4 @@
-"""Rows of TSV, CSV, JSON and Parquet files, with the number of their line. No torch here."""
+"""Rows of TSV, CSV, JSON and Parquet files, with line numbers. No torch here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from recipe_core import DataError
 Row = Mapping[str, Any]
 ENDINGS = (".tsv", ".txt", ".csv", ".jsonl", ".json", ".parquet")
 _COLA = ("source", "label", "mark", "sentence")
-"""The columns of CoLA's files, which have no heading."""
+"""Columns of CoLA's files, which have no header."""
 
 
 def rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Number (of the line, or of the row) and columns of each row of ``path``.
+    """Line or row number, and columns, of each row of ``path``.
 
     Raises:
-        DataError: the file is missing, of no known kind, or damaged; the message names the line.
+        DataError: the file is missing, of an unknown kind, or damaged; the message names the line.
     """
     readers = {".csv": _csv, ".jsonl": _json_lines, ".json": _json, ".parquet": _parquet}
     if path.suffix.lower() not in ENDINGS:
@@ -38,7 +38,7 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, Row]]:
-    """Quotes are text: that is how GLUE's files and Microsoft's are meant."""
+    # Quotes are text, as in GLUE's and Microsoft's files.
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         lines = (line.rstrip("\r\n").split("\t") for line in file)
         heading = next(lines, [])
@@ -77,7 +77,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _json(path: Path) -> Iterator[tuple[int, Row]]:
-    """A list of objects; else an object a line."""
+    # A list of objects, or one object per line.
     text = path.read_text(encoding="utf-8-sig")
     if not text.lstrip().startswith("["):
         yield from _json_lines(path)
@@ -105,7 +105,7 @@ def _object(path: Path, number: int, row: Any) -> Row:
 
 
 def _is_text(value: object) -> bool:
-    """False for a text that cannot be written: JSON's escapes can name half of a character."""
+    # JSON's escapes can name half of a surrogate pair, which cannot be encoded.
     try:
         return not isinstance(value, str) or value.encode() is not None
     except UnicodeEncodeError:

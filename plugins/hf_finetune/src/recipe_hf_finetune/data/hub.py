@@ -1,4 +1,4 @@
-"""GLUE from a hub, through the package datasets. No torch here."""
+"""GLUE from the hub, with the package datasets. No torch here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from recipe_core import DataError
 from recipe_hf_finetune.data.files import Row
 
 REPOSITORY = "nyu-mll/glue"
-"""Repository of GLUE as plain tables: no script is run."""
+"""Repository of GLUE as plain tables, without a loading script."""
 _SPLITS = {"validation": "validation", "validation_matched": "validation", "validation_mismatched": "mismatched"}
 
 
 def glue(task: str) -> Iterator[tuple[str, list[tuple[int, Row]]]]:
-    """Split and numbered rows of each split of ``task`` that has labels; ``mismatched`` is MNLI's second validation.
+    """Name and numbered rows of each labelled split of ``task``; ``mismatched`` is MNLI's second validation split.
 
     Raises:
         DataError: the package datasets is missing, or the hub cannot be reached.
@@ -31,7 +31,7 @@ def glue(task: str) -> Iterator[tuple[str, list[tuple[int, Row]]]]:
         ) from error
     try:
         splits = load_dataset(REPOSITORY, task)
-    except Exception as error:  # of a dozen kinds, from four packages; each means that it is not to be had
+    except Exception as error:  # a dozen types, from four packages, for any failed download
         text = " ".join(str(error).split())[:200]
         raise DataError(f"data.task: {task} cannot be had from the hub ({REPOSITORY}: {text}); {advice}") from error
     for name, rows in splits.items():

@@ -1,6 +1,6 @@
-"""Labelled pairs without any file, made of sentences of the text that CPython carries. No torch here.
+"""Labelled sentence pairs without files, from the English text that ships with CPython. No torch here.
 
-Each sentence stands with the same in other words, or with another sentence about the same matter.
+Each sentence is paired with its paraphrase, or with the paraphrase of another sentence about the same topic.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.rewrite import rewritten
 
 VERSION = 2
-"""Raise it when a change here changes the pairs: old caches are then left alone."""
+"""Increment it when a change here changes the pairs, so that old caches are not used."""
 _WORDS = range(6, 19)
-"""Words of a sentence: two of them fit into 64 tokens."""
+"""Words per sentence, so that two fit into 64 tokens."""
 _PLAIN = re.compile(r"[A-Z][A-Za-z0-9 ,'()_.-]*[a-z)]\.")
 """A sentence of English rather than a line of a table or of code."""
 _TOPIC = re.compile(r"[a-z]{4,}")
 _SHARED = range(2, 61)
-"""Number of sentences that a topic word stands in."""
+"""Number of sentences in which a topic word occurs."""
 _SEED = 20191
 
 
 def pairs(count: int, cache: Path | None) -> dict[str, Examples]:
-    """``count`` training pairs and a quarter as many for validation, of other documents; half of each are equivalent.
+    """``count`` training pairs, and a quarter as many validation pairs from other documents; half are equivalent.
 
     Raises:
-        DataError: this Python carries too little text.
+        DataError: this Python ships too little text.
         DiskError: ``cache`` cannot be written.
     """
     path = (cache or home()) / f"sentence-pairs-{_fingerprint(count)}.jsonl"
     splits = load_or_build(path, _read, lambda part: _write(part, count))
     return {
-        split: Examples(([p[0] for p in those], [p[1] for p in those]), [p[2] for p in those])
-        for split, those in splits.items()
+        split: Examples(([p[0] for p in rows], [p[1] for p in rows]), [p[2] for p in rows])
+        for split, rows in splits.items()
     }
 
 
@@ -54,8 +54,8 @@ def _fingerprint(count: int) -> str:
 
 def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
     splits: dict[str, list[tuple[str, str, int]]] = {}
-    *lines, said = path.read_text(encoding="utf-8").splitlines() or [""]
-    if said != _digest(lines):
+    *lines, digest = path.read_text(encoding="utf-8").splitlines() or [""]
+    if digest != _digest(lines):
         raise DataError(f"{path}: is damaged; remove it to have it made again")
     for line in lines:
         split, first, second, label = json.loads(line)
@@ -66,7 +66,6 @@ def _read(path: Path) -> dict[str, list[tuple[str, str, int]]]:
 
 
 def _digest(lines: Sequence[str]) -> str:
-    """The last line of the file, which tells whether the others are as they were written."""
     return json.dumps({"blake2b": blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()})
 
 
@@ -78,11 +77,11 @@ def _write(path: Path, count: int) -> None:
     rest = [[sentence for sentence in document if sentence not in known] for document in documents[len(validation) :]]
     parts = {"validation": validation, "train": rest}
     lines = []
-    for split, wanted in counts.items():
-        chosen = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:wanted]
-        if len(chosen) < wanted:
+    for split, needed in counts.items():
+        chosen = list(_pairs(parts[split], random.Random(f"{_SEED} {split}")))[:needed]
+        if len(chosen) < needed:
             raise DataError(
-                f"data.pairs: this Python's text gives {len(chosen):,} pairs for {split}, and {wanted:,} are "
+                f"data.pairs: this Python's text gives {len(chosen):,} pairs for {split}, and {needed:,} are "
                 f"wanted; take a smaller data.pairs, or files of your own"
             )
         lines += [json.dumps([split, *pair]) for pair in chosen]
@@ -90,13 +89,13 @@ def _write(path: Path, count: int) -> None:
 
 
 def _plain(text: str) -> list[str]:
-    """The sentences of a document that are plain English, each once."""
     joined = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
     return [s for s in dict.fromkeys(sentences(joined)) if len(s.split()) in _WORDS and _PLAIN.fullmatch(s)]
 
 
 def _pairs(documents: Sequence[list[str]], draw: random.Random) -> Iterator[tuple[str, str, int]]:
-    """Pairs and labels (1: the same), in turns, in an order of their own. A sentence begins one pair at most."""
+    # First and second sentence, and label (1: equivalent), both labels in turn, in random order. No sentence comes
+    # first twice.
     places = [(number, sentence) for number, document in enumerate(documents) for sentence in document]
     topics = _topics(places)
     order = draw.sample(range(len(places)), len(places))
@@ -111,21 +110,21 @@ def _pairs(documents: Sequence[list[str]], draw: random.Random) -> Iterator[tupl
 
 
 def _topics(places: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
-    """Sentences of each topic word: one that is neither everywhere, nor in a single sentence."""
+    # Sentences by topic word: a word that is neither very frequent nor in a single sentence.
     places_of: dict[str, list[int]] = {}
     for place, (_, sentence) in enumerate(places):
         for word in dict.fromkeys(_TOPIC.findall(sentence.lower())):
             places_of.setdefault(word, []).append(place)
-    return {word: there for word, there in places_of.items() if len(there) in _SHARED}
+    return {word: indices for word, indices in places_of.items() if len(indices) in _SHARED}
 
 
 def _other(
     place: int, places: Sequence[tuple[int, str]], topics: dict[str, list[int]], draw: random.Random
 ) -> str | None:
-    """A sentence of another document that shares a word with the one at ``place``; None where there is none."""
+    # A sentence of another document that shares a topic word with the one at ``place``.
     document, sentence = places[place]
     words = [word for word in dict.fromkeys(_TOPIC.findall(sentence.lower())) if word in topics]
     if not words:
         return None
-    others = [places[there][1] for there in topics[draw.choice(words)] if places[there][0] != document]
-    return draw.choice(others) if others else None
+    candidates = [places[index][1] for index in topics[draw.choice(words)] if places[index][0] != document]
+    return draw.choice(candidates) if candidates else None

@@ -1,4 +1,4 @@
-"""The same in other words: rules that rewrite an English sentence without changing what it says. No torch here."""
+"""Paraphrases: rules that rewrite an English sentence without changing its meaning. No torch here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Rule = Callable[[str, random.Random], str]
 
 
 def rewritten(sentence: str, draw: random.Random) -> str:
-    """``sentence`` under a few of the rules, as ``draw`` says."""
+    """Paraphrase ``sentence`` by a random choice of the rules."""
     changed = sentence
     for rule in (_swap, _other_words, _without_fillers, _without_brackets, _framed):
         if rule is _other_words or draw.random() < 0.5:
@@ -45,8 +45,6 @@ def rewritten(sentence: str, draw: random.Random) -> str:
 
 
 def _other_words(sentence: str, draw: random.Random) -> str:
-    """Most words and phrases that have a twin by their twins."""
-
     def other(match: re.Match[str]) -> str:
         word = match[0]
         twin = _WORDS[word.lower()] if draw.random() < 0.8 else word
@@ -56,7 +54,6 @@ def _other_words(sentence: str, draw: random.Random) -> str:
 
 
 def _swap(sentence: str, draw: random.Random) -> str:
-    """Move the first clause to the end, or the last one to the start."""
     if match := _FIRST.fullmatch(sentence):
         return f"{_large(match[3])} {_small(match[1])} {match[2]}."
     if match := _LAST.fullmatch(sentence):
@@ -83,6 +80,6 @@ def _large(text: str) -> str:
 
 
 def _small(text: str) -> str:
-    """With a small letter at the beginning, unless a name or an abbreviation stands there."""
+    # Names and abbreviations at the start keep their capitals.
     word = text.partition(" ")[0]
     return text[:1].lower() + text[1:] if word[1:].islower() or len(word) == 1 else text

@@ -1,6 +1,6 @@
-"""The dataset ``text_classification`` for any loop: an endless order of samples that depends on the seed alone.
+"""The dataset ``text_classification`` for the core's loop: an endless order of samples that depends on the seed alone.
 
-The recipe hf_finetune takes the examples themselves, since the Trainer has an order of its own.
+The recipe hf_finetune reads the examples directly, since the Trainer orders samples itself.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from recipe_hf_finetune.settings import TextClassification
 
 
 def build(config: TextClassification, run: Run) -> ClassificationSamples:
-    """Read and tokenize all splits, by a vocabulary that is trained on the training texts.
+    """Read and tokenize all splits, with a vocabulary trained on the training texts.
 
     Raises:
-        DataError: a file is missing, damaged, or holds what cannot be.
+        DataError: a file is missing, damaged, or holds invalid values.
     """
     return ClassificationSamples(config, run)
 
 
 class ClassificationSamples:
-    """The samples of a run, as :class:`recipe_core.layouts.parallel.Samples` describes."""
+    """Samples of a run, see :class:`recipe_core.layouts.parallel.Samples`."""
 
     def __init__(self, config: TextClassification, run: Run) -> None:
         corpus = load(config, run.cache)
@@ -38,14 +38,14 @@ class ClassificationSamples:
             tokenizer = load_tokenizer(folder)
         self._seed = run.train.seed
         self._splits = {
-            ours: encode(corpus.splits[theirs], tokenizer, config.max_length, pad=True)
-            for ours, theirs in {"train": "train", "valid": "validation"}.items()
+            split: encode(corpus.splits[name], tokenizer, config.max_length, pad=True)
+            for split, name in {"train": "train", "valid": "validation"}.items()
         }
 
     def read(self, split: str, start: int, count: int) -> Batch:
         """``input_ids``, ``attention_mask`` (and ``token_type_ids``) ``[count, max_length]``, ``labels`` ``[count]``.
 
-        Training samples come in another order each epoch, those for validation as they stand in their file.
+        Training samples are shuffled anew in each epoch; validation samples keep the order of their file.
         """
         encoded = self._splits[split]
         return encoded.tensors([self._place(split, start + i, len(encoded)) for i in range(count)])

@@ -1,4 +1,4 @@
-"""Texts and labels of each split of a data set, checked. No torch here."""
+"""Texts and labels of each split of a data set, validated. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MICROSOFT = (("#1 String", "#2 String"), "Quality")
 
 @dataclass(frozen=True)
 class Corpus:
-    """All splits of a data set, and what its labels are."""
+    """All splits of a data set, and its labels."""
 
     task: Task
     labels: tuple[str, ...]
-    """Names in the order of their numbers; of a regression, none."""
+    """Names in the order of their numbers; empty for a regression."""
     splits: Mapping[str, Examples]
-    """``train``, ``validation``, and ``test`` or others where there are any."""
+    """``train``, ``validation``, and optionally ``test`` or others."""
 
 
 @lru_cache(maxsize=4)
@@ -41,11 +41,11 @@ def load(config: TextClassification, cache: Path | None = None) -> Corpus:
 
     Args:
         config: the settings of the data.
-        cache: where what is made of Python's text is kept.
+        cache: folder for pairs made from Python's text.
 
     Raises:
-        DataError: a file is missing or damaged, lacks a column, holds a label of no known name, or nothing; or the hub
-            cannot be reached.
+        DataError: a file is missing, damaged or empty, lacks a column, or has an unknown label; or the hub cannot be
+            reached.
     """
     if config.embedded:
         from recipe_hf_finetune.data.pairs import pairs
@@ -56,11 +56,10 @@ def load(config: TextClassification, cache: Path | None = None) -> Corpus:
         return _read(config, files)
     from recipe_hf_finetune.data.hub import glue
 
-    return _checked(config, {split: (f"GLUE {config.task}, {split}", found) for split, found in glue(config.task)})
+    return _checked(config, {split: (f"GLUE {config.task}, {split}", table) for split, table in glue(config.task)})
 
 
 def _files(config: TextClassification) -> dict[str, Path]:
-    """The file of each split; none where the data come from the hub."""
     if config.folder is None:
         named = {"train": config.train, "validation": config.validation, "test": config.test}
         return {split: Path(name) for split, name in named.items() if name}
@@ -69,8 +68,8 @@ def _files(config: TextClassification) -> dict[str, Path]:
         raise DataError(f"data.folder: {folder}: there is no such folder")
     files: dict[str, Path] = {}
     for split, names in _NAMES.items():
-        there = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
-        for path in [path for path in there if path.is_file()][:1]:
+        candidates = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
+        for path in [path for path in candidates if path.is_file()][:1]:
             files[split] = path
     if missing := [split for split in ("train", "validation") if split not in files]:
         wanted = " and no ".join("file " + " or ".join(f"{name}.*" for name in _NAMES[split]) for split in missing)
@@ -97,23 +96,22 @@ def _checked(config: TextClassification, by_split: Mapping[str, tuple[str, list[
     if not labels and not task.regression:
         labels = _labels(where, (row.get(label) for _, row in first))
     splits = {}
-    for split, (place, those) in by_split.items():
-        if not those:
+    for split, (place, table) in by_split.items():
+        if not table:
             raise DataError(f"{place}: holds no sample; expected a heading with the names of columns, and rows")
-        lacking = [name for name in (*columns, label) if name not in those[0][1]]
-        unlabelled = split not in ("train", "validation") and (lacking == [label] or _hidden(those[0][1].get(label)))
+        lacking = [name for name in (*columns, label) if name not in table[0][1]]
+        unlabelled = split not in ("train", "validation") and (lacking == [label] or _hidden(table[0][1].get(label)))
         if lacking and not unlabelled:
-            raise _missing(place, lacking, those[0][1])
-        texts = tuple([_text(place, number, name, row) for number, row in those] for name in columns)
+            raise _missing(place, lacking, table[0][1])
+        texts = tuple([_text(place, number, name, row) for number, row in table] for name in columns)
         numbers = None
         if not unlabelled:
-            numbers = [_label(place, number, row.get(label), labels) for number, row in those]
+            numbers = [_label(place, number, row.get(label), labels) for number, row in table]
         splits[split] = Examples(texts, numbers)
     return Corpus(task, labels, splits)
 
 
 def _columns(config: TextClassification, task: Task, where: str, row: Row) -> tuple[tuple[str, ...], str]:
-    """The columns of text, and the column of the label."""
     if not config.columns and all(name in row for name in (*_MICROSOFT[0], _MICROSOFT[1])):
         return _MICROSOFT[0], config.label or _MICROSOFT[1]
     columns = config.columns or task.columns
@@ -135,7 +133,7 @@ def _missing(where: str, names: Sequence[str], row: Row) -> DataError:
 
 
 def _labels(where: str, values: Iterable[Any]) -> tuple[str, ...]:
-    """All labels that stand in a file: numbers by their size, names by the alphabet."""
+    # Numbers ascending, then names alphabetically.
     labels = {_plain(value) for value in values}
     if len(labels) < 2:
         only = ", ".join(repr(value) for value in labels)
@@ -158,7 +156,6 @@ def _text(where: str, number: int, name: str, row: Row) -> str:
 
 
 def _label(where: str, number: int, value: Any, labels: Sequence[str]) -> int | float:
-    """The number of a label, which is given by its name or by its number."""
     if not labels:
         try:
             return float(value)
@@ -171,12 +168,12 @@ def _label(where: str, number: int, value: Any, labels: Sequence[str]) -> int | 
         return int(text)
     raise DataError(
         f"{where}, line {number}: label {text!r} is none of {', '.join(labels)}, nor a number below {len(labels)}; "
-        "name all labels in data.labels, or mend the file"
+        "name all labels in data.labels, or fix the file"
     )
 
 
 def _hidden(value: Any) -> bool:
-    """True if a label stands for none, as in GLUE's test files."""
+    # GLUE's test files have -1 for labels that are not published.
     return value is None or _plain(value) in ("", "-1")
 
 

@@ -1,4 +1,4 @@
-"""The tasks of GLUE: columns, labels, metrics, and how many training samples each has. No torch here.
+"""The tasks of GLUE: columns, labels, metrics and number of training samples. No torch here.
 
 Wang and others, "GLUE: a multi-task benchmark and analysis platform for natural language understanding" (2019).
 """
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """Facts about a task before its data are read."""
+    """Columns, labels, metrics and size of a task."""
 
     columns: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     """In the order of their numbers."""
     metrics: tuple[str, ...] = ("accuracy", "f1")
-    """Names of :mod:`recipe_hf_finetune.results.metrics`, the one that counts first."""
+    """Names in :mod:`recipe_hf_finetune.results.metrics`, the main one first."""
     train_samples: int = 0
     regression: bool = False
-    """The label is a number, and the model gives one."""
+    """The label is a number, which the model predicts."""
 
 
 OWN = Task()
-"""Files of one's own."""
+"""Files of the user, without ``data.task``."""
 PAIRS = Task(("sentence1", "sentence2"), ("different", "equivalent"))
-"""Pairs that are made of Python's text."""
+"""Pairs made from Python's text."""
 _PAIR = ("sentence1", "sentence2")
 _ENTAILED = ("entailment", "not_entailment")
 GLUE = {

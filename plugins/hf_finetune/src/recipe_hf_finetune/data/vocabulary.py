@@ -1,4 +1,4 @@
-"""A vocabulary of pieces of words, trained on the training texts: for models that bring none."""
+"""A WordPiece vocabulary trained on the training texts, for models without a tokenizer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def files(config: TextClassification) -> dict[str, str]:
-    """``vocab.txt`` and ``tokenizer_config.json``, of which Hugging Face's AutoTokenizer makes a BertTokenizer."""
+    """``vocab.txt`` and ``tokenizer_config.json``, which AutoTokenizer loads as a BertTokenizer."""
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": config.max_length}
     vocabulary = "\n".join(trained(config)) + "\n"
     return {"vocab.txt": vocabulary, "tokenizer_config.json": json.dumps(settings, indent=2) + "\n"}
 
 
 def trained(config: TextClassification, cache: Path | None = None) -> list[str]:
-    """The pieces of an uncased WordPiece vocabulary, in the order of their ids, the same in every process."""
+    """Train an uncased WordPiece vocabulary; returns its pieces in the order of their ids, the same in every
+    process."""
     from tokenizers import BertWordPieceTokenizer
 
     texts = [text for column in load(config, cache or home()).splits["train"].texts for text in column]
     tokenizer = BertWordPieceTokenizer(lowercase=True)
-    # The trainer numbers letters inside words by the order of a hash table; named beforehand, they have their numbers.
+    # The trainer numbers letters inside words in the order of a hash table; as special tokens, they have fixed numbers.
     inside = sorted({letter for text in texts for word in _words(tokenizer, text) for letter in word[1:]})
     named = [*SPECIAL, *(f"##{letter}" for letter in inside)]
     tokenizer.train_from_iterator(

@@ -1,5 +1,5 @@
 """The model ``sequence_classifier``.
 
 ``classifier.py``: the model, built from its sizes or loaded; read it first. ``source.py``: from ``model.source`` to a
-folder for ``from_pretrained``. ``facts.py``: its sizes before a run; no torch there.
+folder for ``from_pretrained``. ``facts.py``: parameters, FLOPs and activations before a run; no torch there.
 """

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's with a head for classification: built of sizes, or loaded."""
+"""Models of Hugging Face with a classification head: built from sizes, or loaded."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ _DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
     "seq_classif_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
 )  # fmt: skip
-"""Names of dropout in configurations."""
+"""Names of dropout settings in config.json."""
 _FREE = (*_DROPOUTS, "architectures", "dtype", "torch_dtype", "initializer_range", "transformers_version", "use_cache")
 """Settings that may differ between a checkpoint and the run that continues from it."""
 
 
 def build(config: SequenceClassifier) -> tuple[nn.Module, Any]:
-    """A BERT of random weights with two labels and room for any vocabulary that is trained here, for the core's loop.
+    """A BERT with random weights, two labels and 32,768 embeddings, enough for any trained vocabulary; for the core's
+    loop.
 
     Raises:
-        ConfigError: the model is to be loaded, which only the recipe hf_finetune does.
+        ConfigError: ``source`` is set; only the recipe hf_finetune loads models.
     """
     if config.source is not None:
         raise ConfigError("model.source: is read by the recipe hf_finetune alone; set it to null, or run that recipe")
-    return Classifier(random_model(random_config(config, 1 << 15, 512), None)), loss
+    return ClassifierModule(random_model(random_config(config, 1 << 15, 512), None)), loss
 
 
-class Classifier(nn.Module):
-    """A model of Hugging Face's that takes a micro batch as the core gives it."""
+class ClassifierModule(nn.Module):
+    """Adapter from the core's micro batches to a model of Hugging Face."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
 
 
 def random_config(config: SequenceClassifier, vocabulary: int, positions: int) -> Any:
-    """The configuration of a BERT of the sizes that are set."""
+    """The configuration of a BERT with the sizes in ``config``."""
     from transformers import BertConfig
 
     dropout = 0.1 if config.dropout is None else config.dropout
@@ -68,7 +69,7 @@ def random_config(config: SequenceClassifier, vocabulary: int, positions: int) -
 
 
 def load_config(place: str | Path, config: SequenceClassifier) -> Any:
-    """The configuration in a folder, or of a name on the hub.
+    """Load the configuration from a folder or, by name, from the hub.
 
     Raises:
         ConfigError: there is none, or the hub cannot be reached.
@@ -90,10 +91,10 @@ def load_config(place: str | Path, config: SequenceClassifier) -> Any:
 
 
 def require_same(path: Path, config: Any) -> None:
-    """Refuse a checkpoint whose config.json makes its model compute another function than ``config`` does.
+    """Refuse a checkpoint whose config.json describes another function than ``config``.
 
     Raises:
-        CheckpointError: settings differ, or the file cannot be read; one message names all of them.
+        CheckpointError: settings differ (one message lists all), or the file cannot be read.
     """
     try:
         saved = type(config).from_pretrained(str(path)).to_dict()
@@ -101,19 +102,19 @@ def require_same(path: Path, config: Any) -> None:
         raise CheckpointError(
             f"{path / 'config.json'}: cannot be read ({' '.join(str(error).split())[:300]})"
         ) from error
-    ours = config.to_dict()
-    other = [
-        f"  - {name}: {saved.get(name)} there, {ours.get(name)} in this run"
-        for name in sorted({*saved, *ours})
-        if not (name.startswith("_") or name in _FREE) and saved.get(name) != ours.get(name)
+    current = config.to_dict()
+    differing = [
+        f"  - {name}: {saved.get(name)} there, {current.get(name)} in this run"
+        for name in sorted({*saved, *current})
+        if not (name.startswith("_") or name in _FREE) and saved.get(name) != current.get(name)
     ]
-    if other:
-        text = "\n".join([f"{path} is of a model with other settings:", *other])
+    if differing:
+        text = "\n".join([f"{path} is of a model with other settings:", *differing])
         raise CheckpointError(f"{text}\nTake the settings model.* and data.* of its job.yaml")
 
 
 def with_labels(config: Any, corpus: Corpus) -> Any:
-    """``config`` with the number of labels and their names; one label stands for a regression."""
+    """Set number and names of labels in ``config``, and return it; a regression has one label."""
     names = corpus.labels or ("value",)
     config.num_labels = len(names)
     config.id2label = dict(enumerate(names))
@@ -123,7 +124,7 @@ def with_labels(config: Any, corpus: Corpus) -> Any:
 
 
 def random_model(config: Any, seed: int | None) -> nn.Module:
-    """The model of ``config`` with random weights that follow from ``seed``."""
+    """Build the model of ``config`` with random weights, drawn with ``seed``; None keeps torch's generator."""
     from transformers import AutoModelForSequenceClassification, set_seed
 
     if seed is not None:
@@ -133,7 +134,7 @@ def random_model(config: Any, seed: int | None) -> nn.Module:
 
 
 def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = "main") -> nn.Module:
-    """The model of a folder or of a name on the hub, with a head that follows from ``seed``, in fp32.
+    """Load a model in fp32 from a folder or, by name, from the hub; a missing head is drawn with ``seed``.
 
     Raises:
         CheckpointError: the weights are missing, damaged, or not of the sizes in the configuration.
@@ -154,8 +155,7 @@ def pretrained_model(place: str | Path, config: Any, seed: int, revision: str = 
 
 
 def quiet() -> None:
-    """Silence transformers: our lines say what happens, and its warnings are about what is meant here (a head without
-    weights)."""
+    """Silence transformers: it would warn about the head without weights, which is intended here."""
     import transformers
 
     transformers.logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Facts about the model before a run. No torch here, and nothing is fetched."""
+"""Parameters, FLOPs and activations of the model before a run. No torch here, and nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from recipe_core.train.start.pretrained import job_of
 from recipe_hf_finetune.model.source import RECIPE, ready
 from recipe_hf_finetune.settings import SequenceClassifier
 
-_LABELS = 2  # more change nothing that counts
+_LABELS = 2  # further ones are negligible
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """A BERT's."""
+class EncoderSizes:
+    """Dimensions of a BERT encoder."""
 
     layers: int
     hidden: int
@@ -31,15 +31,15 @@ class Sizes:
     dropout: bool = True
 
 
-_BASE = Sizes(layers=12, hidden=768, heads=12, intermediate=3072, vocabulary=30522)
-_LARGE = Sizes(layers=24, hidden=1024, heads=16, intermediate=4096, vocabulary=30522)
+_BASE = EncoderSizes(layers=12, hidden=768, heads=12, intermediate=3072, vocabulary=30522)
+_LARGE = EncoderSizes(layers=24, hidden=1024, heads=16, intermediate=4096, vocabulary=30522)
 _PUBLISHED = {
     "bert-base-uncased": _BASE,
     "bert-base-cased": replace(_BASE, vocabulary=28996),
     "bert-large-uncased": _LARGE,
     "bert-large-cased": replace(_LARGE, vocabulary=28996),
 }
-"""On every hub under these names (Devlin and others, 2019)."""
+"""Published under these names on the hub (Devlin and others, 2019)."""
 _NAMES = {
     "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
     "intermediate": "intermediate_size", "vocabulary": "vocab_size",
@@ -47,20 +47,20 @@ _NAMES = {
 
 
 def facts(config: SequenceClassifier, sequence: int) -> ModelFacts | None:
-    """Counts for one sample of ``sequence`` tokens; None where the model is not a BERT, or its sizes are not here.
+    """Counts for one sample of ``sequence`` tokens; None if the model is not a BERT, or its config.json is not local.
 
-    Of a recipe that is to be run first, they are those of its own model, whose head is a little larger.
+    For ``recipe:NAME``, they are those of that recipe's model, whose head is slightly larger.
     """
     source = config.source
-    if source is None:  # the vocabulary is trained, and how many entries it gets depends on the text
+    if source is None:  # the size of the trained vocabulary depends on the text
         return None
     try:
         if source.startswith(RECIPE):
             return _of_recipe(job_of(source.removeprefix(RECIPE)).model, sequence)
-        here = Path(source).exists()
-        sizes = _read(ready(source)) if here else _PUBLISHED.get(source.removeprefix("google-bert/"))
+        local = Path(source).exists()
+        sizes = _read(ready(source)) if local else _PUBLISHED.get(source.removeprefix("google-bert/"))
     except (RecipeError, OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # checks.py tells what is wrong
+        return None  # checks.py reports the problem
     if sizes and config.dropout is not None:
         sizes = replace(sizes, dropout=config.dropout > 0)
     return bert(sizes, sequence) if sizes else None
@@ -73,37 +73,36 @@ def _of_recipe(model: Part[Model], sequence: int) -> ModelFacts | None:
     return replace(facts, logits_values=_LABELS)
 
 
-def _read(place: str | None) -> Sizes | None:
-    """The sizes in the config.json of a folder, if it is a BERT's."""
-    if place is None:
+def _read(folder: str | None) -> EncoderSizes | None:
+    if folder is None:
         return None
-    content: Mapping[str, Any] = read_json(Path(place) / "config.json")
+    content: Mapping[str, Any] = read_json(Path(folder) / "config.json")
     if content.get("model_type") != "bert":
         return None
-    return Sizes(
-        **{ours: int(content[theirs]) for ours, theirs in _NAMES.items()},
+    return EncoderSizes(
+        **{field: int(content[key]) for field, key in _NAMES.items()},
         positions=int(content.get("max_position_embeddings", 512)),
         segments=int(content.get("type_vocab_size", 2)),
         dropout=bool(content.get("hidden_dropout_prob", 0.1)),
     )
 
 
-def bert(sizes: Sizes, sequence: int) -> ModelFacts:
-    """A BERT with a pooler and two labels, as transformers computes it.
+def bert(sizes: EncoderSizes, sequence: int) -> ModelFacts:
+    """Counts for a BERT with a pooler and two labels, as transformers computes it; h is hidden, i intermediate.
 
-    Parameters: of a block, four weights ``h x h``, two ``h x i``, their biases and two norms; beside the blocks, the
-    embeddings of words, positions and segments with a norm, the pooler and the head. Operations: matrix products, times
-    three for backward. Values that are kept per token and block: what each linear layer takes (h for query, key and
-    value together, h, h, i), what GELU takes (i), two norms (2h), query, key and value (3h), and two masks of dropout;
-    with dropout in the attention, transformers keeps nothing that grows with the square of the sequence where
-    PyTorch's fused attention drops out by itself, as on CUDA.
+    Parameters: per block, four weights ``h x h``, two ``h x i``, their biases and two norms; outside the blocks, the
+    embeddings of words, positions and segments with a norm, the pooler and the head. FLOPs: matrix products, times
+    three for backward. Saved activations per token and block: inputs of the linear layers (h for query, key and value
+    together, h, h, i), of GELU (i) and of two norms (2h); query, key and value (3h); two dropout masks. Attention saves
+    nothing that grows with the square of the sequence, provided that PyTorch's fused attention applies its dropout, as
+    on CUDA.
     """
     h, i = sizes.hidden, sizes.intermediate
     block = 4 * (h * h + h) + 2 * h * i + i + h + 4 * h
     embeddings = (sizes.vocabulary + sizes.positions + sizes.segments) * h + 2 * h
     products = 2 * sequence * (4 * h * h + 2 * h * i) + 4 * sequence * sequence * h
-    # Under autocast the inputs of norms are fp32, and query, key and value take copies of their own; of the encoder's
-    # output, which counts among the ends, only the first token is kept.
+    # Under autocast the inputs of norms are fp32, and query, key and value each copy their input; of the encoder's
+    # output, which counts among the ends, only the first token is saved.
     mixed, mixed_ends = sequence * 4 * h, sequence * sizes.dropout * h
     inside = sequence * ((8 + 2 * sizes.dropout) * h + 2 * i)
     ends = sequence * (2 + sizes.dropout) * h

@@ -1,4 +1,4 @@
-"""From what ``model.source`` names to a folder that Hugging Face's ``from_pretrained`` reads."""
+"""Resolve ``model.source`` to a folder or name that Hugging Face's ``from_pretrained`` reads."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ _TOKENIZERS = (
 
 
 def run_first(config: SequenceClassifier, cache: Path, stopped: Callable[[], object]) -> tuple[str | None, bool]:
-    """Run the recipe that ``source`` names, if it names one; then what ``source`` comes to, and whether to go on.
+    """Run the recipe that ``source`` names, if any.
 
-    Every process of a machine calls it before it meets the others: one trains, the others wait.
+    Every process of a machine calls it before the process group exists: one trains, the others wait.
+
+    Returns:
+        The resolved source, and False if ``stopped`` interrupted the recipe.
     """
     if config.source is None or not config.source.startswith(RECIPE):
         return config.source, True
@@ -37,19 +40,19 @@ def run_first(config: SequenceClassifier, cache: Path, stopped: Callable[[], obj
 
 
 def ready(source: str) -> str | None:
-    """``source`` as ``from_pretrained`` takes it, where nothing needs to be converted: a folder of Hugging Face's, or a
-    name on the hub."""
+    """``source`` for ``from_pretrained``: a folder of Hugging Face, or a name on the hub; None if it needs
+    conversion."""
     path = Path(source)
     if not path.exists():
         return source
-    for folder in (path, path / "model"):  # the second is where a run of hf_finetune leaves its own
+    for folder in (path, path / "model"):  # the second is written by a run of hf_finetune
         if (folder / "config.json").is_file():
             return str(folder)
     return None
 
 
 def require_intact(place: str) -> None:
-    """Compare a folder of Hugging Face's with its manifest: `recipe` writes them. Say so where there is none.
+    """Verify the checksums of a folder against its manifest; without one, print that nothing was checked.
 
     Raises:
         CheckpointError: a file is missing, or has other bytes.
@@ -65,10 +68,10 @@ def require_intact(place: str) -> None:
 
 
 def convert(config: SequenceClassifier, source: str, out: Path) -> None:
-    """Make ``out/hf_saved_model`` of the checkpoint ``source``, unless it is there.
+    """Convert the checkpoint ``source`` to ``out/hf_saved_model``, unless that folder exists.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or does not say which model it holds.
+        CheckpointError: the checkpoint is damaged, or does not record its model.
         DiskError: ``out`` cannot be written.
     """
     if (out / CONVERTED).is_dir():
@@ -81,16 +84,18 @@ def convert(config: SequenceClassifier, source: str, out: Path) -> None:
 
 
 def has_tokenizer(place: str) -> bool:
-    """True if a tokenizer lies beside the weights; assumed for a name on the hub."""
+    """True if the folder of the weights has a tokenizer; assumed for a name on the hub."""
     path = Path(place)
     return not path.is_dir() or any((path / name).is_file() for name in _TOKENIZERS)
 
 
 def has_own_tokenizer(place: str) -> bool:
-    """True if the tokenizer beside the weights is that which they were trained with.
+    """True if the tokenizer in the folder of the weights is the one they were trained with.
 
-    Of a checkpoint that records none, `recipe convert` takes that of the recipe, which is an assumption.
+    For a checkpoint that records none, `recipe convert` assumes the recipe's.
     """
     folder = Path(place)
-    written_by_us = (folder / "job.yaml").is_file()
-    return has_tokenizer(place) and (not written_by_us or "tokenizer" in recorded_identity(checkpoint_at(folder).job()))
+    written_by_recipe = (folder / "job.yaml").is_file()
+    return has_tokenizer(place) and (
+        not written_by_recipe or "tokenizer" in recorded_identity(checkpoint_at(folder).job())
+    )

@@ -1,4 +1,4 @@
-"""The end of a run: results.json, curves, and the closing words."""
+"""The end of a run: results.json, curves and closing summary."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from recipe_core.train.metrics.report import warn
 from recipe_core.train.metrics.results import conclude, measured
 from recipe_hf_finetune.results.pictures import draw_curves
 from recipe_hf_finetune.settings import settings
-from recipe_hf_finetune.trainer.leg import MODEL, Bench, Leg
+from recipe_hf_finetune.trainer.seed_run import MODEL, SeedRun, Shared
 
 Outcome = Mapping[str, Any]
 CURVE = "learning-curve.png"
 
 
 def close(
-    bench: Bench, out: Path, legs: Sequence[Leg], outcomes: Sequence[Outcome], signal: str | None
+    shared: Shared, out: Path, seed_runs: Sequence[SeedRun], outcomes: Sequence[Outcome], signal: str | None
 ) -> dict[str, Any]:
-    """Write what is known of the legs that came to their end, and say it; rank 0 calls it.
+    """Write and print the results of the finished fine-tunings; rank 0 calls it.
 
-    ``signal`` is the name of the one that stopped the run.
+    ``signal`` names the signal that stopped the run.
     """
-    job, rows = bench.job, read_rows(out / METRICS, warn)
+    job, rows = shared.job, read_rows(out / METRICS, warn)
     step = int(outcomes[0]["step"]) if outcomes else max((row["step"] for row in rows), default=0)
     results: dict[str, Any] = {
         "recipe": job.name, "step": step, "steps": job.train.steps, "stopped": signal,
         "exit_code": int(ExitCode.STOPPED if signal else ExitCode.FINISHED),
         "consumed_samples": rows[-1].get("consumed_samples", 0) if rows else 0, **measured(rows),
-        "world_size": bench.engine.world_size, "device": bench.engine.device.type, "torch": torch.__version__,
+        "world_size": shared.engine.world_size, "device": shared.engine.device.type, "torch": torch.__version__,
     }  # fmt: skip
     if outcomes:
         results |= {name: value for name, value in outcomes[0]["metrics"].items() if name != "loss"}
         results |= {name: value for name, value in outcomes[0].items() if name.endswith("_metrics")}
         results["legs"] = [dict(outcome) for outcome in outcomes]
         results |= _spreads(outcomes)
-        curves = {leg.words: read_rows(leg.folder / METRICS, warn) for leg in legs[: len(outcomes)]}
-        draw_curves(curves, bench.corpus.task.metrics[0], out / CURVE)
-    if accepted := bench.identity.get("accepted"):
+        curves = {seed_run.title: read_rows(seed_run.folder / METRICS, warn) for seed_run in seed_runs[: len(outcomes)]}
+        draw_curves(curves, shared.corpus.task.metrics[0], out / CURVE)
+    if accepted := shared.identity.get("accepted"):
         results["accepted"] = accepted
-    results["notes"] = _notes(bench, legs, outcomes)
+    results["notes"] = _notes(shared, seed_runs, outcomes)
     if (epochs := settings(job.train).epochs) is not None:
         results["twice"] = f"train.epochs={2 * epochs:g}"
     conclude(results, job, out)
@@ -53,25 +53,24 @@ def close(
 
 
 def _spreads(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Mean and standard deviation of each metric over the seeds, from the trained and from the random start."""
+    # Mean and standard deviation of each metric over the seeds, for the trained and for the random start.
     results: dict[str, Any] = {}
     for name, random in (("over_seeds", False), ("random_start", True)):
-        those = [outcome["metrics"] for outcome in outcomes if outcome["random_start"] == random]
-        if those:
+        by_seed = [outcome["metrics"] for outcome in outcomes if outcome["random_start"] == random]
+        if by_seed:
             results[name] = {
                 key: {
                     "mean": statistics.fmean(values),
                     "std": statistics.stdev(values) if len(values) > 1 else None,
                     "values": values,
                 }
-                for key in those[0]
-                for values in [[one[key] for one in those]]
+                for key in by_seed[0]
+                for values in [[metrics[key] for metrics in by_seed]]
             }
     return results
 
 
-def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Lines for the closing words."""
+def _notes(shared: Shared, seed_runs: Sequence[SeedRun], outcomes: Sequence[Outcome]) -> dict[str, str]:
     notes: dict[str, str] = {}
     if outcomes:
         spreads = _spreads(outcomes)
@@ -88,9 +87,9 @@ def _notes(bench: Bench, legs: Sequence[Leg], outcomes: Sequence[Outcome]) -> di
                     f"{k} {v:.4f}" for k, v in spread.items() if k != "loss"
                 )
         notes["model"] = f"{MODEL}/, for from_pretrained"
-        notes["look at"] = f"predictions-validation.tsv, {CURVE}" + ", confusion.png" * bool(bench.corpus.labels)
-    if len(outcomes) < len(legs) and outcomes:
-        left = "; ".join(leg.words for leg in legs[len(outcomes) :])
+        notes["look at"] = f"predictions-validation.tsv, {CURVE}" + ", confusion.png" * bool(shared.corpus.labels)
+    if len(outcomes) < len(seed_runs) and outcomes:
+        left = "; ".join(seed_run.title for seed_run in seed_runs[len(outcomes) :])
         notes["not done yet"] = f"{left}; the same line with --out goes on"
     return notes
 

@@ -20,40 +20,40 @@ from recipe_hf_finetune.results.metrics import measure
 from recipe_hf_finetune.settings import SequenceClassifier, TextClassification
 
 BATCH = 8
-"""Samples at once."""
+"""Samples per forward pass."""
 
 
 def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
-    """A function that labels a text, or two with a tab between them; see :attr:`recipe_core.Model.generate`.
+    """Return a function that labels a text, or two separated by a tab; see :attr:`recipe_core.Model.generate`.
 
     Its answers have ``label`` and ``probabilities`` by label, or ``value`` of a regression.
 
     Raises:
-        ConfigError: no tokenizer lies beside the model.
+        ConfigError: the model's folder has no tokenizer.
         CheckpointError: the model cannot be read.
     """
     options.require_only(trained.model.spec.name, "tokenizer")
-    used = Classifier(trained, options)
-    texts = _columns(used.data)
+    model = TrainedClassifier(trained, options)
+    texts = _columns(model.data)
 
     def answer(prompt: str) -> dict[str, Any]:
         parts = prompt.split("\t")
         if len(parts) != (texts or len(parts)) or len(parts) > 2:
-            wanted = {1: "one text", 2: "two texts with a tab between them"}.get(texts or 0, "one text or two")
-            raise ConfigError(f"the prompt {prompt!r:.60} has {len(parts)} texts; this model takes {wanted}")
-        (scores,) = used.logits(Examples(tuple([part] for part in parts), None), 1)
-        if used.regression:
+            expected = {1: "one text", 2: "two texts with a tab between them"}.get(texts or 0, "one text or two")
+            raise ConfigError(f"the prompt {prompt!r:.60} has {len(parts)} texts; this model takes {expected}")
+        (scores,) = model.logits(Examples(tuple([part] for part in parts), None), 1)
+        if model.regression:
             return {"shown": f"{scores[0]:.4f}", "value": float(scores[0])}
-        shares = torch.from_numpy(scores).softmax(-1).tolist()
-        ranked = dict(sorted(zip(used.labels, shares, strict=True), key=lambda pair: -pair[1]))
-        shown = "  ".join(f"{label} {share:.1%}" for label, share in ranked.items())
+        probabilities = torch.from_numpy(scores).softmax(-1).tolist()
+        ranked = dict(sorted(zip(model.labels, probabilities, strict=True), key=lambda pair: -pair[1]))
+        shown = "  ".join(f"{label} {probability:.1%}" for label, probability in ranked.items())
         return {"shown": shown, "label": next(iter(ranked)), "probabilities": ranked}
 
     return answer
 
 
 def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
-    """The loss and the metrics of the task on the validation samples of the run, or on a file of labelled samples; see
+    """Loss and metrics of the task on the validation samples of the run, or on a file of labelled samples; see
     :attr:`recipe_core.Model.evaluate`.
 
     Raises:
@@ -61,28 +61,28 @@ def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
         DataError: the data cannot be read.
     """
     options.require_only(trained.model.spec.name, "data", "limit", "batch", "tokenizer")
-    used = Classifier(trained, options)
-    if used.data is None:
+    model = TrainedClassifier(trained, options)
+    if model.data is None:
         raise ConfigError(f"{trained.path}: it does not say what data it was trained on: --recipe NAME[:VARIANT]")
-    config = used.data
+    config = model.data
     if options.data is not None:
-        names = () if used.regression else used.labels
+        names = () if model.regression else model.labels
         config = replace(config, folder=None, train=options.data, validation=options.data, test=None, labels=names)
     corpus = load(config, home())
-    if not used.regression and corpus.labels != used.labels:
+    if not model.regression and corpus.labels != model.labels:
         raise ConfigError(
             f"{options.data or 'data'}: has the labels {', '.join(corpus.labels)}, and the model in {trained.path} "
-            f"{', '.join(used.labels)}"
+            f"{', '.join(model.labels)}"
         )
     examples = corpus.splits["validation"]
     labels = np.asarray(examples.labels)[: options.limit]
     examples = Examples(tuple(column[: options.limit] for column in examples.texts), None)
-    values = measure(corpus.task, used.logits(examples, options.batch or BATCH), labels)
+    values = measure(corpus.task, model.logits(examples, options.batch or BATCH), labels)
     return {"data": options.data or "validation", "samples": len(labels), **values}
 
 
-class Classifier:
-    """The model in a folder of Hugging Face's, with its tokenizer."""
+class TrainedClassifier:
+    """A trained classifier from a folder of Hugging Face, with its tokenizer."""
 
     def __init__(self, trained: TrainedModel, options: Generation | Evaluation) -> None:
         folder = trained.source.folder
@@ -110,7 +110,7 @@ class Classifier:
 
     @torch.inference_mode()
     def logits(self, examples: Examples, batch: int) -> Any:
-        """fp32 ``[samples, labels]``, as a NumPy array."""
+        """Logits as a NumPy array, fp32 ``[samples, labels]``."""
         encoded = encode.encode(examples, self._tokenizer, self._length, pad=batch > 1)
         parts = []
         for start in range(0, len(encoded), batch):
@@ -121,7 +121,7 @@ class Classifier:
 
 
 def _columns(data: TextClassification | None) -> int | None:
-    """Texts of a sample; None where the settings do not say."""
+    """Number of texts per sample; None if the settings do not determine it."""
     if data is None:
         return None
     if data.embedded:

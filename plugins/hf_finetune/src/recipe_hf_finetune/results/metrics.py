@@ -1,4 +1,4 @@
-"""The metrics of GLUE, by NumPy alone: nothing is fetched when a run needs them."""
+"""The metrics of GLUE in NumPy, so that a run downloads nothing for them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def measure(task: Task, logits: NDArray[np.floating], labels: NDArray[np.generic
     """The loss and the metrics of ``task``.
 
     Args:
-        task: says which metrics.
-        logits: ``[samples, labels]``; of a regression ``[samples, 1]``.
+        task: determines the metrics.
+        logits: ``[samples, labels]``; for a regression ``[samples, 1]``.
         labels: ``[samples]``.
     """
     scores = np.asarray(logits, np.float64)
     if task.regression:
-        predicted, wanted = scores.reshape(-1), np.asarray(labels, np.float64)
-        values = {"loss": float(np.mean((predicted - wanted) ** 2))}
-        return values | {name: CORRELATIONS[name](predicted, wanted) for name in task.metrics}
+        predicted, targets = scores.reshape(-1), np.asarray(labels, np.float64)
+        values = {"loss": float(np.mean((predicted - targets) ** 2))}
+        return values | {name: CORRELATIONS[name](predicted, targets) for name in task.metrics}
     classes = np.asarray(labels, np.int64)
     values = {"loss": cross_entropy(scores, classes)}
     return values | {name: METRICS[name](scores.argmax(-1), classes, scores.shape[-1]) for name in task.metrics}
@@ -34,26 +34,26 @@ def measure(task: Task, logits: NDArray[np.floating], labels: NDArray[np.generic
 def cross_entropy(logits: Numbers, labels: Labels) -> float:
     """Mean of -log softmax(logits)[label], in nats."""
     shifted = logits - logits.max(-1, keepdims=True)
-    log_shares = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return float(-log_shares[np.arange(len(labels)), labels].mean())
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return float(-log_probabilities[np.arange(len(labels)), labels].mean())
 
 
 def confusion(predicted: Labels, labels: Labels, count: int) -> Labels:
-    """``[count, count]``: how many samples of each label (row) were given each label (column)."""
+    """Confusion matrix ``[count, count]``: rows are true labels, columns predicted ones."""
     matrix = np.zeros((count, count), np.int64)
     np.add.at(matrix, (labels, predicted), 1)
     return matrix
 
 
 def accuracy(predicted: Labels, labels: Labels, count: int) -> float:
-    """Share of samples that were given their label."""
+    """Fraction of samples whose predicted label is the true one."""
     return float((predicted == labels).mean())
 
 
 def f1(predicted: Labels, labels: Labels, count: int) -> float:
     """Harmonic mean of precision and recall: of label 1 where there are two labels, else the mean over all labels.
 
-    A label that neither stands nor is given counts 0.
+    A label that is neither true nor predicted for any sample counts 0.
     """
     table = confusion(predicted, labels, count)
     hits, both = np.diag(table), table.sum(0) + table.sum(1)
@@ -62,30 +62,30 @@ def f1(predicted: Labels, labels: Labels, count: int) -> float:
 
 
 def matthews(predicted: Labels, labels: Labels, count: int) -> float:
-    """Matthews' correlation of given and true labels (Gorodkin, 2004, for more than two); 0 where one is constant."""
+    """Matthews' correlation of predicted and true labels (Gorodkin, 2004, for more than two); 0 if one is constant."""
     table = confusion(predicted, labels, count).astype(np.float64)
     answers, true, total = table.sum(0), table.sum(1), table.sum()
-    above = np.trace(table) * total - answers @ true
-    below = np.sqrt(total**2 - answers @ answers) * np.sqrt(total**2 - true @ true)
-    return float(above / below) if below else 0.0
+    numerator = np.trace(table) * total - answers @ true
+    denominator = np.sqrt(total**2 - answers @ answers) * np.sqrt(total**2 - true @ true)
+    return float(numerator / denominator) if denominator else 0.0
 
 
-def pearson(predicted: Numbers, wanted: Numbers) -> float:
-    """Pearson's correlation; 0 where one is constant."""
-    one, other = predicted - predicted.mean(), wanted - wanted.mean()
-    below = np.sqrt((one @ one) * (other @ other))
-    return float(one @ other / below) if below else 0.0
+def pearson(predicted: Numbers, targets: Numbers) -> float:
+    """Pearson's correlation; 0 if one is constant."""
+    x, y = predicted - predicted.mean(), targets - targets.mean()
+    denominator = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / denominator) if denominator else 0.0
 
 
-def spearman(predicted: Numbers, wanted: Numbers) -> float:
+def spearman(predicted: Numbers, targets: Numbers) -> float:
     """Pearson's correlation of ranks; equal values share their mean rank."""
-    return pearson(_ranks(predicted), _ranks(wanted))
+    return pearson(_ranks(predicted), _ranks(targets))
 
 
 def _ranks(values: Numbers) -> Numbers:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum()
-    ranks: Numbers = (last - (counts - 1) / 2)[places]
+    ranks: Numbers = (last - (counts - 1) / 2)[inverse]
     return ranks
 
 

@@ -14,13 +14,13 @@ from recipe_core.train.metrics import plotting
 from recipe_core.train.metrics.curves import Row
 
 _MOST_LABELS = 30
-"""Of more labels, the numbers could not be read."""
+"""With more labels, no numbers are written: they would be unreadable."""
 _MOST_COUNTS = 12
-"""Of more labels, percentages alone fit into the cells."""
+"""With more labels, the cells hold percentages only."""
 
 
 def draw_confusion(table: NDArray[np.int64], labels: Sequence[str], path: Path) -> None:
-    """Draw how many samples of each label (row) were given each label (column), coloured by their share of the row."""
+    """Draw the confusion matrix (rows are true labels), coloured by the share of the row."""
     from matplotlib.figure import Figure
 
     size = min(14.0, 2.8 + 0.9 * len(labels))
@@ -31,7 +31,7 @@ def draw_confusion(table: NDArray[np.int64], labels: Sequence[str], path: Path) 
 
 
 def fill_confusion(figure: Any, table: NDArray[np.int64], labels: Sequence[str]) -> None:
-    """Draw the confusion matrix in a figure of matplotlib's: in each cell per cent of the row, and the count."""
+    """Draw the confusion matrix into a matplotlib figure: each cell has the percentage of its row, and the count."""
     from matplotlib.ticker import PercentFormatter
 
     axes, rows = figure.add_subplot(), table.sum(1, keepdims=True)
@@ -57,26 +57,26 @@ def fill_confusion(figure: Any, table: NDArray[np.int64], labels: Sequence[str])
     axes.set_ylabel("true label")
 
 
-def draw_curves(legs: Mapping[str, Sequence[Row]], metric: str, path: Path) -> None:
-    """Draw the loss of each leg over its steps, and its ``metric`` on the validation split beside it."""
+def draw_curves(seed_runs: Mapping[str, Sequence[Row]], metric: str, path: Path) -> None:
+    """Draw, for each fine-tuning by name, the loss and the validation ``metric`` over the steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.4), dpi=110, layout="constrained")
-    fill_curves(figure, legs, metric)
+    fill_curves(figure, seed_runs, metric)
     with atomic_file(path) as part:
         figure.savefig(part, format="png")
 
 
-def fill_curves(figure: Any, legs: Mapping[str, Sequence[Row]], metric: str) -> None:
-    """Draw the curves in a figure of matplotlib's."""
+def fill_curves(figure: Any, seed_runs: Mapping[str, Sequence[Row]], metric: str) -> None:
+    """Draw the curves into a matplotlib figure."""
     left, right = figure.subplots(1, 2)
     entries = []
-    for number, (name, rows) in enumerate(legs.items()):
+    for number, (name, rows) in enumerate(seed_runs.items()):
         colour, dashes = plotting.style_of(number)
         loss, validation = _points(rows, "loss"), _points(rows, f"val_{metric}")
         entries.append((plotting.draw_curve(left, loss, colour, dashes), name))
         right.plot(list(validation), list(validation.values()), dashes, marker="o", markersize=4, color=colour)
-    window = max((plotting.window_of(len(_points(rows, "loss"))) for rows in legs.values()), default=1)
+    window = max((plotting.window_of(len(_points(rows, "loss"))) for rows in seed_runs.values()), default=1)
     note = f" (mean of up to {window} logged steps)" if window > 1 else ""
     plotting.finish(left, f"Training loss{note}", plotting.label_of("loss"))
     plotting.finish(right, f"{metric.capitalize()} on the validation split", plotting.label_of(metric))

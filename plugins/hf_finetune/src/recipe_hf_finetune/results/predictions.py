@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model for each sample, as a file and as a picture."""
+"""Predictions of a fine-tuned model for each sample, as a file and as a confusion matrix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipe_hf_finetune.results.metrics import confusion
 
 
 def write(folder: Path, corpus: Corpus, logits: Mapping[str, NDArray[np.floating[Any]]]) -> None:
-    """``predictions-SPLIT.tsv`` for each split of ``logits``, and the confusion matrix of the validation split.
+    """Write ``predictions-SPLIT.tsv`` for each split of ``logits``, and the validation split's confusion matrix.
 
     Raises:
         DiskError: a file cannot be written.
@@ -32,14 +32,13 @@ def write(folder: Path, corpus: Corpus, logits: Mapping[str, NDArray[np.floating
 
 
 def _lines(corpus: Corpus, examples: Examples, logits: NDArray[np.floating[Any]]) -> Iterator[list[str]]:
-    """Number, what is predicted and how sure, what the file says, and the texts."""
     names = [f"text{number}" for number in range(1, len(examples.texts) + 1)]
     yield ["index", "predicted", *(["probability"] if corpus.labels else []), "label", *names]
     for number, scores in enumerate(np.asarray(logits, np.float64)):
         if corpus.labels:
-            shares = np.exp(scores - scores.max())
+            exponentials = np.exp(scores - scores.max())
             best = int(scores.argmax())
-            fields = [corpus.labels[best], f"{shares[best] / shares.sum():.6f}"]
+            fields = [corpus.labels[best], f"{exponentials[best] / exponentials.sum():.6f}"]
         else:
             fields = [f"{float(scores.reshape(-1)[0]):.6f}"]
         texts = [" ".join(column[number].split()) for column in examples.texts]

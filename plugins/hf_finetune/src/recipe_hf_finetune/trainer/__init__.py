@@ -1,6 +1,7 @@
-"""Hugging Face's Trainer in the place of the core's loop.
+"""Hugging Face's Trainer instead of the core's loop.
 
-``leg.py``: one fine-tuning of a run, with one seed; read it first. ``fine_tuner.py``: the Trainer with the core's
-metrics, checkpoints and signals; ``traced.py``: the same on an engine that gathers operations into graphs
-(PyTorch/XLA). ``arguments.py``: settings as TrainingArguments.
+``seed_run.py``: one fine-tuning, with one seed; read it first. ``fine_tuner.py``: the Trainer with the core's
+metrics, checkpoints and signals; ``traced.py``: the same on an engine that traces operations into graphs
+(PyTorch/XLA). ``step_skipper.py``: ``train.on_divergence``. ``arguments.py``: settings as TrainingArguments.
+``room.py``: disk space for the checkpoints.
 """

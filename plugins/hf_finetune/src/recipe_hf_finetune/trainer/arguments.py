@@ -16,9 +16,9 @@ from recipe_core.hooks.train import warmup_steps
 
 
 def prepare_environment() -> None:
-    """Set the variables that transformers reads on import. Call it before."""
-    # With torch_xla installed, transformers and Accelerate would take its devices whatever the run says. The one has a
-    # variable against it, the other none: it looks once, when it is imported.
+    """Set the environment variables that transformers reads on import; call it before importing transformers."""
+    # With torch_xla installed, transformers and Accelerate use its devices regardless of train.engine. transformers has
+    # a variable against it; Accelerate checks once, when it is imported.
     os.environ["USE_TORCH_XLA"] = "0"
     with _hidden("torch_xla.core.xla_model"):
         import accelerate.utils  # noqa: F401
@@ -29,7 +29,7 @@ def prepare_environment() -> None:
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Let ``module`` look not installed to those who import it meanwhile."""
+    """Make ``module`` appear to be not installed."""
     known = module in sys.modules
     imported = sys.modules.get(module)
     sys.modules[module] = None  # type: ignore[assignment]  # as importlib's documentation says
@@ -43,19 +43,19 @@ def _hidden(module: str) -> Iterator[None]:
 
 
 def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any:
-    """Arguments that make the Trainer do what the section ``train`` says; when to log, save and stop is left to us.
+    """TrainingArguments for the section ``train``, with the Trainer's own logging, evaluating and saving switched off.
 
     Args:
-        job: the settings; batch and steps are those of this number of processes.
-        engine: device and ranks; its process group is taken over.
+        job: settings, with batch and steps resolved for this number of processes.
+        engine: device and ranks; the Trainer uses its process group.
         seed: of this fine-tuning.
-        folder: where the Trainer may write, which it does not.
+        folder: required by the Trainer, which writes nothing there.
     """
     from transformers import TrainingArguments
 
     train = job.train
     if engine.device.type != "cpu":
-        os.environ["ACCELERATE_TORCH_DEVICE"] = str(engine.device)  # the engine chose it; Accelerate would by itself
+        os.environ["ACCELERATE_TORCH_DEVICE"] = str(engine.device)  # Accelerate would choose one itself
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=train.steps,
@@ -65,7 +65,7 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         learning_rate=train.lr,
         lr_scheduler_type=train.schedule,
         warmup_steps=warmup_steps(train),
-        optim="adamw_torch",  # the only one that every device has: the default of 5.x, fused, is none for XLA
+        optim="adamw_torch",  # exists on every device: the default of 5.x, fused, does not support XLA
         weight_decay=train.weight_decay,
         adam_beta1=train.betas[0],
         adam_beta2=train.betas[1],
@@ -77,7 +77,7 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         use_cpu=engine.device.type == "cpu" or (engine.traced and engine.world_size > 1),
         dataloader_pin_memory=engine.device.type == "cuda",
         ddp_find_unused_parameters=False,
-        logging_nan_inf_filter=False,  # we say so where a loss is not finite, instead of logging another
+        logging_nan_inf_filter=False,  # the core reports a loss that is not finite
         logging_strategy="no",
         eval_strategy="no",
         save_strategy="no",
@@ -85,15 +85,13 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         disable_tqdm=True,
         **_checkpointing(TrainingArguments, train.activation_checkpointing),
     )
-    assert arguments.device.type == engine.device.type  # asking makes it look for devices, and count them
-    arguments._n_gpu = min(
-        1, arguments._n_gpu
-    )  # one process uses one device; else the Trainer would spread it over all
+    assert arguments.device.type == engine.device.type  # reading .device makes it detect and count devices
+    arguments._n_gpu = min(1, arguments._n_gpu)  # or the Trainer wraps the model in DataParallel over all devices
     return arguments
 
 
-def _checkpointing(kind: type, wanted: bool) -> dict[str, bool]:
-    """The argument that recomputes activations, under the name that this release has for it."""
-    names = {field.name for field in dataclasses.fields(kind)}
+def _checkpointing(arguments_class: type, enabled: bool) -> dict[str, bool]:
+    names = {field.name for field in dataclasses.fields(arguments_class)}
+    # The argument's name depends on the release of transformers.
     name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
-    return {name: True} if wanted else {}
+    return {name: True} if enabled else {}

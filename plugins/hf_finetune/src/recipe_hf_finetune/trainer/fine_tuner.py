@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, with the core's metrics, checkpoints and signals in the place of its own."""
+"""Hugging Face's Trainer, with the core's metrics, checkpoints and signals instead of its own."""
 
 from __future__ import annotations
 
@@ -21,111 +21,109 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 from recipe_core import CheckpointError, Engine, Parallel, RecipeError
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.hooks.train import due
-from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
-from recipe_core.layouts.parallel import StepGivenUp
-from recipe_core.layouts.replicated import settle_buckets
+from recipe_core.layouts.parallel import StepDiscarded
+from recipe_core.layouts.replicated import fix_bucket_order
 from recipe_core.train import replicas
-from recipe_core.train.divergence import not_finite
+from recipe_core.train.divergence import not_finite_error
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE
 from recipe_hf_finetune.settings import FineTune
-from recipe_hf_finetune.trainer.passing import PASSED, Passing
+from recipe_hf_finetune.trainer.step_skipper import SKIPPED_STEPS, StepSkipper
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ties:
-    """The connections of the Trainer with the run."""
+class RunContext:
+    """Parts of the run that the Trainer reads and reports to."""
 
     engine: Engine
     train: FineTune
     checkpoints: Checkpoints
     stop: StopFlag
     record: Callable[[Row], None]
-    """Takes each row of metrics; does nothing on ranks other than 0."""
+    """Writes a row of metrics; does nothing on ranks other than 0."""
     advance: Callable[[int], None]
-    """Called with the step after each one."""
+    """Called after each step with its number."""
     epoch_steps: int
     """Optimizer steps of an epoch."""
     measure: Callable[[Any, Any], dict[str, float]]
     """Metrics of logits and labels."""
-    pace: Callable[[], Row]
+    straggler_row: Callable[[], Row]
     """Columns about the ranks' speed, for each row of metrics."""
     owes_evaluation: bool
-    """The run goes on from a checkpoint that was saved, on a signal, before the evaluation that was due."""
-    passing: Passing
-    """Passes over steps that diverge."""
+    """The run continues from a checkpoint that a signal saved before the evaluation that was due."""
+    skipper: StepSkipper
 
 
 class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
-    """Trains, evaluates and saves when :class:`Policy` says so; one row of metrics a step at most.
+    """A Trainer that evaluates and saves when :class:`CadenceCallback` decides; at most one row of metrics per step.
 
     Args:
-        ties: the run.
-        model: it must not take the number of items for its loss: with several micro batches a step, the Trainer would
-            otherwise train models whose ``forward`` has ``**kwargs`` on a multiple of the loss.
+        context: the run.
+        model: ``accepts_loss_kwargs`` is set to False: with several micro batches per step, the Trainer would otherwise
+            train models whose ``forward`` has ``**kwargs`` on a multiple of the loss.
     """
 
-    def __init__(self, *, ties: Ties, model: Any, **kwargs: Any) -> None:
+    def __init__(self, *, context: RunContext, model: Any, **kwargs: Any) -> None:
         model.accepts_loss_kwargs = False
         super().__init__(model=model, compute_metrics=self._measured, **kwargs)
         self.remove_callback(PrinterCallback)
-        self.stopping = Stopping(ties.engine, ties.stop, self.model, 0)
-        self.add_callback(Policy(ties, self.begin, self.judge, self.end_step, self.stopping.now))
-        self.ties = ties
-        ties.passing.watch(self.accelerator)
+        self.stopping = Stopping(context.engine, context.stop, self.model, 0)
+        self.add_callback(CadenceCallback(context, self.begin, self.judge, self.end_step, self.stopping.now))
+        self.context = context
+        context.skipper.watch(self.accelerator)
         self.logits: Any = None
         """Of the last evaluation, ``[samples, labels]``."""
         self._row: Row = {}
         self._val_loss: float | None = None
         self._step_loss: Tensor | None = None
         self._last_loss = torch.tensor(math.nan)
-        self._watch = _Watch()
+        self._timer = StepTimer()
         self._micro_batch = 0
-        """Number of the next one of the step."""
+        """Number of the next one, within the step."""
         self._random: tuple[Any, ...] | None = None
-        """The generators as the step found them, where it may be given up."""
-        self._begun_at: int | None = None
-        """The step of the checkpoint to continue from."""
-        self._saved: int | None = None
-        """The step of the last checkpoint."""
+        """Random states from before the step, where it may be discarded."""
+        self._resumed_step: int | None = None
+        """Step of the checkpoint to continue from."""
+        self._saved_step: int | None = None
 
     def begin(self) -> None:
-        """Before the first step, with everything loaded: evaluate what a signal left out."""
+        """Run the evaluation that a signal prevented; called before the first step, with everything loaded."""
         if isinstance(self.model_wrapped, DistributedDataParallel):
-            settle_buckets(self.model_wrapped)
-        if self._begun_at is not None:
-            self.state.global_step = self._globalstep_last_logged = self._begun_at
-        if not self.ties.owes_evaluation or self.ties.engine.any(self.ties.stop.signal is not None):
+            fix_bucket_order(self.model_wrapped)
+        if self._resumed_step is not None:
+            self.state.global_step = self._globalstep_last_logged = self._resumed_step
+        if not self.context.owes_evaluation or self.context.engine.any(self.context.stop.signal is not None):
             return
         step = self.state.global_step
         self._row = {"step": step, "consumed_samples": self._consumed_samples()}
         self.evaluate()
         self._flush()
         assert self._val_loss is not None
-        self.ties.checkpoints.evaluated(step, self._val_loss)
+        self.context.checkpoints.evaluated(step, self._val_loss)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Forward and backward of one micro batch; its part of the loss of the step.
+        """Forward and backward of one micro batch; returns its share of the step's loss.
 
         Raises:
-            StepGivenUp: a rank got a signal, and the step is a long one; see :meth:`give_up`.
+            StepDiscarded: a rank received a signal during a long step; see :meth:`discard_step`.
         """
         if not self._micro_batch:
             self.stopping.begin_step(self.args.gradient_accumulation_steps)
-            self._random = _generators() if self.stopping.asks or self.ties.passing.guard else None
-        if self.stopping.given_up(self._micro_batch):
-            raise StepGivenUp
-        self._watch.start()
+            self._random = _generators() if self.stopping.may_discard or self.context.skipper.guard else None
+        if self.stopping.discards(self._micro_batch):
+            raise StepDiscarded
+        self._timer.start()
         loss: Tensor = super().training_step(*args, **kwargs)
         self._micro_batch += 1
         self._step_loss = loss if self._step_loss is None else self._step_loss + loss
         return loss
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """Forward; :meth:`training_step` goes on with backward."""
-        if not self.model.training:  # an evaluation
+        """Forward; :meth:`training_step` runs backward."""
+        if not self.model.training:
             return super().compute_loss(*args, **kwargs)
         beat.enter(FORWARD, self._micro_batch)
         loss = super().compute_loss(*args, **kwargs)
@@ -133,73 +131,73 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         return loss
 
     def judge(self) -> None:
-        """Look at a step before the optimizer takes it."""
+        """Check loss and gradients of a step before the optimizer applies them."""
         assert self._step_loss is not None
-        self.ties.passing.judge(self, self._step_loss, self.ties.train.global_batch)
+        self.context.skipper.judge(self, self._step_loss, self.context.train.global_batch)
 
     def end_step(self) -> None:
-        """A step has ended: its loss is known. After one that was skipped, all is as it was before."""
-        self.stopping.end_step(self._watch.stop())
+        """Finish a step: keep its loss; after a skipped step, restore the state from before it."""
+        self.stopping.end_step(self._timer.stop())
         self._micro_batch = 0
         beat.end_step()
         assert self._step_loss is not None
         loss, self._step_loss = self._step_loss, None
-        if self.ties.passing.skipped:
+        if self.context.skipper.skipped:
             assert self._random is not None
             _restore_generators(self._random)
-            self.ties.passing.undo(self)
+            self.context.skipper.undo(self)
             return
         self._last_loss = loss
-        if due(self.state.global_step, self.ties.train.check_replicas_every):
+        if due(self.state.global_step, self.context.train.check_replicas_every):
             self._check_replicas(self._state())
 
-    def give_up(self) -> None:
-        """Put back what the step that was given up has changed, and save what was there before, unless it is saved."""
+    def discard_step(self) -> None:
+        """Undo the changes of a discarded step, and save a checkpoint unless this step is saved already."""
         self.optimizer.zero_grad()
         self.stopping.restore()
         if self._random is not None:
             _restore_generators(self._random)
-        if self._saved != self.state.global_step:
+        if self._saved_step != self.state.global_step:
             self._save_checkpoint(self.model, None)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Begin the row of a step; what else the Trainer would log is in our own rows.
+        """Start the row of a step; the Trainer's other logs are ignored, since the rows hold those values.
 
         Raises:
             DivergedError: the loss or the gradient norm is not finite.
         """
         if "loss" not in logs:
             return
-        step, batch = self.state.global_step, self.ties.train.global_batch
-        loss = float(self.ties.engine.mean(self._last_loss))
-        steps, seconds = self._watch.read()
+        step, batch = self.state.global_step, self.context.train.global_batch
+        loss = float(self.context.engine.mean(self._last_loss))
+        steps, seconds = self._timer.read()
         self._row = {
             "step": step, "consumed_samples": self._consumed_samples(), "epoch": self.state.epoch, "loss": loss,
             "lr": logs["learning_rate"], "grad_norm": logs.get("grad_norm", math.nan), "seconds": seconds / steps,
             "samples_per_second": steps * batch / seconds, "sequences_per_second": steps * batch / seconds,
         }  # fmt: skip
-        if memory := self.ties.engine.peak_memory():
+        if memory := self.context.engine.peak_memory():
             self._row["peak_memory"] = memory
-        self._row |= self.ties.engine.counters() | self.ties.pace()
-        if (guard := self.ties.passing.guard) is not None:
+        self._row |= self.context.engine.counters() | self.context.straggler_row()
+        if (guard := self.context.skipper.guard) is not None:
             self._row |= guard.columns()
-            guard.follow([self._row])
+            guard.add_norms([self._row])
         norm = self._row["grad_norm"]
-        if not (math.isfinite(loss) and (math.isfinite(norm) or not self.ties.train.clip)):
+        if not (math.isfinite(loss) and (math.isfinite(norm) or not self.context.train.clip)):
             self._flush()
-            what = f"the loss is {loss} and the gradient norm {norm}"
-            raise not_finite(step, what, self.ties.checkpoints.way_out(step))
+            values = f"the loss is {loss} and the gradient norm {norm}"
+            raise not_finite_error(step, values, self.context.checkpoints.recovery_advice(step))
 
     def _consumed_samples(self) -> int:
-        return int((self.state.global_step + self.ties.passing.steps) * self.ties.train.global_batch)
+        return int((self.state.global_step + self.context.skipper.steps) * self.context.train.global_batch)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Measure on the validation split. Training goes on with the random numbers that it would have had without.
+        """Measure on the validation split, without changing the random numbers of training.
 
         Raises:
-            DivergedError: after a step, the loss is not finite.
+            DivergedError: the validation loss after a step is not finite.
         """
-        state = torch.get_rng_state()  # reading the samples draws one
+        state = torch.get_rng_state()  # iterating the data loader draws a number
         try:
             with beat.during("evaluation"):
                 measures: dict[str, float] = super().evaluate(*args, **kwargs)
@@ -208,22 +206,23 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         step, loss = self.state.global_step, self._val_loss
         if step and loss is not None and not math.isfinite(loss):  # the step's own loss was computed before its update
             self._flush()
-            raise not_finite(step, f"the validation loss is {loss}", self.ties.checkpoints.way_out(step))
+            raise not_finite_error(
+                step, f"the validation loss is {loss}", self.context.checkpoints.recovery_advice(step)
+            )
         return measures
 
     def _measured(self, prediction: Any) -> dict[str, float]:
         logits = prediction.predictions
         self.logits = logits[0] if isinstance(logits, tuple) else logits
-        measures = self.ties.measure(self.logits, prediction.label_ids)
+        measures = self.context.measure(self.logits, prediction.label_ids)
         self._val_loss = measures["loss"]
         self._row |= {f"val_{name}": value for name, value in measures.items()}
         return measures
 
     def _flush(self) -> None:
-        """Hand the row over, once it is whole."""
         row, self._row = self._row, {}
         if "step" in row:
-            self.ties.record(row)
+            self.context.record(row)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self._val_loss = None
@@ -234,17 +233,17 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """See the Trainer, which takes so many epochs as the steps need; those passed over need more."""
-        epochs, *others = super().set_initial_training_values(*args, **kwargs)
-        return (sys.maxsize if self.ties.passing.extends_epochs else epochs, *others)
+        """As the Trainer's, without its limit on epochs where skipped steps may need more of them."""
+        epochs, *rest = super().set_initial_training_values(*args, **kwargs)
+        return (sys.maxsize if self.context.skipper.extends_epochs else epochs, *rest)
 
     def _load_callback_state(self) -> None:
-        """Called with the state just loaded, whose step the Trainer then takes for the position in the samples;
-        :meth:`begin` puts it back."""
+        # The Trainer calls this with the loaded state, then takes its step for the position in the samples; begin()
+        # restores the step.
         super()._load_callback_state()
-        self.state.stateful_callbacks.pop(PASSED, None)
-        self._begun_at = self.state.global_step
-        self.state.global_step += self.ties.passing.steps
+        self.state.stateful_callbacks.pop(SKIPPED_STEPS, None)
+        self._resumed_step = self.state.global_step
+        self.state.global_step += self.context.skipper.steps
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with loading(resume_from_checkpoint, "the model"):
@@ -263,21 +262,19 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         self.model.save_pretrained(folder)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """By the core: written aside, hashed, renamed; all ranks call it."""
         self._flush()
         with beat.during(SAVE):
             self._save_whole()
 
     def _save_whole(self) -> None:
-        self.ties.checkpoints.require_finite(self.state.global_step, self._trained())
+        self.context.checkpoints.require_finite(self.state.global_step, self._trained())
         state = self._state()
-        if self.ties.train.check_replicas_at_save:
+        if self.context.train.check_replicas_at_save:
             self._check_replicas(state)
-        self.ties.checkpoints.save(self.state.global_step, state, self._val_loss, self._write)
-        self._saved = self.state.global_step
+        self.context.checkpoints.save(self.state.global_step, state, self._val_loss, self._write)
+        self._saved_step = self.state.global_step
 
     def _trained(self) -> dict[str, Any]:
-        """Weights and optimizer states by the weights' names."""
         weights = {name: weight for name, weight in self.model.named_parameters() if weight in self.optimizer.state}
         states = {name: self.optimizer.state[weight] for name, weight in weights.items()}
         return {"model": weights, "optimizer": {"state": states}}
@@ -286,32 +283,29 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _check_replicas(self, state: dict[str, Any]) -> None:
-        """Compare what all ranks hold copies of; ReplicaError where it differs."""
-        if self.ties.engine.world_size == 1:  # whose state need not come to the host for it
+        if self.context.engine.world_size == 1:  # no copy to the host for nothing
             return
         model = Parallel(self.model)
         leaves = self._comparable({**replicas.buffers(model), **state})
-        replicas.check(self.ties.engine, model, leaves, self.state.global_step)
+        replicas.check(self.context.engine, model, leaves, self.state.global_step)
 
     def _comparable(self, leaves: dict[str, Any]) -> dict[str, Any]:
         """The form in which :func:`replicas.check` takes tensors."""
         return leaves
 
     def _write(self, folder: Path) -> None:
-        """Write the files of the Trainer itself into a checkpoint."""
-        place = str(folder)
-        self.save_model(place, _internal_call=True)
-        self._save_optimizer_and_scheduler(place)
-        self._save_rng_state(place)
-        if steps := self.ties.passing.steps:
-            self.state.stateful_callbacks[PASSED] = {"args": {}, "attributes": {"steps": steps}}
+        self.save_model(str(folder), _internal_call=True)
+        self._save_optimizer_and_scheduler(str(folder))
+        self._save_rng_state(str(folder))
+        if steps := self.context.skipper.steps:
+            self.state.stateful_callbacks[SKIPPED_STEPS] = {"args": {}, "attributes": {"steps": steps}}
         if self.args.should_save:
             self.state.save_to_json(str(folder / STATE))
 
 
 @contextmanager
 def loading(checkpoint: str | None, part: str) -> Iterator[None]:
-    """Turn everything that transformers and torch raise about a checkpoint's content into one message."""
+    """Turn any error of transformers or torch about a checkpoint's content into a CheckpointError."""
     try:
         yield
     except RecipeError:
@@ -324,19 +318,19 @@ def loading(checkpoint: str | None, part: str) -> Iterator[None]:
         ) from error
 
 
-class Policy(TrainerCallback):  # type: ignore[misc]
-    """Decides when to log, evaluate, save and stop, like the core's loop."""
+class CadenceCallback(TrainerCallback):  # type: ignore[misc]
+    """Decides when to log, evaluate, save and stop, as the core's loop does."""
 
     def __init__(
-        self, ties: Ties, begin: Callable[[], None], judge: Callable[[], None], end_step: Callable[[], None],
-        asked_to_stop: Callable[[], bool],
+        self, context: RunContext, begin: Callable[[], None], judge: Callable[[], None], end_step: Callable[[], None],
+        stop_requested: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self._ties, self._begin, self._judge = ties, begin, judge
-        self._end_step, self._asked_to_stop = end_step, asked_to_stop
-        self._began, self._saved_at = 0, time.monotonic()
+        self._context, self._begin, self._judge = context, begin, judge
+        self._end_step, self._stop_requested = end_step, stop_requested
+        self._first_step, self._saved_at = 0, time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._began = state.global_step
+        self._first_step = state.global_step
         self._begin()
         beat.begin_step(state.global_step + 1)
 
@@ -344,34 +338,35 @@ class Policy(TrainerCallback):  # type: ignore[misc]
         self._judge()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        train, ties, step = self._ties.train, self._ties, state.global_step
+        train, context, step = self._context.train, self._context, state.global_step
         self._end_step()
-        if ties.passing.skipped:
+        if context.skipper.skipped:
             return
-        ties.stop.defer()  # from now on there is something to save
-        stopped = self._asked_to_stop()
-        end = train.steps if train.stop_after is None else min(train.steps, self._began + train.stop_after)
+        context.stop.mode = StopMode.SAVE  # from now on there is something to save
+        stopped = self._stop_requested()
+        end = train.steps if train.stop_after is None else min(train.steps, self._first_step + train.stop_after)
         final = stopped or step >= end
         save = final or due(step, train.save_every)
-        if train.save_minutes and not save:  # the ranks' clocks differ: one that is due decides for all
-            save = ties.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
-        evaluate = step == train.steps or (not stopped and evaluation_due(train, step, ties.epoch_steps))
+        if train.save_minutes and not save:  # clocks differ between ranks: the first one decides for all
+            save = context.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
+        evaluate = step == train.steps or (not stopped and evaluation_due(train, step, context.epoch_steps))
         control.should_evaluate, control.should_save = evaluate, save
-        skipped = ties.passing.guard is not None and bool(ties.passing.guard.skipped)  # whose samples the row names
+        skipped = context.skipper.guard is not None and bool(
+            context.skipper.guard.skipped
+        )  # the row lists their samples
         control.should_log = save or evaluate or skipped or due(step, train.log_every)
         control.should_training_stop = final
         if save:
             self._saved_at = time.monotonic()
-        ties.advance(step)
+        context.advance(step)
 
 
 def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
-    """True if the run evaluates after ``step``: after each epoch, unless ``train`` sets ``eval_every``."""
+    """True if the run evaluates after ``step``: every ``eval_every`` steps, or after each epoch where that is 0."""
     return step == train.steps or due(step, train.eval_every or epoch_steps)
 
 
 def _generators() -> tuple[Any, ...]:
-    """The states of all generators that a checkpoint of the Trainer has."""
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), devices
 
@@ -385,25 +380,25 @@ def _restore_generators(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(devices)
 
 
-class _Watch:
-    """Time of steps, without what is between them: evaluations and checkpoints."""
+class StepTimer:
+    """Seconds spent in steps, without the evaluations and checkpoints between them."""
 
     def __init__(self) -> None:
         self._steps, self._seconds, self._since = 0, 0.0, 0.0
 
     def start(self) -> None:
-        """A micro batch begins."""
+        """Start timing, unless an earlier micro batch of the step did."""
         self._since = self._since or time.perf_counter()
 
     def stop(self) -> float:
-        """A step has ended; return its seconds."""
+        """End the step; return its seconds."""
         seconds = time.perf_counter() - self._since
         self._seconds += seconds
         self._steps, self._since = self._steps + 1, 0.0
         return seconds
 
     def read(self) -> tuple[int, float]:
-        """Steps since the last reading, and their seconds."""
+        """Steps since the last call, and their seconds."""
         totals = max(1, self._steps), max(1e-9, self._seconds)
         self._steps, self._seconds = 0, 0.0
         return totals

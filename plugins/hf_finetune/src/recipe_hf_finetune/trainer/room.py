@@ -1,4 +1,4 @@
-"""The room on the disk that a run's checkpoints will take, which is looked for before it trains."""
+"""A check before training that the disk has space for the run's checkpoints."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.precision import cast
 from recipe_core.files import require_space
 from recipe_hf_finetune.model import classifier
-from recipe_hf_finetune.trainer.leg import FINISHED, Bench, Leg
+from recipe_hf_finetune.trainer.seed_run import FINISHED, SeedRun, Shared
 
 _COPIES = 3
 """Weights, and the two moments of AdamW."""
 
 
-def require_room(bench: Bench, legs: Sequence[Leg], out: Path) -> None:
-    """Check that the checkpoints fit that will be there at once, of all ``legs``; collective.
+def require_room(shared: Shared, seed_runs: Sequence[SeedRun], out: Path) -> None:
+    """Check that the disk has space for all checkpoints that ``seed_runs`` keep at the same time; collective.
 
     Raises:
-        DiskFullError: they do not.
+        DiskFullError: it has not.
     """
-    train = bench.job.train
+    train = shared.job.train
     try:
         with torch.device("meta"):
-            module = classifier.random_model(classifier.with_labels(bench.config(), bench.corpus), None)
-    except (NotImplementedError, RuntimeError):  # one that reads values while it is built: each save looks by itself
+            module = classifier.random_model(classifier.with_labels(shared.config(), shared.corpus), None)
+    except (NotImplementedError, RuntimeError):  # a model that reads values while it is built: each save checks
         return
     size = _COPIES * sum(p.numel() * p.element_size() for p in cast(module, train.precision).parameters())
 
-    def look() -> None:
-        folders = [leg.folder / "checkpoints" for leg in legs if not (leg.folder / FINISHED).exists()]
+    def check() -> None:
+        folders = [
+            seed_run.folder / "checkpoints" for seed_run in seed_runs if not (seed_run.folder / FINISHED).exists()
+        ]
         count = len(folders) * train.checkpoints_at_once()
-        there = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
-        what = f"room for {count} checkpoint{'s' * (count > 1)} at once (fewer with a lower train.keep)"
-        require_space(out, count * size - there, what)
+        used = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+        purpose = f"room for {count} checkpoint{'s' * (count > 1)} at once (fewer with a lower train.keep)"
+        require_space(out, count * size - used, purpose)
 
-    on_rank_0(bench.engine, look, out)
+    on_rank_0(shared.engine, check, out)

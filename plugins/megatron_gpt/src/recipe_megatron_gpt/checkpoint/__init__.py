@@ -1,1 +1,1 @@
-"""Megatron-LM's checkpoints: ``format.py`` reads and writes their files, ``names.py`` changes names of tensors."""
+"""Megatron-LM's checkpoints: ``format.py`` reads and writes their files, ``names.py`` converts names of tensors."""

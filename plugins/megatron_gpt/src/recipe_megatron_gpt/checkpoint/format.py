@@ -1,8 +1,8 @@
 """The checkpoint format ``megatron``: ``iter_<step>/mp_rank_<tensor>[_<pipeline>]/model_optim_rng.pt``.
 
 Each file is a dict: ``args`` (an argparse.Namespace), ``checkpoint_version``, ``iteration``, ``model`` (this rank's
-tensors) and ``optimizer`` (what PyTorch's ``state_dict()`` gives, in fp32 or beside fp32 copies of the weights). Layers
-are numbered anew in each pipeline stage. The file ``latest_checkpointed_iteration.txt`` names the step.
+tensors) and ``optimizer`` (PyTorch's ``state_dict()``, in fp32 or with fp32 copies of the weights). Layers are numbered
+from 0 in each pipeline stage. The file ``latest_checkpointed_iteration.txt`` names the step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
-from recipe_core.checkpoint.ranks.join import Grid, padded
-from recipe_core.checkpoint.ranks.optimizer import by_name, indexed_state, masters
+from recipe_core.checkpoint.ranks.join import Grid, padded_rows
+from recipe_core.checkpoint.ranks.optimizer import by_name, indexed_state, master_weights
 from recipe_megatron_gpt.checkpoint.names import (
     IGNORED,
     LAYER,
@@ -38,11 +38,11 @@ from recipe_megatron_gpt.settings import MegatronSettings
 TRACKER = "latest_checkpointed_iteration.txt"
 FILE = "model_optim_rng.pt"
 ARGS = "args.json"
-"""Under this name the adapter says what ``args`` are to hold, and learns what they hold."""
+"""File name under which ``args`` pass between format and adapter."""
 VERSION = 3.0
 _FOLDER = re.compile(r"mp_rank_(?P<tp>\d{2,})(_(?P<pp>\d{3}))?")
 _INERT = ("argparse.", "megatron.", "numpy.", "signal.", "transformer_engine.", "collections.", "pathlib.", "_io.")
-"""Beginnings of what settings and states of random numbers consist of in files of Megatron; nothing of it is run."""
+"""Modules of the globals in Megatron's settings and random states; they are read, never run."""
 _WORDS, _OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 
@@ -58,7 +58,7 @@ class MegatronFormat(Format):
         )
 
     def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
-        """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.divided` gives it, into the empty folder
+        """Write ``state``, a result of :func:`recipe_core.checkpoint.ranks.join.split_by_rank`, into the empty folder
         ``path``.
 
         Raises:
@@ -74,26 +74,28 @@ class MegatronFormat(Format):
             tree["model"] = nested(model) if self._config.names == "legacy" else model
             if states is not None:
                 tree["optimizer"] = indexed_state(states, model, context, step, self.name)
-            where = folder / _folder(rank, self.grid.pp)
-            where.mkdir(parents=True)
-            torch_save.write_tree(where / FILE, tree)
+            rank_folder = folder / _folder(rank, self.grid.pp)
+            rank_folder.mkdir(parents=True)
+            torch_save.write_tree(rank_folder / FILE, tree)
         (path / TRACKER).write_text(str(step), encoding="utf-8")
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
-        """Everything in it, as the ranks' states whose tensors are read when they are asked for.
+        """The states of all ranks, with lazy tensors.
 
         Raises:
             CheckpointError: a file is missing or damaged, of another step or degree, or names a forbidden global.
         """
         folder = _iteration(path)
-        found = by_rank((p for p in folder.iterdir() if (p / FILE).is_file()), _FOLDER)
+        folders = by_rank((p for p in folder.iterdir() if (p / FILE).is_file()), _FOLDER)
         if other := [p.name for p in folder.glob("mp_rank_*") if not _FOLDER.fullmatch(p.name)]:
             raise CheckpointError(f"{folder / other[0]}: experts or virtual stages, which are not read here")
-        tp, pp = require_all(found, folder)
-        trees = {rank: _tree(where / FILE) for rank, where in found.items()}
+        tp, pp = require_all(folders, folder)
+        trees = {rank: _tree(where / FILE) for rank, where in folders.items()}
         args = {rank: _settings(tree) for rank, tree in trees.items()}
-        step = _require_one(trees, args, found, tp, pp)
-        ranks = {rank: self._ours(tree, args[rank], tp, found[rank] / FILE, weights) for rank, tree in trees.items()}
+        step = _require_one(trees, args, folders, tp, pp)
+        ranks = {
+            rank: self._to_native(tree, args[rank], tp, folders[rank] / FILE, weights) for rank, tree in trees.items()
+        }
         _number_layers(ranks, tp, pp)
         first = args[0, 0]
         samples = first.get("consumed_train_samples")
@@ -105,19 +107,19 @@ class MegatronFormat(Format):
         return (path / TRACKER).is_file() or path.name == FILE or any(path.glob(f"mp_rank_*/{FILE}"))
 
     def files(self, path: Path) -> list[Path]:
-        """The files that are read, each with its own check sums where it is an archive."""
+        """The files that are read; those that are archives have their own checksums."""
         return sorted(_iteration(path).rglob(FILE))
 
     def _args(self, files: Mapping[str, str], progress: Mapping[str, Any]) -> argparse.Namespace:
-        """The settings by which Megatron checks that a checkpoint is of its model."""
-        said: dict[str, Any] = json.loads(files.get(ARGS, "{}"))
-        said["orig_vocab_size"] = said.get("padded_vocab_size")
-        if said["orig_vocab_size"]:
-            said["padded_vocab_size"] = padded(int(said["orig_vocab_size"]), self.grid)
+        # Megatron compares them with the settings of its model.
+        args: dict[str, Any] = json.loads(files.get(ARGS, "{}"))
+        args["orig_vocab_size"] = args.get("padded_vocab_size")
+        if args["orig_vocab_size"]:
+            args["padded_vocab_size"] = padded_rows(int(args["orig_vocab_size"]), self.grid)
         if (samples := progress.get("consumed_samples")) is not None:
-            said["consumed_train_samples"] = int(samples)
+            args["consumed_train_samples"] = int(samples)
         return argparse.Namespace(
-            **said,
+            **args,
             tensor_model_parallel_size=self.grid.tp,
             pipeline_model_parallel_size=self.grid.pp,
             make_vocab_size_divisible_by=self._config.vocabulary_multiple,
@@ -126,12 +128,12 @@ class MegatronFormat(Format):
         )
 
     def _named(self, ranks: Mapping[Rank, Any], rank: Rank) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """A rank's tensors and optimizer states with layers numbered from 0, under the names that are wanted."""
+        # A rank's tensors and optimizer states, with layers numbered from 0, under the configured names.
         parts = [dict(ranks[rank]["model"]), dict(ranks[rank].get("optimizer", {}))]
-        if self.grid.pp > 1 and rank[1] == self.grid.pp - 1:  # the last stage has the tied embedding too
+        if self.grid.pp > 1 and rank[1] == self.grid.pp - 1:  # the last stage holds the tied embedding too
             first = ranks[rank[0], 0]
-            for part, there in zip(parts, (first["model"], first.get("optimizer", {})), strict=True):
-                part |= {_OUTPUT: there[_WORDS]} if _WORDS in there else {}
+            for part, source in zip(parts, (first["model"], first.get("optimizer", {})), strict=True):
+                part |= {_OUTPUT: source[_WORDS]} if _WORDS in source else {}
         layers = [int(m[2]) for name in parts[0] if (m := LAYER.match(name))]
         begin, old = min(layers, default=0), self._config.names == "legacy"
         order = in_legacy_order(list(parts[0])) if old else list(parts[0])
@@ -143,10 +145,10 @@ class MegatronFormat(Format):
         model, states = ({named(name): part[name] for name in order if name in part} for part in parts)
         return model, states if "optimizer" in ranks[rank] else None
 
-    def _ours(
+    def _to_native(
         self, tree: Mapping[str, Any], args: Mapping[str, Any], tp: int, path: Path, weights: bool
     ) -> dict[str, Any]:
-        """A file's tensors and states under today's names."""
+        # megatron-core's names for tensors and states
         if "model0" in tree:
             raise CheckpointError(
                 f"{path}: it has several virtual pipeline stages (model0, model1), which are not read"
@@ -156,21 +158,21 @@ class MegatronFormat(Format):
         version = float(tree.get("checkpoint_version") or 0)
         raw = {modern(name): tensor for name, tensor in flattened(tree["model"]).items()}
         heads = int(args.get("num_attention_heads") or 0) // tp
-        found: dict[str, Any] = {
+        state: dict[str, Any] = {
             "model": {name: _ordered(name, tensor, version, heads) for name, tensor in raw.items()}
         }
         optimizer = None if weights else _optimizer(tree, path)
         if optimizer is not None:
             parameters = {name: tensor for name, tensor in raw.items() if not matches(name, IGNORED)}
             states = by_name(optimizer.get("optimizer", optimizer), parameters, path)
-            if wide := optimizer.get("fp32_from_fp16_params"):  # the weights that count, beside those of 16 bits
-                wide = masters(wide, parameters, path)
-                found["model"] |= {name: _ordered(name, tensor, version, heads) for name, tensor in wide.items()}
-            found["optimizer"] = {
+            if fp32 := optimizer.get("fp32_from_fp16_params"):  # master weights replace those of 16 bits
+                fp32 = master_weights(fp32, parameters, path)
+                state["model"] |= {name: _ordered(name, tensor, version, heads) for name, tensor in fp32.items()}
+            state["optimizer"] = {
                 name: {kind: _ordered(name, value, version, heads) for kind, value in kinds.items()}
                 for name, kinds in states.items()
             }
-        return found
+        return state
 
 
 def _folder(rank: Rank, stages: int) -> str:
@@ -178,7 +180,8 @@ def _folder(rank: Rank, stages: int) -> str:
 
 
 def _iteration(path: Path) -> Path:
-    """The folder of the step: ``path`` itself, what the tracker names, or the folder around a rank's or a file's."""
+    # The folder of the step: the one that contains a file or a rank's folder, the one that the tracker names, or
+    # `path`.
     if path.name == FILE:
         return path.parent.parent
     if _FOLDER.fullmatch(path.name):
@@ -191,8 +194,8 @@ def _iteration(path: Path) -> Path:
     if not (text.isdigit() or text == "release"):
         raise CheckpointError(f"{path / TRACKER}: expected a step or 'release', found {text[:40]!r}")
     if not folder.is_dir():
-        there = ", ".join(sorted(p.name for p in path.glob("iter_*"))) or "none"
-        raise CheckpointError(f"{path / TRACKER} names {folder.name}, which is not there (there are: {there})")
+        present = ", ".join(sorted(p.name for p in path.glob("iter_*"))) or "none"
+        raise CheckpointError(f"{path / TRACKER} names {folder.name}, which is not there (there are: {present})")
     return folder
 
 
@@ -204,7 +207,7 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain values of ``args``."""
+    # the plain values of `args`
     args = tree.get("args")
     values = args.state if isinstance(args, Inert) else vars(args) if isinstance(args, argparse.Namespace) else {}
     plain = values if isinstance(values, dict) else {}
@@ -218,43 +221,43 @@ def _is_plain(value: Any) -> bool:
 
 
 def _require_one(
-    trees: Mapping[Rank, Any], args: Mapping[Rank, Mapping[str, Any]], found: Mapping[Rank, Path], tp: int, pp: int
+    trees: Mapping[Rank, Any], args: Mapping[Rank, Mapping[str, Any]], folders: Mapping[Rank, Path], tp: int, pp: int
 ) -> int:
-    """The step of all files, which must be of one checkpoint.
+    """The step of all files, which must belong to one checkpoint.
 
     Raises:
-        CheckpointError: they are of several steps, or of other degrees than the names say.
+        CheckpointError: they have several steps, or other degrees of parallelism than their names say.
     """
     steps = {rank: tree.get("iteration") for rank, tree in trees.items()}
     other = next((rank for rank, step in steps.items() if step != steps[0, 0]), None)
     if other is not None:
         raise CheckpointError(
-            f"{found[other] / FILE} is of step {steps[other]}, and {found[0, 0] / FILE} of step {steps[0, 0]}: files "
-            "of two checkpoints are mixed"
+            f"{folders[other] / FILE} is of step {steps[other]}, and {folders[0, 0] / FILE} of step {steps[0, 0]}: "
+            "files of two checkpoints are mixed"
         )
-    _require_order(args, found)
+    _require_order(args, folders)
     names = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
     for rank, values in args.items():
         wrong = [f"{k} {values[k]}, not {n}" for k, n in names.items() if k in values and values[k] != n]
         if wrong:
             raise CheckpointError(
-                f"{found[rank] / FILE}: it was written with {' and '.join(wrong)} as the names of the folders say; "
+                f"{folders[rank] / FILE}: it was written with {' and '.join(wrong)} as the names of the folders say; "
                 "files are missing or wrongly named"
             )
     return int(steps[0, 0] or 0)
 
 
-def _require_order(args: Mapping[Rank, Mapping[str, Any]], found: Mapping[Rank, Path]) -> None:
-    """Processes are numbered by stage, then by tensor-parallel rank; each wrote its number. A converter wrote one."""
+def _require_order(args: Mapping[Rank, Mapping[str, Any]], folders: Mapping[Rank, Path]) -> None:
+    # Each process of Megatron writes its number: by stage, then by tensor-parallel rank. Converters write a single one.
     order = sorted(args, key=lambda rank: (rank[1], rank[0]))
     wrote = [number for rank in order if isinstance(number := args[rank].get("rank"), int)]
     if len(set(wrote)) < len(order):
         return
-    for rank, number, next_one in zip(order, wrote, wrote[1:], strict=False):
-        if number > next_one:
+    for rank, number, following in zip(order, wrote, wrote[1:], strict=False):
+        if number > following:
             raise CheckpointError(
-                f"{found[rank] / FILE}: process {number} wrote it, and process {next_one} that of the next rank: files "
-                "were exchanged or renamed; give each its own name again"
+                f"{folders[rank] / FILE}: process {number} wrote it, and process {following} that of the next rank: "
+                "files were exchanged or renamed; give each its own name again"
             )
 
 
@@ -273,26 +276,26 @@ def _optimizer(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
 
 
 def _number_layers(ranks: Mapping[Rank, dict[str, Any]], tp: int, pp: int) -> None:
-    """Give layers their numbers in the whole model."""
+    # from numbers in a stage to numbers in the whole model
     for tensor in range(tp):
         begin = 0
         for stage in range(pp):
-            found = ranks[tensor, stage]
-            numbers = {int(m[2]) for name in found["model"] if (m := LAYER.match(name))}
+            state = ranks[tensor, stage]
+            numbers = {int(m[2]) for name in state["model"] if (m := LAYER.match(name))}
             for part in ("model", "optimizer"):
-                if part in found:
-                    found[part] = {_moved(name, begin): value for name, value in found[part].items()}
+                if part in state:
+                    state[part] = {_shifted(name, begin): value for name, value in state[part].items()}
             begin += len(numbers)
 
 
-def _moved(name: str, by: int) -> str:
+def _shifted(name: str, by: int) -> str:
     return LAYER.sub(lambda m: f"{m[1]}{int(m[2]) + by}{m[3]}", name)
 
 
 def _ordered(name: str, value: Any, version: float, heads: int) -> Any:
-    """Rows of queries, keys and values in the order ``[heads, 3, width]``, which files have had since version 2.
+    """Reorder the rows of queries, keys and values to ``[heads, 3, width]``, the order of files since version 2.
 
-    Before, they were ``[3, heads, width]`` (version 0) and ``[heads, width, 3]`` (version 1).
+    Version 0 has ``[3, heads, width]``, version 1 ``[heads, width, 3]``.
     """
     if version >= 2 or ".linear_qkv." not in name or not isinstance(value, Lazy) or not value.shape:
         return value
@@ -306,5 +309,5 @@ def _by_head(value: Lazy, version: float, heads: int) -> Tensor:
     by_head = rows.unflatten(0, (3, heads, -1)).transpose(0, 1)
     if version != 0:
         by_head = rows.unflatten(0, (heads, -1, 3)).transpose(1, 2)
-    found: Tensor = by_head.flatten(0, 2)
-    return found
+    reordered: Tensor = by_head.flatten(0, 2)
+    return reordered

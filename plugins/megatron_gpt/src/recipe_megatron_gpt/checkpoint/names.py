@@ -1,7 +1,8 @@
-"""The two sets of names that Megatron has had for one transformer: megatron-core's, and those of before it.
+"""Names of a transformer's tensors in Megatron: those of megatron-core, and the older ones.
 
-Adapters know megatron-core's (``decoder.layers.0.mlp.linear_fc1.weight``). Older files are nested dicts
-(``language_model``, then ``encoder`` or ``transformer``); flattened, their names are turned into today's and back.
+Adapters use megatron-core's (``decoder.layers.0.mlp.linear_fc1.weight``). Older files are nested dicts
+(``language_model``, then ``encoder`` or ``transformer``), whose flattened names are converted to megatron-core's and
+back.
 """
 
 from __future__ import annotations
@@ -39,40 +40,40 @@ _SPELLINGS = (
     (re.compile(r"\.final_norm\."), ".final_layernorm."),
     (re.compile(r"\.mlp\.dense_h_to_4h\."), ".mlp.linear_fc1."),
     (re.compile(r"\.mlp\.dense_4h_to_h\."), ".mlp.linear_fc2."),
-    # Transformer Engine's layers have the norm before them inside.
+    # Transformer Engine's layers include the norm before them.
     (re.compile(r"\.self_attention\.linear_qkv\.layer_norm_(weight|bias)$"), r".input_layernorm.\1"),
     (re.compile(r"\.mlp\.linear_fc1\.layer_norm_(weight|bias)$"), r".pre_mlp_layernorm.\1"),
 )
 IGNORED = ("*._extra_state", "*.rotary_pos_emb.*")
-"""Names of entries with nothing to keep, such as the state of fp8 recipes."""
+"""Names of entries that are not converted, such as the state of fp8 recipes."""
 
 
 def modern(name: str) -> str:
-    """megatron-core's name for a tensor of any version."""
+    """megatron-core's name of a tensor, from the name in any version."""
     for pattern, new in _SPELLINGS:
         name = pattern.sub(new, name)
     return name
 
 
 def legacy(name: str) -> str:
-    """The name of before megatron-core."""
-    for ours, theirs in _OUTSIDE.items():
-        if name.startswith(ours):
-            name = theirs + name.removeprefix(ours)
+    """The name before megatron-core, from megatron-core's name."""
+    for core, older in _OUTSIDE.items():
+        if name.startswith(core):
+            name = older + name.removeprefix(core)
             break
-    for ours, theirs in _IN_LAYER.items():
-        name = name.replace(f".{ours}.", f".{theirs}.")
+    for core, older in _IN_LAYER.items():
+        name = name.replace(f".{core}.", f".{older}.")
     return name
 
 
 def in_legacy_order(names: Sequence[str]) -> list[str]:
-    """Names of a rank in the order of the older module, whose attention made its output layer last."""
+    """Names of a rank in the parameter order of the older module, whose attention creates its output layer last."""
     places = {name: place + (3.5 if ".linear_proj." in name else 0) for place, name in enumerate(names)}
     return sorted(names, key=places.__getitem__)
 
 
 def nested(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Older files' form: a dict in a dict for the model's parts, flat names inside the encoder."""
+    """The form of older files: nested dicts for the model's parts, flat names inside the encoder."""
     tree: dict[str, Any] = {}
     for name, tensor in tensors.items():
         parts = name.split(".")
@@ -85,5 +86,5 @@ def nested(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flattened(tree: Mapping[str, Any]) -> dict[str, Lazy]:
-    """The tensors of a file of either form, by flat names as they stand in it; what is no tensor is left out."""
+    """The tensors of a file of either form, by flat name; other values are left out."""
     return {name: leaf for name, leaf in flat(tree) if isinstance(leaf, Lazy)}

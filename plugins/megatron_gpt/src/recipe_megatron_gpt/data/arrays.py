@@ -1,4 +1,4 @@
-"""Arrays that are built once per machine, kept in the cache and memory mapped by every process."""
+"""Arrays that are built once per machine, cached on disk and memory mapped by every process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from recipe_megatron_gpt.data.lengths import SMALL
 from recipe_megatron_gpt.data.mapped import Access, mapped
 
 VERSION = 1
-"""Raise it when a change here or in recipe_index changes the order of samples: old files are then left alone."""
+"""Increase it when a change here or in recipe_index changes the order of samples: old files are then ignored."""
 _DIGEST = 12
-"""Bytes of the hash in a file's name."""
+"""Bytes of the hash in a file name."""
 
 
 def cached_array(
@@ -33,11 +33,11 @@ def cached_array(
 
     Args:
         cache: folder of this machine.
-        name: starts the file's name, for people.
-        made_from: everything that the array depends on, as plain data; a hash of it ends the file's name, so that
-            other data or settings never meet an old file.
-        entries: how many entries the array has, roughly.
-        access: the way in which it will be read.
+        name: start of the file name, for people.
+        made_from: everything that the array depends on, as plain data; the file name ends with its hash, so that other
+            data or settings never match an old file.
+        entries: approximate number of entries.
+        access: expected access pattern.
 
     Raises:
         DataError: there is too little main memory to build it.
@@ -63,15 +63,15 @@ def cached_array(
 
 
 def forget(cache: Path, name: str, made_from: list[Any]) -> None:
-    """Remove the array from ``cache``. Processes that have it mapped keep it; one that asks again builds it again."""
+    """Remove the array from ``cache``. Processes that have it mapped keep it; the next call builds it again."""
     remove(_path(cache, name, made_from))
 
 
 def forget_others(cache: Path, name: str, made_from: list[Any]) -> None:
     """Remove the arrays called ``name`` that were made from something else."""
-    kept = _path(cache, name, made_from)
+    current = _path(cache, name, made_from)
     for path in cache.glob(f"{escape(name)}-{'?' * 2 * _DIGEST}.npy"):
-        if path != kept:
+        if path != current:
             remove(path)
 
 

@@ -1,4 +1,4 @@
-"""Several token files as one: which file each sample comes from."""
+"""Blends of several token files: the choice of a file for each sample."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import recipe_index
 from recipe_core import DataError
 from recipe_megatron_gpt.data.arrays import cached_array
 from recipe_megatron_gpt.data.lengths import PERIOD, SURPLUS
-from recipe_megatron_gpt.data.order import Indices, Order, Part, fast, megatron
+from recipe_megatron_gpt.data.order import BlendPart, Indices, Order, fast, megatron
 
 
 class Blend:
-    """Samples of several orders, each in its share as evenly as can be; after ``size`` samples the choices repeat."""
+    """Samples of several orders, interleaved evenly by their weights; after ``size`` samples the choices repeat."""
 
     def __init__(self, orders: Sequence[Order], weights: Sequence[float], size: int, cache: Path) -> None:
         self._orders = orders
@@ -33,11 +33,11 @@ class Blend:
 
     @cached_property
     def counts(self) -> Indices:
-        """Samples of each order among the choices."""
+        """Number of samples of each order among the choices."""
         return np.bincount(self._choices["source"], minlength=len(self._orders))
 
     def gather(self, which: Indices) -> Indices:
-        """As :meth:`Order.gather`."""
+        """See :meth:`Order.gather`."""
         rounds, places = np.divmod(which, self._choices.size)
         chosen = self._choices[places]
         sources, samples = chosen["source"], chosen["sample"]
@@ -50,15 +50,15 @@ class Blend:
         return ids
 
 
-def blend(parts: Sequence[Part], order: str, requested: int, cache: Path) -> Order:
+def blend(parts: Sequence[BlendPart], order: str, requested: int, cache: Path) -> Order:
     """The order of one split over all its files.
 
     ``megatron`` gives what megatron-core's ``BlendedMegatronDatasetBuilder`` builds for ``blend=(paths, weights)``
-    and ``requested`` samples of this split: with weights, each file is repeated as often as its share asks for;
+    and ``requested`` samples of this split: with weights, each file is repeated as often as its share requires;
     without, each is read once, in proportion to its length.
 
     Raises:
-        DataError: a file has nothing for this split, or too small a weight ever to be drawn.
+        DataError: a file has nothing for this split, or its weight is too small for a single sample.
     """
     set_weights = [part.weight for part in parts if part.weight is not None]
     if len(parts) == 1 and (order == "fast" or not set_weights):
@@ -68,7 +68,7 @@ def blend(parts: Sequence[Part], order: str, requested: int, cache: Path) -> Ord
     return _megatron_blend(parts, set_weights, requested, cache)
 
 
-def _megatron_blend(parts: Sequence[Part], weights: Sequence[float], requested: int, cache: Path) -> Blend:
+def _megatron_blend(parts: Sequence[BlendPart], weights: Sequence[float], requested: int, cache: Path) -> Blend:
     if not weights:
         lengths = [part.samples() for part in parts]
         for part, length in zip(parts, lengths, strict=True):
@@ -85,7 +85,7 @@ def _megatron_blend(parts: Sequence[Part], weights: Sequence[float], requested: 
 
 
 def normalised(weights: Sequence[float]) -> list[float]:
-    """``weights`` divided by their sum, in NumPy's order of summation, whose last bit megatron-core's shares have."""
-    given = np.asarray(weights, dtype=np.float64)
-    shares: list[float] = (given / given.sum()).tolist()
+    """``weights`` divided by their sum, summed in NumPy's order so that they equal megatron-core's to the last bit."""
+    array = np.asarray(weights, dtype=np.float64)
+    shares: list[float] = (array / array.sum()).tolist()
     return shares

@@ -1,6 +1,6 @@
-"""The corpus that needs no files: the English text that CPython carries, tokenized and indexed once per machine.
+"""The embedded corpus: the English text in CPython's library, tokenised and indexed once per machine.
 
-A byte-level BPE is trained on it, and both are written as any other data would be.
+A byte-level BPE is trained on it. The token files and the tokenizer are written as for any other data.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 VERSION = 2
-"""Raise it when a change here changes the documents or their token ids: old caches are then left alone."""
+"""Increase it when a change here changes the documents or their token ids: old caches are then ignored."""
 END = "<|endoftext|>"
 TOKENIZER = "tokenizer.json"
 
 
 def prepare(cache: Path, vocabulary: int) -> Path:
-    """Have the corpus in ``cache`` and return its prefix: beside the token files lies their tokenizer.json.
+    """Build the corpus in ``cache``, unless it is there, and return its prefix; its tokenizer.json is in the same
+    folder.
 
-    Several processes may ask at once: one builds (a few seconds), the others wait.
+    Several processes may call this at once: one builds (a few seconds), the others wait.
 
     Raises:
-        DataError: this Python carries too little text.
+        DataError: this Python has too little text.
         DiskError: ``cache`` cannot be written.
     """
     folder = cache / f"python-text-{_fingerprint(vocabulary)}"
@@ -41,7 +42,7 @@ def prepare(cache: Path, vocabulary: int) -> Path:
 
 
 def _checked(folder: Path) -> Path:
-    """The prefix in ``folder``, unless one of its files is damaged: two megabytes are hashed in milliseconds."""
+    # Hashing two megabytes takes milliseconds.
     manifest = read_manifest(folder)
     problems = file_problems(folder, manifest) if manifest else [f"{folder / MANIFEST}: not found"]
     if problems:
@@ -57,7 +58,7 @@ def _fingerprint(vocabulary: int) -> str:
 
 
 def _write(folder: Path, vocabulary: int) -> None:
-    # numpy and tokenizers are imported only by the process that builds.
+    # Only the process that builds imports numpy and tokenizers.
     import numpy as np
 
     from recipe_megatron_gpt.data.indexed import IndexedWriter, best_dtype
@@ -70,7 +71,9 @@ def _write(folder: Path, vocabulary: int) -> None:
     with IndexedWriter(folder / "text", best_dtype(vocabulary)) as writer:
         for encoding in tokenizer.encode_batch(texts):
             writer.add_document([np.array([*encoding.ids, end])])
-    (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")  # its own save hides a full disk
+    (folder / TOKENIZER).write_text(
+        tokenizer.to_str(pretty=True), encoding="utf-8"
+    )  # the library's own save ignores a full disk
     files = file_facts(folder, ["text.bin", "text.idx", TOKENIZER])
     (folder / MANIFEST).write_text(manifest_text({"files": files}), encoding="utf-8")
 

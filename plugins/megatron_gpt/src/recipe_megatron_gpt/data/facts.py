@@ -12,7 +12,7 @@ from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
 
 
 def facts(config: GptIndexed) -> DataFacts:
-    """Look at every file and gather what is wrong with any of them; the embedded corpus is not built for it."""
+    """Facts from the headers of all files, with the problems of every file; does not build the embedded corpus."""
     problems: list[str] = []
     samples = valid_samples = 0
     for source in parse(config.files):
@@ -41,7 +41,7 @@ def facts(config: GptIndexed) -> DataFacts:
 
 
 def _train_samples(header: Header, sequences: int, tokens: int, length: int) -> int:
-    """Samples of one epoch over the training part of one file; at least 1, for a shorter part is repeated."""
+    # samples of one epoch over the training part of a file; at least 1, since a shorter part is repeated
     if tokens < 1:
         raise DataError(
             f"{bin_path(header.prefix)}: the split 'train' gets {sequences} of its {header.sequences} sequences and "

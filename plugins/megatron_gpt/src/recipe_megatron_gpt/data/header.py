@@ -1,8 +1,8 @@
-"""The first bytes of Megatron's .idx files: enough to check a pair of files and count its tokens. No numpy here.
+"""Headers of Megatron's .idx files: enough to check a pair of files and count its tokens. No numpy here.
 
 An .idx file is: magic, version, dtype code, number of sequences, number of document boundaries, then the sizes of the
 sequences (int32, tokens), where each starts in the .bin file (int64, bytes), and the document boundaries (int64,
-sequence numbers, the first 0), all little-endian. The .bin file holds nothing but token ids.
+sequence numbers, the first 0), all little-endian. The .bin file holds only token ids.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ VERSION = 1
 LAYOUT = struct.Struct("<9sQBQQ")
 DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 WIDTHS = {"int32": 4, "uint16": 2}
-"""The token types that training reads, and their bytes."""
+"""The token types that training reads, and their size in bytes."""
 _OWN = {"own-1mb": 3e6, "own-10mb": 3e7, "own-100mb": float("inf")}
-"""The variants for a text of one's own, and the most bytes of it that each is recommended for."""
+"""The variants for the user's own text, with the largest text in bytes for which each is recommended."""
 _AGAIN = "copy or prepare the files again"
 
 
@@ -45,7 +45,7 @@ class Header:
         return WIDTHS[self.dtype]
 
     def tokens(self, *parts: range) -> list[int]:
-        """Tokens in the sequences of each part, without reading their sizes: the sequences lie one behind the other."""
+        """Tokens in the sequences of each part, from their starts alone: sequences follow each other without a gap."""
         with idx_path(self.prefix).open("rb", buffering=0) as file:
             return [
                 (self._start(part.stop, file) - self._start(part.start, file)) // self.width if part else 0
@@ -53,7 +53,7 @@ class Header:
             ]
 
     def _start(self, sequence: int, idx: FileIO) -> int:
-        """Byte of the .bin file at which ``sequence`` starts; the number after the last gives the end of the file."""
+        # the byte of the .bin file at which `sequence` starts; one past the last: the end of the file
         if sequence == self.sequences:
             return self.bin_bytes
         idx.seek(LAYOUT.size + 4 * self.sequences + 8 * sequence)
@@ -61,17 +61,17 @@ class Header:
 
 
 def bin_path(prefix: Path) -> Path:
-    """The file of token ids; the prefix may hold dots."""
+    """Path of the token ids; the prefix may contain dots."""
     return prefix.with_name(f"{prefix.name}.bin")
 
 
 def idx_path(prefix: Path) -> Path:
-    """The file that says where each sequence is."""
+    """Path of the index of sequences; the prefix may contain dots."""
     return prefix.with_name(f"{prefix.name}.idx")
 
 
 def read_header(prefix: Path) -> Header:
-    """Check the two files of ``prefix`` as far as their first bytes and their lengths allow.
+    """Read the header of the two files of ``prefix``, and check it against their lengths.
 
     Raises:
         DataError: a file is missing, cut off, of another format or of another token type.
@@ -109,13 +109,13 @@ def read_header(prefix: Path) -> Header:
 
 def _length(path: Path, other: Path) -> int:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         if error.errno not in (ENOENT, ENOTDIR, ELOOP):
             raise
     else:
-        if S_ISREG(found.st_mode):
-            return found.st_size
+        if S_ISREG(status.st_mode):
+            return status.st_size
     if other.is_file():
         raise DataError(f"{path}: not found, though {other.name} is there; the two files belong together, {_AGAIN}")
     prefix = path.with_suffix("")
@@ -134,7 +134,7 @@ def _length(path: Path, other: Path) -> int:
 
 
 def own_text(path: Path) -> str:
-    """The lines that lead from the text ``path`` to a model that continues texts."""
+    """The commands that prepare the text ``path``, train a model on it and generate from it."""
     variant = next(name for name, most in _OWN.items() if path.stat().st_size <= most)
     folder = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}-tokens")
     run = f"runs/{folder.name}"

@@ -29,20 +29,23 @@ def identity(config: GptIndexed) -> DataIdentity:
         return identity_of_files(files, order, _conflicts(sources))
     except DataError:
         for source in sources:
-            read_header(source.prefix)  # which says more about a file that is missing
+            read_header(source.prefix)  # its error says more about a missing file
         raise
 
 
 def _conflicts(sources: list[TokenFiles]) -> list[str]:
-    """Files of a blend that different tokenizers encoded: the same id then stands for different texts."""
-    beside = {source.prefix: source.prefix.with_name(corpus.TOKENIZER) for source in sources}
-    known = {prefix: path for prefix, path in beside.items() if path.is_file()}
-    digests = {path: _digest(path) for path in dict.fromkeys(known.values())}
-    first = next(iter(known), None)
+    # files of a blend that were encoded by different tokenizers, so that an id means different texts
+    paths = {source.prefix: source.prefix.with_name(corpus.TOKENIZER) for source in sources}
+    tokenizers = {prefix: path for prefix, path in paths.items() if path.is_file()}
+    digests = {path: _digest(path) for path in dict.fromkeys(tokenizers.values())}
+    first = next(iter(tokenizers), None)
+    if first is None:
+        return []
+    expected = digests[tokenizers[first]]
     return [
-        f"{first} and {prefix} were encoded by different tokenizers ({digests[known[first]]:.12}, {digests[path]:.12})"
-        for prefix, path in known.items()
-        if first is not None and digests[path] != digests[known[first]]
+        f"{first} and {prefix} were encoded by different tokenizers ({expected:.12}, {digests[path]:.12})"
+        for prefix, path in tokenizers.items()
+        if digests[path] != expected
     ]
 
 

@@ -1,4 +1,4 @@
-"""Megatron's token files: reading them as memory maps, and writing them."""
+"""Megatron's token files: memory-mapped reading, and writing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DIGEST = 16
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """The two files of ``prefix``, memory mapped; see :mod:`recipe_megatron_gpt.data.header` for what they hold."""
+    """The two files of ``prefix``, memory mapped; see :mod:`recipe_megatron_gpt.data.header` for their contents."""
 
     prefix: Path
     tokens: NDArray[np.uint16] | NDArray[np.int32]
@@ -38,7 +38,7 @@ class IndexedFile:
     starts: NDArray[np.int64]
     """Start of each sequence in ``tokens``: ``[sequences]``. They follow each other without a gap."""
     digest: str
-    """Hash of the sizes, on which alone every index over these files depends."""
+    """Hash of the sizes; every index over these files depends only on them."""
 
     @classmethod
     def open(cls, prefix: Path, cache: Path | None = None, access: Access = "any") -> IndexedFile:
@@ -46,10 +46,9 @@ class IndexedFile:
 
         Args:
             prefix: their path without its ending.
-            cache: folder of this machine where sizes and starts of a large file are kept once they are checked. All
-                processes share them, and opening takes a time that does not depend on the number of sequences. A
-                changed .idx file is checked anew.
-            access: the way in which the tokens will be read.
+            cache: folder of this machine for the checked sizes and starts of large files. All processes share them, and
+                the time to open does not depend on the number of sequences. A changed .idx file is checked again.
+            access: expected access pattern of the tokens.
 
         Raises:
             DataError: a file is missing, damaged, cut off, or of a token type that training does not read.
@@ -74,16 +73,16 @@ class IndexedFile:
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:
-        """First sequence of each document, and the number of sequences: ``[documents + 1]``; read when it is needed."""
+        """First sequence of each document, and the number of sequences: ``[documents + 1]``; read on first use."""
         return _parsed(self.prefix).documents
 
     def require_whole(self) -> None:
-        """Check that the .bin file was not cut since it was opened: up to the end of its last page, a map has zeros.
+        """Check that the .bin file was not truncated since it was opened: the map would read zeros in its last page.
 
-        A file that was removed is no mistake: the map keeps what was in it.
+        A removed file passes, because the map keeps its content.
 
         Raises:
-            DataError: it was cut.
+            DataError: it was truncated.
         """
         try:
             size = self._data.stat().st_size
@@ -109,12 +108,12 @@ class IndexedFile:
         return self.tokens[self.starts[number] : self.starts[number] + self.sizes[number]]
 
     def document_of(self, sequence: int) -> int:
-        """Number of the document that ``sequence`` belongs to."""
+        """Index of the document that contains ``sequence``."""
         return int(np.searchsorted(self.documents, sequence, side="right")) - 1
 
 
 def _shared_table(header: Header, cache: Path) -> NDArray[np.uint8]:
-    """The table of :func:`_table`, built once per machine and state of the .idx file; an older state's is removed."""
+    # one table per machine and state of the .idx file; those of older states are removed
     idx = idx_path(header.prefix)
     state = idx.stat()
     made_from: list[Any] = [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
@@ -130,9 +129,9 @@ def _shared_table(header: Header, cache: Path) -> NDArray[np.uint8]:
 
 
 def _table(header: Header) -> NDArray[np.uint8]:
-    """Check the .idx file. The digest of its sizes, the starts and the sizes, one behind the other as bytes.
+    """Check the .idx file; return the digest of its sizes, the starts and the sizes, concatenated as bytes.
 
-    The header's 34 bytes leave the arrays of the file unaligned, and compiled code wants them aligned.
+    After the header's 34 bytes the arrays of the file are unaligned, but compiled code requires alignment.
     """
     parsed = _parsed(header.prefix)
     table = np.empty(_DIGEST + 12 * header.sequences, np.uint8)
@@ -153,7 +152,7 @@ def _parsed(prefix: Path) -> recipe_index.Idx:
 
 
 def best_dtype(vocabulary: int) -> np.dtype[np.uint16] | np.dtype[np.int32]:
-    """The token type that Megatron takes for a vocabulary of this size (``DType.optimal_dtype``)."""
+    """The token type that Megatron uses for a vocabulary of this size (``DType.optimal_dtype``)."""
     return np.dtype(np.uint16) if vocabulary < 65500 else np.dtype(np.int32)
 
 
@@ -165,8 +164,8 @@ class IndexedWriter:
         with IndexedWriter(Path("corpus"), best_dtype(50257)) as writer:
             writer.add_document([ids])
 
-    Token ids go to the disk as they come; only the sizes stay in memory (12 bytes per sequence and document). The
-    two files appear under their names when the block ends well; otherwise what was there before stays.
+    Token ids are written immediately; only the sizes stay in memory (12 bytes per sequence and document). The two files
+    appear under their names when the block ends without an error; otherwise existing files stay.
 
     Raises:
         DataError: an id does not fit the token type.
@@ -184,7 +183,7 @@ class IndexedWriter:
 
     def __enter__(self) -> IndexedWriter:
         with ExitStack() as files:
-            # Left in reverse order: first the .bin file gets its name, then the .idx file, without which it is ignored.
+            # Exited in reverse order: the .bin file gets its name before the .idx file, without which it is ignored.
             self._idx = files.enter_context(atomic_file(idx_path(self.prefix)))
             self._bin = files.enter_context(atomic_file(bin_path(self.prefix)))
             self._out = files.enter_context(self._bin.open("wb", buffering=1 << 20))
@@ -199,7 +198,7 @@ class IndexedWriter:
         with self._files:
             self._out.flush()
             self._write_idx()
-            # An old .idx file must not be found beside the new .bin file, should the power fail between the two.
+            # After a power failure between the two, an old .idx file must not accompany the new .bin file.
             idx_path(self.prefix).unlink(missing_ok=True)
         return None
 
@@ -212,7 +211,7 @@ class IndexedWriter:
         self._boundaries.append(len(self._sizes))
 
     def add_documents(self, ids: ArrayLike, sizes: ArrayLike) -> None:
-        """Append many documents of one sequence each: their ids one behind the other, and ``[documents]`` sizes."""
+        """Append documents of one sequence each: their concatenated ids, and ``[documents]`` sizes."""
         flat, lengths = self._checked(ids), np.asarray(sizes, dtype=np.int32)
         if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum(dtype=np.int64) != flat.size:
             raise ValueError(f"sizes: expected one dimension, none negative, adding up to the {flat.size} ids")
@@ -246,13 +245,13 @@ class IndexedWriter:
 def write_idx(
     file: BinaryIO, dtype: np.dtype[Any], sizes: NDArray[np.int32], boundaries: NDArray[np.int64], block: int = 1 << 20
 ) -> None:
-    """Write a whole .idx file; the two arrays may be memory maps, for they are read in blocks.
+    """Write an .idx file; the two arrays may be memory maps, as they are read in blocks.
 
     Args:
         dtype: type of the tokens.
         sizes: tokens of each sequence, ``[sequences]``.
         boundaries: first sequence of each document, and the number of sequences, ``[documents + 1]``.
-        block: entries that are held in memory at a time.
+        block: entries in memory at a time.
     """
     code = next(code for code, name in DTYPES.items() if name == dtype.name)
     file.write(LAYOUT.pack(MAGIC, VERSION, code, sizes.size, boundaries.size))

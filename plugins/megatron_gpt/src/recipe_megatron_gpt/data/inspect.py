@@ -18,24 +18,24 @@ from recipe_megatron_gpt.data.sources import prefix_of
 from recipe_megatron_gpt.tokenizer.vocabulary import read_vocabulary, size
 
 _EXAMPLE = 120
-"""Tokens of the example."""
+"""Tokens of the example text."""
 _BLOCK = 1 << 24
-"""Tokens that are looked at together."""
+"""Tokens per block of the check of ids."""
 
 
 class TokenData:
-    """Megatron's token files, as :class:`recipe_core.data.prepare.DataFiles` describes."""
+    """Megatron's token files, see :class:`recipe_core.data.prepare.DataFiles`."""
 
     def detect(self, path: Path) -> bool:
-        """True if ``path`` is one of two token files, their name without the ending, or a folder with one pair."""
+        """True if ``path`` is a token file, the prefix of a pair, or a folder with a pair."""
         try:
             prefix = prefix_of(path)
         except ValueError:
-            return True  # a folder with several pairs; what to do about it is said later
+            return True  # a folder with several pairs, reported later
         return idx_path(prefix).is_file() or (bin_path(prefix).is_file() and path.suffix != "")
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
-        """Sizes from the .idx file alone, and the start of the first document as text.
+        """Sizes from the .idx file, and the start of the first document as text.
 
         Raises:
             DataError: the files are damaged, or there is no such tokenizer.
@@ -62,7 +62,7 @@ class TokenData:
         )
 
     def verify(self, path: Path) -> list[str]:
-        """Everything wrong with the files; they are read as a whole."""
+        """All problems of the files; reads them completely."""
         try:
             file = IndexedFile.open(_prefix(path), access="sequential")
         except DataError as error:
@@ -78,7 +78,7 @@ class TokenData:
         return [*problems, *_count_problems(file, manifest)]
 
     def unchecked(self, path: Path) -> str:
-        """Say that there are no hashes, where there are none."""
+        """A message if there are no hashes; else empty."""
         return without_hashes(_prefix(path).parent)
 
 
@@ -90,14 +90,14 @@ def _prefix(path: Path) -> Path:
 
 
 def _token_ends(file: IndexedFile) -> NDArray[np.int64]:
-    """Tokens before each document, and in all: ``[documents + 1]``."""
+    # tokens before each document, and in all: [documents + 1]
     before = np.concatenate(([0], np.cumsum(file.sizes, dtype=np.int64)))
     ends: NDArray[np.int64] = before[np.asarray(file.documents)]
     return ends
 
 
 def _histogram(lengths: NDArray[np.int64]) -> tuple[tuple[str, int], ...]:
-    """Counts of lengths, each range twice as wide as the one before."""
+    # each range is twice as wide as the one before
     if not lengths.size:
         return ()
     # The number of bits: 0 for 0, 1 for 1, 2 for 2 and 3, 3 for 4 to 7, ...
@@ -108,24 +108,23 @@ def _histogram(lengths: NDArray[np.int64]) -> tuple[tuple[str, int], ...]:
 
 
 def _example(file: IndexedFile, tokenizer: Path | None) -> str | None:
-    """The first tokens of the first document, as text."""
-    beside = file.prefix.with_name(TOKENIZER)
-    if tokenizer is None and not beside.is_file():
+    recorded = file.prefix.with_name(TOKENIZER)
+    if tokenizer is None and not recorded.is_file():
         return None
-    found = read_vocabulary(tokenizer or beside)
+    vocabulary = read_vocabulary(tokenizer or recorded)
     ids = file.tokens[:_EXAMPLE].tolist()
-    text: str = found.decode(ids, skip_special_tokens=False)
+    text: str = vocabulary.decode(ids, skip_special_tokens=False)
     return text + (" ..." if file.tokens.size > _EXAMPLE else "")
 
 
 def _vocabulary(prefix: Path) -> int | None:
-    """Token ids must be below this, where a tokenizer lies beside the files."""
-    beside = prefix.with_name(TOKENIZER)
-    return size(read_vocabulary(beside)) if beside.is_file() else None
+    # None without a tokenizer next to the files
+    path = prefix.with_name(TOKENIZER)
+    return size(read_vocabulary(path)) if path.is_file() else None
 
 
 def _length_problems(file: IndexedFile) -> Iterator[str]:
-    """Tokens that no sequence knows; too few of them, and other mistakes of the .idx file, show when it is opened."""
+    # Too few tokens, and other problems of the .idx file, are found when it is opened.
     total = int(file.sizes.sum(dtype=np.int64))
     if total < file.tokens.size:
         yield (
@@ -135,7 +134,6 @@ def _length_problems(file: IndexedFile) -> Iterator[str]:
 
 
 def _id_problems(file: IndexedFile, limit: int | None) -> Iterator[str]:
-    """Token ids that no vocabulary, or not the one beside the files, has."""
     for start in range(0, file.tokens.size, _BLOCK):
         block = file.tokens[start : start + _BLOCK]
         outside = np.flatnonzero((block < 0) | (block >= (limit or np.iinfo(np.int32).max)))
@@ -151,7 +149,6 @@ def _id_problems(file: IndexedFile, limit: int | None) -> Iterator[str]:
 
 
 def _count_problems(file: IndexedFile, manifest: dict[str, Any]) -> Iterator[str]:
-    """Counts that differ from the manifest."""
     counts = {
         "documents": file.documents.size - 1,
         "sequences": file.sizes.size,

@@ -1,34 +1,34 @@
-"""Numbers of samples, epochs and bytes of the indices over token files. No numpy here."""
+"""Numbers of samples and epochs, and sizes of the indices over token files. No numpy here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SMALL = 100_000
-"""Entries below which an array is built faster than its file would be opened, and is kept in memory."""
+"""Entries below which building an array is faster than opening its file; such arrays stay in memory."""
 PERIOD = 1 << 20
-"""After so many samples the order ``fast`` of several files repeats its choice of files (never its samples)."""
+"""Samples after which the order ``fast`` of several files repeats its choice of files (never its samples)."""
 SURPLUS = 0.005
-"""Samples that megatron-core builds of each file beyond those that it expects to draw (mid_level_dataset_surplus)."""
+"""Surplus of samples that megatron-core builds per file, as a fraction (mid_level_dataset_surplus)."""
 MOST_ORDERED = 1 << 32
-"""Sequences that one order may name, repeated ones counted (``kMostOrdered`` of recipe_index)."""
+"""Most entries of an order of sequences, over all its epochs (``kMostOrdered`` of recipe_index)."""
 _MOST_INT32 = (1 << 31) - 1
 _MOST_UINT32 = (1 << 32) - 1
 
 
 def samples_of(tokens: int, sequence: int, epochs: int = 1) -> int:
-    """Samples in ``epochs`` over so many tokens; the last token is a label only."""
+    """Samples in ``epochs`` over ``tokens``; the last token is only a label."""
     return max(0, (epochs * tokens - 1) // sequence)
 
 
 def epochs_for(samples: int, tokens: int, sequence: int) -> int:
-    """Fewest epochs that hold ``samples``."""
+    """Fewest epochs that contain ``samples``."""
     return -(-(samples * sequence + 1) // tokens)
 
 
 @dataclass(frozen=True)
 class WindowSize:
-    """Bytes of the three arrays of a window, see :class:`recipe_megatron_gpt.data.order.Window`."""
+    """Sizes of the three arrays of a window, see :class:`recipe_megatron_gpt.data.order.Window`."""
 
     sequences: int
     """Of one epoch."""
@@ -42,7 +42,7 @@ class WindowSize:
 
     @property
     def arrays(self) -> dict[str, tuple[int, int]]:
-        """Entries, as the cache counts them, and bytes of each array by its name."""
+        """Entries, as the cache counts them, and bytes of each array, by name."""
         cut = 4 if self.ordered <= _MOST_INT32 else 8
         place = 4 if self.samples < _MOST_UINT32 - 1 else 8
         return {

@@ -1,4 +1,4 @@
-"""Read-only memory maps that keep no file open, with advice to the kernel about the way they are read."""
+"""Read-only memory maps that keep no file open, with advice to the kernel about the access pattern."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def mapped(path: Path, dtype: DTypeLike, *, offset: int = 0, access: Access = "any") -> NDArray[Any]:
-    """The whole entries of ``dtype`` behind the first ``offset`` bytes of a file: ``[entries]``.
+    """The complete entries of ``dtype`` after the first ``offset`` bytes of a file: ``[entries]``.
 
-    ``mmap.mmap``, and so ``np.memmap``, holds a duplicate of the file's descriptor before Python 3.13: two thousand
-    token files would need more of them than many systems allow a process. The map alone keeps the file's content, even
-    after the file was removed.
+    Before Python 3.13 ``mmap.mmap``, and so ``np.memmap``, keeps a duplicate of the file descriptor: two thousand token
+    files would exceed the limit of many systems. The map keeps the file's content, even after the file was removed.
 
     Args:
-        access: ``random``: a fault reads its page alone, where it would read 64 pages and more ahead; ``sequential``:
-            it reads further ahead.
+        access: ``random``: a page fault reads only its page, instead of 64 pages and more ahead; ``sequential``: it
+            reads further ahead.
 
     Raises:
         OSError: the file cannot be opened or mapped.
@@ -42,13 +41,13 @@ def mapped(path: Path, dtype: DTypeLike, *, offset: int = 0, access: Access = "a
 
 
 def prefetch(values: NDArray[Any]) -> None:
-    """Have the kernel read all of a mapped array in one go; for work that goes over all of it."""
+    """Tell the kernel to read all of a mapped array ahead."""
     first = values.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     _system().madvise(first, values.ctypes.data + values.nbytes - first, mmap.MADV_WILLNEED)
 
 
 class _Map:
-    """Pages of a file, until the last array over them is gone."""
+    """A mapping of a file, unmapped when the last array over it is freed."""
 
     def __init__(self, path: Path, handle: int, size: int, access: Access) -> None:
         system = _system()
@@ -58,7 +57,7 @@ class _Map:
             raise OSError(number, os.strerror(number), str(path))
         self._unmap, self._place = system.munmap, (address, size)
         self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
-        if access != "any":  # advice alone: a system that does not take it reads as it likes
+        if access != "any":  # a system may ignore the advice
             system.madvise(address, size, mmap.MADV_RANDOM if access == "random" else mmap.MADV_SEQUENTIAL)
 
     def __del__(self) -> None:

@@ -1,9 +1,9 @@
 """The order of the samples of a token file.
 
 A *window* is a run of whole epochs over one part of a file, cut into samples that overlap by one token, and a
-permutation of those samples. The order ``fast`` lays windows of one epoch end to end, each shuffled anew: it knows
-no end and depends on the seed alone, not on the length of the run. The order ``megatron`` repeats one window, which
-is as long as the run asks for and shuffled across its epochs, as megatron-core does.
+permutation of those samples. The order ``fast`` concatenates windows of one epoch, each with another permutation: it
+has no end and depends only on the seed, not on the length of the run. The order ``megatron`` repeats one window, which
+is as long as the run requires and shuffled across its epochs, as in megatron-core.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Order(Protocol):
     """An endless order of samples."""
 
     def gather(self, which: Indices) -> Indices:
-        """Token ids of the samples at these places of the order: ``[places] -> [places, sequence + 1]``."""
+        """Token ids of the samples at positions ``which`` of the order: ``[count] -> [count, sequence + 1]``."""
         ...
 
 
 @dataclass(frozen=True)
-class Part:
-    """The sequences of one file that belong to one split, and how they are cut into samples."""
+class BlendPart:
+    """The sequences of one file that belong to one split, with the parameters of their samples."""
 
     file: IndexedFile
     split: str
@@ -51,7 +51,7 @@ class Part:
     """Token ids must be below this."""
     cache: Path
     weight: float | None = None
-    """Its weight in a blend; None where the sizes decide."""
+    """Weight in a blend; None: proportional to the size."""
 
     @cached_property
     def tokens(self) -> int:
@@ -59,11 +59,11 @@ class Part:
         return self.file.count(self.range)
 
     def samples(self, epochs: int = 1) -> int:
-        """Number of samples in ``epochs``; the last token is a label only."""
+        """Number of samples in ``epochs``; the last token is only a label."""
         return samples_of(self.tokens, self.sequence, epochs)
 
     def epochs(self, samples: int) -> int:
-        """Fewest epochs that hold ``samples``.
+        """Fewest epochs that contain ``samples``.
 
         Raises:
             DataError: the part is empty.
@@ -79,21 +79,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Window:
-    """Some epochs over a part, cut and shuffled."""
+    """Some epochs over a part, cut into samples and shuffled."""
 
-    part: Part
+    part: BlendPart
     order: NDArray[np.int32]
-    """Sequences one behind the other: ``[epochs * sequences]``."""
+    """Order of the sequences: ``[epochs * sequences]``."""
     cuts: NDArray[np.int32] | NDArray[np.int64]
-    """Start of each sample, as a place in ``order`` and an offset into that sequence: ``[samples + 1, 2]``."""
+    """Start of each sample, as an index into ``order`` and an offset into that sequence: ``[samples + 1, 2]``."""
     shuffle: NDArray[np.uint32] | NDArray[np.int64]
     """Order of the samples: ``[samples]``."""
 
     def gather(self, which: Indices) -> Indices:
-        """As :meth:`Order.gather`, for places below the number of samples.
+        """See :meth:`Order.gather`; positions are below the number of samples.
 
         Raises:
-            DataError: a token id is none of the vocabulary, the file was cut, or its disk failed.
+            DataError: a token id is not in the vocabulary, the file was truncated, or its disk failed.
         """
         file, chosen = self.part.file, self.shuffle[which].astype(np.int64)
         try:
@@ -107,11 +107,11 @@ class Window:
         except ValueError as error:
             file.require_whole()
             raise self._explained(chosen, error) from error
-        file.require_whole()  # only now: it may be cut at any time
+        file.require_whole()  # after reading: it may be truncated at any time
         return ids
 
     def _explained(self, chosen: Indices, error: ValueError) -> DataError:
-        """The error for the chosen samples, in terms of documents."""
+        # names the document instead of the sample
         file, limit = self.part.file, self.part.limit
         path = bin_path(file.prefix)
         for first, last in ((self.cuts[c, 0], self.cuts[c + 1, 0]) for c in chosen):
@@ -128,38 +128,38 @@ class Window:
 
 
 class Windows:
-    """Windows of equal length, end to end."""
+    """Consecutive windows of equal length."""
 
     def __init__(self, samples: int, window: Callable[[int], Window]) -> None:
         self.samples = samples
-        # Reading goes forward: around a border two are in use, and the arrays of the older ones can go.
+        # Reading proceeds forwards: two windows are in use around a boundary, and older ones can be freed.
         self._window = lru_cache(maxsize=2)(window)
-        self._window(0)  # so that what is wrong with the data shows before the run starts
+        self._window(0)  # so that problems of the data are raised before the run starts
 
     def gather(self, which: Indices) -> Indices:
-        """As :meth:`Order.gather`."""
+        """See :meth:`Order.gather`."""
         numbers, places = np.divmod(which, self.samples)
-        if numbers[0] == numbers[-1]:  # places rise, so all are in one window: no second copy of the ids
+        if numbers[0] == numbers[-1]:  # positions rise, so all are in one window: no copy of the ids
             return self._window(int(numbers[0])).gather(places)
         return np.concatenate([self._window(int(n)).gather(places[numbers == n]) for n in np.unique(numbers)])
 
 
-def fast(part: Part) -> Windows:
-    """Epoch after epoch, each in a new order; of a part that is shorter than a sample, as many at once as fill one.
+def fast(part: BlendPart) -> Windows:
+    """The order ``fast``: epochs, each with another permutation; short parts repeat until they contain a sample.
 
-    Windows of training that lie behind are removed from the cache, but for the first, which every start opens.
+    Past windows of training are removed from the cache, except the first, which every start opens.
     """
     epochs = part.epochs(1)
     samples = part.samples(epochs)
     kept_from = 1
 
-    def keys(number: int) -> Keys:
+    def keys(number: int) -> WindowKeys:
         mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
-        return Keys(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
+        return WindowKeys(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
 
     def window(number: int) -> Window:
         nonlocal kept_from
-        # Evaluations begin again at the first window, and so come back to all of theirs.
+        # Evaluations start again at the first window, and so reuse all of theirs.
         while part.split == "train" and kept_from < number - 1:
             for name in keys(kept_from).made_from:
                 forget(part.cache, *keys(kept_from).key(name))
@@ -169,17 +169,17 @@ def fast(part: Part) -> Windows:
     return Windows(samples, window)
 
 
-def megatron(part: Part, requested: int | None) -> Windows:
-    """The order of megatron-core 0.16's ``GPTDataset(num_samples=requested)``, which starts again after its end.
+def megatron(part: BlendPart, requested: int | None) -> Windows:
+    """The order of megatron-core 0.16's ``GPTDataset(num_samples=requested)``, repeated after its end.
 
-    There, all epochs are shuffled together, except for the last one where less than 80 % of it is needed.
+    All epochs are shuffled together, except the last one if less than 80 % of it is needed.
 
     Args:
-        part: what to read.
+        part: part of a file to read.
         requested: samples that the run will read; None for one epoch.
 
     Raises:
-        ConfigError: the seed is none that NumPy's RandomState takes.
+        ConfigError: NumPy's RandomState does not accept the seed.
         DataError: the part is empty.
     """
     if not 0 <= part.seed < 1 << 32:
@@ -191,15 +191,15 @@ def megatron(part: Part, requested: int | None) -> Windows:
         before = part.samples(epochs - 1)
         if requested - before < int(0.80 * part.samples()):
             separate = before
-    whole = _window(Keys(part, epochs, samples, separate, part.seed, megatron=True))
+    whole = _window(WindowKeys(part, epochs, samples, separate, part.seed, megatron=True))
     return Windows(samples, lambda number: whole)
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The parts of a window; the first ``separate`` samples are shuffled apart from the rest."""
+class WindowKeys:
+    """The parameters of a window; the first ``separate`` samples are shuffled apart from the rest."""
 
-    part: Part
+    part: BlendPart
     epochs: int
     samples: int
     separate: int
@@ -208,23 +208,22 @@ class Keys:
 
     @property
     def made_from(self) -> dict[str, list[Any]]:
-        """The sources of each array of the window, by its name."""
+        """Everything that each array of the window depends on, by the array's name."""
         part = self.part
-        all_of = [part.file.digest, part.range.start, part.range.stop, self.epochs, self.separate < self.samples]
-        all_of += [self.seed, self.megatron]
+        common = [part.file.digest, part.range.start, part.range.stop, self.epochs, self.separate < self.samples]
+        common += [self.seed, self.megatron]
         return {
-            "order": all_of,
-            "cuts": [*all_of, part.sequence, self.samples],
-            "shuffle": [*all_of, self.separate, self.samples],
+            "order": common,
+            "cuts": [*common, part.sequence, self.samples],
+            "shuffle": [*common, self.separate, self.samples],
         }
 
     def key(self, name: str) -> tuple[str, list[Any]]:
-        """Name and origin of an array, as the cache takes them."""
+        """Arguments ``name`` and ``made_from`` of :func:`cached_array` for an array."""
         return f"{self.part.file.prefix.name}-{self.part.split}-{name}", self.made_from[name]
 
 
-def _window(keys: Keys) -> Window:
-    """Build or map the three arrays."""
+def _window(keys: WindowKeys) -> Window:
     part, epochs, separate, samples = keys.part, keys.epochs, keys.separate, keys.samples
 
     def documents() -> NDArray[np.int32]:

@@ -9,13 +9,13 @@ from recipe_core import Batch, Run
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.blend import blend
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.order import Order, Part
+from recipe_megatron_gpt.data.order import BlendPart, Order
 from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 
 
 def build(config: GptIndexed, run: Run) -> GptSamples:
-    """Open the files and build or map the indices of this machine.
+    """Open the files, and build or map their indices.
 
     Raises:
         DataError: a file is missing or damaged, or a split that the run reads is empty.
@@ -25,7 +25,7 @@ def build(config: GptIndexed, run: Run) -> GptSamples:
 
 
 class GptSamples:
-    """The samples of a run, as :class:`recipe_core.layouts.parallel.Samples` describes."""
+    """The samples of a run, see :class:`recipe_core.layouts.parallel.Samples`."""
 
     def __init__(self, config: GptIndexed, run: Run) -> None:
         self._config = config
@@ -34,7 +34,7 @@ class GptSamples:
         self._cache = run.cache / "gpt_indexed"
         self._files = [IndexedFile.open(source.prefix, self._cache, access="random") for source in self._sources]
         self._orders: dict[str, Order] = {}
-        # What is wrong with a split should show before the first step, not at the first evaluation.
+        # Raises problems of a split before the first step, not at the first evaluation.
         for split in ("train", "valid") if run.train.eval_every else ("train",):
             self._order(split)
 
@@ -42,7 +42,7 @@ class GptSamples:
         """Samples ``start`` to ``start + count - 1`` of ``split``.
 
         Returns:
-            ``tokens`` and ``labels``, int64 ``[count, sequence]``: each label is the token after its token.
+            ``tokens`` and ``labels``, int64 ``[count, sequence]``; labels are the next tokens.
 
         Raises:
             DataError: a token id is not in the model's vocabulary.
@@ -62,9 +62,9 @@ class GptSamples:
         parts = []
         for source, file in zip(self._sources, self._files, strict=True):
             sequences = split_ranges(file.sizes.size, config.split)[split]
-            parts.append(Part(file, split, sequences, config.sequence, seed, limit, cache, source.weight))
+            parts.append(BlendPart(file, split, sequences, config.sequence, seed, limit, cache, source.weight))
         if split != "train":
-            # A small file of a blend may have nothing for validation; the others then stand for it.
+            # A small file of a blend may have no tokens for validation.
             parts = [part for part in parts if part.tokens] or parts
         requested = run.train_samples if split == "train" else run.train.eval_samples
         return blend(parts, config.order, requested, cache)

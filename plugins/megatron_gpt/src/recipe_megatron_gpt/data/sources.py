@@ -1,4 +1,4 @@
-"""Token files of a run, their proportions, and the sequences of each split. No torch here."""
+"""Token files of a run, their weights, and the sequences of each split. No torch here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class TokenFiles:
     prefix: Path
     """Path without its ending."""
     weight: float | None
-    """Share of the samples, relative to the other sources; None where the sizes decide."""
+    """Share of the samples, relative to the other sources; None: proportional to the size."""
 
 
 def parse(files: Sequence[str]) -> list[TokenFiles]:
     """Read the setting ``files``: ``path`` or ``weight:path`` each.
 
     Raises:
-        ValueError: a weight is no positive number, or only some of the files have one.
+        ValueError: a weight is not positive, or only some of the files have one.
     """
     sources = [_parse_one(text) for text in files]
     if any(s.weight is not None and not 0 < s.weight < float("inf") for s in sources):
@@ -42,7 +42,7 @@ def _parse_one(text: str) -> TokenFiles:
     if colon:
         try:
             weight = float(head)
-        except ValueError:  # a colon that belongs to the path
+        except ValueError:  # the colon belongs to the path
             tail = text
     else:
         tail = text
@@ -50,29 +50,29 @@ def _parse_one(text: str) -> TokenFiles:
 
 
 def prefix_of(path: Path) -> Path:
-    """The pair of token files that ``path`` names: itself, one of the two, or a folder that holds one such pair.
+    """The prefix of the pair of token files at ``path``: a prefix, one of the two files, or a folder with one pair.
 
-    Of a folder with half a pair it is that one, so that whoever opens it can name the half that is missing.
+    For a folder with half a pair it is that half's prefix, so that opening it reports the missing file.
 
     Raises:
-        ValueError: it is a folder with several pairs.
+        ValueError: the folder has several pairs.
     """
     if path.is_dir():
         pairs = sorted(path.glob("*.idx")) or sorted(path.glob("*.bin"))
         if len(pairs) > 1:
-            names = ", ".join(one.stem for one in pairs[:5])
+            names = ", ".join(pair.stem for pair in pairs[:5])
             raise ValueError(f"files: {path} holds {len(pairs)} pairs of token files ({names}); name them one by one")
         return pairs[0].with_suffix("") if pairs else path
-    # Whoever completes the name in a shell ends up with one of the two files.
+    # Completion in a shell gives one of the two files.
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
 def split_ranges(sequences: int, shares: Sequence[float]) -> dict[str, range]:
-    """The range of ``sequences`` that belongs to ``"train"``, ``"valid"`` and ``"test"``.
+    """The ranges of ``sequences`` for ``"train"``, ``"valid"`` and ``"test"``.
 
-    The cuts fall where megatron-core 0.16 puts them (``BlendedMegatronDatasetConfig.split_matrix``): running sums of
-    the normalised shares, times the count, rounded half to even. The unit is the sequence, as there; files that hold
-    one sequence per document, which is the rule for GPT, are so split by documents.
+    The boundaries are those of megatron-core 0.16 (``BlendedMegatronDatasetConfig.split_matrix``): cumulative sums of
+    the normalised shares, times the count, rounded half to even. The unit is the sequence, which for GPT is usually a
+    document.
     """
     total = sum(shares)
     cuts = [round(end * sequences) for end in accumulate((share / total for share in shares), initial=0.0)]

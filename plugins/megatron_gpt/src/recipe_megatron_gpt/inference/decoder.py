@@ -1,4 +1,4 @@
-"""The forward pass of a GPT for one token after the other, with the keys and values of those before it in a cache."""
+"""Incremental decoding of a GPT, with a key-value cache."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from recipe_megatron_gpt.model.gpt import GptModel
 
 
 class Decoder:
-    """Next-token logits of growing text.
+    """Next-token logits of a growing text.
 
-    The model sees at most the last ``window`` tokens. A token costs one column of the forward pass until the window is
-    full. Then it slides by a quarter: positions are learned, so that the tokens that stay get new keys and values.
+    The model sees at most the last ``window`` tokens. Until the window is full, each token takes a forward pass of one
+    position. Then the window slides by a quarter, and its tokens are computed again, because positions are learned.
     """
 
     def __init__(self, module: GptModel, window: int) -> None:
-        """``module``: a whole model, in evaluation mode; ``window``: at most its positions."""
+        """``module``: an unsharded model in evaluation mode; ``window``: at most its positions."""
         self.module = module
         self.window = window
         self._ids: list[int] = []
         self._cache: list[Tensor] = []
-        """For each block the keys and values of the cached tokens, ``[2, 1, heads, window, head_dim]``."""
+        """Keys and values of the cached tokens, for each block ``[2, 1, heads, window, head_dim]``."""
         self._cached = 0
 
     @torch.inference_mode()
     def feed(self, ids: list[int]) -> Tensor:
-        """Append ``ids`` to the text; return the logits of what follows, fp32 ``[vocabulary]`` on the CPU."""
+        """Append ``ids`` to the text; return the logits of the next token, fp32 ``[vocabulary]`` on the CPU."""
         new = ids
         if self._cached + len(ids) > self.window:
             stay = self.window - self.window // 4 if len(ids) == 1 else self.window

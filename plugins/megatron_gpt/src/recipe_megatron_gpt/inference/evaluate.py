@@ -1,4 +1,4 @@
-"""``recipe eval``: loss, perplexity and bits per byte of a GPT, by a window that slides over a text."""
+"""``recipe eval``: loss, perplexity and bits per byte of a GPT, with a sliding window over a text."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from recipe_megatron_gpt.inference.tokens import Text, require_text, text_of, wi
 from recipe_megatron_gpt.settings import GptIndexed
 
 BATCH = 8
-"""Windows at once."""
+"""Windows in a batch."""
 
 
 @dataclass(frozen=True)
-class Stream:
-    """The tokens to predict, one behind the other."""
+class TokenStream:
+    """The concatenated tokens to predict."""
 
     name: str
     ids: NDArray[np.int64]
     size: int | None
-    """Bytes of the text of all ids but the first, which nothing predicts; None where no tokenizer is known."""
+    """Bytes of the text of all ids but the first, which is not predicted; None without a tokenizer."""
 
 
 def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
-    """``tokens`` (predicted ones), ``loss`` (nats a token), ``perplexity`` and, with a tokenizer, ``bits_per_byte`` and
-    the ``bytes`` of the predicted tokens; see :attr:`recipe_core.Model.evaluate`.
+    """Number of predicted ``tokens``, ``loss`` (nats per token), ``perplexity`` and, with a tokenizer,
+    ``bits_per_byte`` and ``bytes`` of the predicted tokens; see :attr:`recipe_core.Model.evaluate`.
 
     Raises:
         ConfigError: the data or a tokenizer is not known, or a setting does not fit the model.
@@ -70,17 +70,17 @@ def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
 
 @torch.inference_mode()
 def summed_loss(module: Any, ids: Tensor, window: int, stride: int, batch: int) -> tuple[float, int]:
-    """The sum of the losses of every token but the first, each counted once, in nats, and the number of tokens.
+    """The summed loss in nats over all tokens but the first, each counted once, and the number of these tokens.
 
-    The window moves by ``stride``; the first sees what there is, and each later one counts its last ``stride`` tokens,
-    which have ``window - stride`` tokens or more before them.
+    The window moves by ``stride``. The first window counts all its tokens, later ones their last ``stride`` tokens,
+    which have a context of at least ``window - stride`` tokens.
 
     Args:
-        module: called with ``tokens`` and ``labels``; gives losses of the same shape.
+        module: called with ``tokens`` and ``labels``; returns losses of the same shape.
         ids: int64 ``[tokens]``.
-        window: tokens that the model sees at once.
+        window: tokens per forward pass.
         stride: at most ``window``.
-        batch: windows at once.
+        batch: windows in a batch.
     """
     device, total, count = next(module.parameters()).device, 0.0, len(ids) - 1
     for starts in _batches(count, window, stride, batch):
@@ -93,14 +93,14 @@ def summed_loss(module: Any, ids: Tensor, window: int, stride: int, batch: int) 
 
 
 def _batches(count: int, window: int, stride: int, batch: int) -> Iterator[list[int]]:
-    """Where windows over ``count`` predictions start; those of one batch are equally wide."""
+    # starts of windows over `count` predictions; those of a batch have the same width
     starts = list(range(0, max(count - window, 0) + stride, stride))
     whole = [start for start in starts if start + window <= count]
     yield from (whole[first : first + batch] for first in range(0, len(whole), batch))
     yield from ([start] for start in starts[len(whole) :])
 
 
-def _stream(trained: TrainedModel, options: Evaluation) -> Stream:
+def _stream(trained: TrainedModel, options: Evaluation) -> TokenStream:
     if options.data is None:
         data = trained.data.config if trained.data else None
         if not isinstance(data, GptIndexed):
@@ -116,9 +116,11 @@ def _stream(trained: TrainedModel, options: Evaluation) -> Stream:
     except ValueError as error:
         raise ConfigError(f"--data: {str(error).removeprefix('files: ')}") from error
     if idx_path(prefix).is_file() or path.is_dir():
-        beside = prefix.with_name(corpus.TOKENIZER)
-        if beside.is_file():
-            trained.require_tokenizer({corpus.TOKENIZER: read_text(beside)}, f"--data {options.data}", options.accept)
+        tokenizer = prefix.with_name(corpus.TOKENIZER)
+        if tokenizer.is_file():
+            trained.require_tokenizer(
+                {corpus.TOKENIZER: read_text(tokenizer)}, f"--data {options.data}", options.accept
+            )
         file = IndexedFile.open(prefix)
         parts = [file.sequence(number) for number in range(file.sizes.size)]
         return _of_tokens(options.data, parts, text_of(trained, options.tokenizer, options.accept), options.limit)
@@ -127,19 +129,19 @@ def _stream(trained: TrainedModel, options: Evaluation) -> Stream:
     )
 
 
-def _of_tokens(name: str, parts: list[Any], text: Text | None, limit: int | None) -> Stream:
+def _of_tokens(name: str, parts: list[Any], text: Text | None, limit: int | None) -> TokenStream:
     if not parts:
         raise ConfigError(f"{name}: holds no document; name other data: --data PATH")
     ids = np.concatenate(parts)[: None if limit is None else limit + 1].astype(np.int64)
     if text is None:
-        return Stream(name, ids, None)
+        return TokenStream(name, ids, None)
     ends = np.flatnonzero(ids[1:] == text.end) if text.end is not None else np.empty(0, np.int64)
     documents = np.split(ids[1:], ends)  # the end of a document has no bytes
-    size = sum(len(text.decode([n for n in one.tolist() if n != text.end]).encode()) for one in documents)
-    return Stream(name, ids, size)
+    size = sum(len(text.decode([n for n in part.tolist() if n != text.end]).encode()) for part in documents)
+    return TokenStream(name, ids, size)
 
 
-def _of_text(path: Path, text: Text, vocabulary: int, limit: int | None) -> Stream:
+def _of_text(path: Path, text: Text, vocabulary: int, limit: int | None) -> TokenStream:
     try:
         content = read_text(path)
     except (OSError, DocumentError) as error:
@@ -151,4 +153,4 @@ def _of_text(path: Path, text: Text, vocabulary: int, limit: int | None) -> Stre
         size = len(text.decode(ids[1:]).encode())
     else:
         size = len(content.encode()) - len(text.decode(ids[:1]).encode())
-    return Stream(str(path), np.array(ids, dtype=np.int64), size)
+    return TokenStream(str(path), np.array(ids, dtype=np.int64), size)

@@ -1,4 +1,4 @@
-"""``recipe generate``: what a GPT adds to prompts."""
+"""``recipe generate``: continuations of prompts by a GPT."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TOKENS = 200
 TEMPERATURE = 0.8
 TOP_K = 40
 SMALL = 20_000_000
-"""Parameters of a model below which one thread generates."""
+"""Parameters below which generation uses one thread."""
 
 
 def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
     """A function that continues prompts; see :attr:`recipe_core.Model.generate`.
 
-    Its answers have ``text`` (what was added), ``tokens`` (how many), their ``ids`` and ``ended``: ``end`` (the model
+    Its answers have the new ``text``, the number of new ``tokens``, their ``ids`` and ``ended``: ``end`` (the model
     ended the document), ``stop`` or ``length``.
 
     Raises:
@@ -36,7 +36,7 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
     def answer(prompt: str) -> dict[str, Any]:
         ids = text.encode(prompt, trained.model.config.vocabulary)
         with _few_threads(module):
-            new, ended = continued(Decoder(module, window), ids, text, options)
+            new, ended = continue_prompt(Decoder(module, window), ids, text, options)
         added = _added(text, ids, new)
         if ended == "stop":
             added = added[: _stop(added, options.stop)]
@@ -45,20 +45,20 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
     return answer
 
 
-def continued(decoder: Decoder, prompt: list[int], text: Text, options: Generation) -> tuple[list[int], str]:
-    """The ids that the model adds to ``prompt``, and why it ended.
+def continue_prompt(decoder: Decoder, prompt: list[int], text: Text, options: Generation) -> tuple[list[int], str]:
+    """New ids after ``prompt``, and the reason of the end: ``end``, ``stop`` or ``length``.
 
-    Ids that the tokenizer does not have (padding of the vocabulary) are never taken.
+    Ids that the tokenizer does not have (padding of the vocabulary) are excluded.
     """
     count = TOKENS if options.tokens is None else options.tokens
     temperature = TEMPERATURE if options.temperature is None else options.temperature
     top_k = TOP_K if options.top_k is None and options.top_p is None else options.top_k
     generator = torch.Generator().manual_seed(options.seed or 0)
-    end, known = text.end, text.size
+    end, vocabulary = text.end, text.size
     new: list[int] = []
     feed = prompt
     while len(new) < count:
-        logits = decoder.feed(feed)[None, :known]
+        logits = decoder.feed(feed)[None, :vocabulary]
         token = int(draw(logits, temperature, top_k, generator, options.top_p))
         if token == end:
             return new, "end"
@@ -71,7 +71,7 @@ def continued(decoder: Decoder, prompt: list[int], text: Text, options: Generati
 
 @contextmanager
 def _few_threads(module: torch.nn.Module) -> Iterator[None]:
-    """One thread for a small model: the products of one token are so short that threads cost more than they give."""
+    # For small models, the matrix products of one token are too short for several threads.
     threads = torch.get_num_threads()
     if sum(parameter.numel() for parameter in module.parameters()) < SMALL:
         torch.set_num_threads(1)
@@ -82,11 +82,11 @@ def _few_threads(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _added(text: Text, prompt: list[int], new: list[int]) -> str:
-    """The text of ``new``, with the space before it that some tokenizers only write inside of a text."""
+    # Some tokenizers decode a leading space only inside a text.
     before, whole = text.decode(prompt), text.decode([*prompt, *new])
     return whole[len(before) :] if whole.startswith(before) else text.decode(new)
 
 
 def _stop(added: str, stops: tuple[str, ...]) -> int | None:
-    """The place of the first of ``stops``; None where there is none."""
-    return min((place for one in stops if (place := added.find(one)) >= 0), default=None)
+    # index of the first stop text
+    return min((index for stop in stops if (index := added.find(stop)) >= 0), default=None)

@@ -14,7 +14,7 @@ def score(trained: TrainedModel, options: Evaluation) -> Scorer:
     """See :attr:`recipe_core.Model.score`.
 
     Raises:
-        ConfigError: an option has no meaning for tasks, no tokenizer is known, or the window is too long.
+        ConfigError: an option does not apply to tasks, no tokenizer is known, or the window is too long.
         CheckpointError: the weights cannot be read.
     """
     options.require_only(trained.model.spec.name, "window", "limit", "batch", "tokenizer")
@@ -31,4 +31,4 @@ def score(trained: TrainedModel, options: Evaluation) -> Scorer:
         output: Tensor = module({"tokens": ids})
         return output
 
-    return Scorer(encode=lambda one: text.encode(one, vocabulary), first=end, window=window, logits=logits)
+    return Scorer(encode=lambda string: text.encode(string, vocabulary), first=end, window=window, logits=logits)

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, and the window that its model was trained with."""
+"""The tokenizer of a checkpoint, and the window of its training."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Text:
-    """Texts to token ids and back."""
+    """Conversion of texts to token ids and back."""
 
     tokenizer: Tokenizer
     where: str
-    """Where it comes from, for messages."""
+    """Its origin, for messages."""
 
     @property
     def size(self) -> int:
-        """Ids are below this."""
+        """Upper bound of the ids, excluded."""
         return size(self.tokenizer)
 
     @property
     def end(self) -> int | None:
-        """The id that ends a document; None where none is known."""
+        """The id that ends a document; None if it is not known."""
         token = known_end(self.tokenizer)
         return None if token is None else self.tokenizer.token_to_id(token)
 
     def encode(self, text: str, vocabulary: int) -> list[int]:
-        """The ids of ``text``, nothing added, as ``recipe prepare`` makes them.
+        """The ids of ``text`` without special tokens, as ``recipe prepare`` makes them.
 
         Raises:
             ConfigError: there are none, or one is not below ``vocabulary``, the rows of the model's embedding.
@@ -51,35 +51,35 @@ class Text:
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ``ids``, ends of documents included."""
+        """The text of ``ids``, including ends of documents."""
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
 
 def text_of(trained: TrainedModel, path: Path | None, accept: str | None = None) -> Text | None:
-    """The tokenizer at ``path``, or of the checkpoint and its data; None where none is known.
+    """The tokenizer at ``path``, or that of the checkpoint and its data; None if none is known.
 
     Raises:
-        ConfigError: the one at ``path`` is not the recorded one, and ``accept`` does not accept it.
+        ConfigError: the one at ``path`` differs from the recorded one, and ``accept`` does not accept it.
         DataError: it cannot be read.
     """
     if path is not None:
-        given = read_vocabulary(path)
-        trained.require_tokenizer({TOKENIZER: given.to_str()}, f"--tokenizer {path}", accept)
-        return Text(given, str(path))
+        tokenizer = read_vocabulary(path)
+        trained.require_tokenizer({TOKENIZER: tokenizer.to_str()}, f"--tokenizer {path}", accept)
+        return Text(tokenizer, str(path))
     texts: Any = trained.tokenizer()
     if TOKENIZER not in texts:
         return None
     from tokenizers import Tokenizer
 
-    own = trained.source.folder / TOKENIZER
-    if own.is_file():  # a file that may come from anywhere is tried in a process of its own first
-        return Text(read_vocabulary(own), str(own))
+    stored = trained.source.folder / TOKENIZER
+    if stored.is_file():  # read_vocabulary tries an untrusted file in a separate process first
+        return Text(read_vocabulary(stored), str(stored))
     return Text(Tokenizer.from_str(texts[TOKENIZER]), f"the {TOKENIZER} of its data")
 
 
 def require_text(trained: TrainedModel, path: Path | None, accept: str | None = None) -> Text:
-    """:func:`text_of`, which must be there.
+    """As :func:`text_of`, but required.
 
     Raises:
         ConfigError: no tokenizer is known.
@@ -97,7 +97,7 @@ def require_text(trained: TrainedModel, path: Path | None, accept: str | None = 
 
 
 def window_of(trained: TrainedModel, window: int | None) -> int:
-    """``window``, or else the length of the samples that the model was trained on: later positions learned nothing.
+    """``window``, or else the length of the training samples, since later positions are untrained.
 
     Raises:
         ConfigError: it is longer than the model's positions.

@@ -12,8 +12,8 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
     cut = _divided_activations(config) * sequence
     ends = (2 + (config.dropout > 0)) * sequence * config.hidden  # the final norm's input and output, a dropout mask
     inside = _block_activations(config) * sequence
-    wide = 2 * h * sequence  # what a block's norms take is the residual stream, which autocast leaves in fp32
-    wide_ends = (1 + (config.dropout > 0)) * h * sequence  # the final norm's input, the mask of the embeddings
+    fp32 = 2 * h * sequence  # a block's norms read the residual stream, which autocast leaves in fp32
+    fp32_ends = (1 + (config.dropout > 0)) * h * sequence  # the final norm's input, the mask of the embeddings
     return ModelFacts(
         parameters=_parameters(config),
         flops_per_sample=_flops(config, sequence),
@@ -29,8 +29,8 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
         divided_activation_values=config.layers * cut,
         divided_recomputed_values=cut,
         stream_values=sequence * h,
-        mixed_activation_values=config.layers * wide + wide_ends,
-        mixed_recomputed_values=config.layers * sequence * h + wide + wide_ends,
+        mixed_activation_values=config.layers * fp32 + fp32_ends,
+        mixed_recomputed_values=config.layers * sequence * h + fp32 + fp32_ends,
     )
 
 
@@ -41,7 +41,7 @@ def _parameters(config: Gpt) -> int:
 
 
 def _flops(config: Gpt, sequence: int) -> float:
-    """Matrix products of forward, times three for backward, with the causal half of attention counted as whole.
+    """Matrix products of forward, times three to include backward; causal attention counts as full attention.
 
     Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (2021),
     appendix, without its term for recomputation.
@@ -55,14 +55,14 @@ def _flops(config: Gpt, sequence: int) -> float:
 def _block_activations(config: Gpt) -> int:
     """Values that a block keeps per token.
 
-    The inputs of two norms, four linear layers (h, h, h, 4h) and GELU (4h), query, key and value (3h), and two masks of
-    dropout. Attention keeps nothing that grows with the square of the sequence. Compare Korthikanti and others,
+    The inputs of two norms, four linear layers (h, h, h, 4h) and GELU (4h), query, key and value (3h), and two dropout
+    masks. Attention keeps nothing that grows with the square of the sequence. Compare Korthikanti and others,
     "Reducing Activation Recomputation in Large Transformer Models" (2022), which has 17h 16-bit values for the same.
     """
     return (2 + 7 + 4 + 3 + 2 * (config.dropout > 0)) * config.hidden
 
 
 def _divided_activations(config: Gpt) -> int:
-    """Of these, what lies between matrices that tensor parallelism cuts: query, key, value, what the output layers of
-    attention and MLP take (h, 4h), and the input of GELU (4h)."""
+    """The part of these between tensor-parallel matrices: query, key, value, the inputs of the output layers of
+    attention and MLP (h, 4h), and the input of GELU (4h)."""
     return (3 + 1 + 4 + 4) * config.hidden

@@ -14,12 +14,11 @@ from recipe_megatron_gpt.settings import Gpt
 
 
 def build(config: Gpt) -> tuple[GptModel, Loss]:
-    """The model on the default device, its values drawn from torch's initial seed, and the mean of its losses.
+    """The model on the default device, initialised from torch's initial seed, and its loss.
 
-    Under ``with torch.device("meta")`` it has no values; :meth:`GptModel.reset_parameters` gives them after
-    ``to_empty``.
+    Under ``with torch.device("meta")`` it has no values; call :meth:`GptModel.reset_parameters` after ``to_empty``.
     """
-    with torch.device("meta"):  # spares the values that nn.Linear and nn.Embedding would draw for nothing
+    with torch.device("meta"):  # skips the initialisation by nn.Linear and nn.Embedding
         module = GptModel(config)
     device = torch.get_default_device()
     if device.type != "meta":
@@ -29,7 +28,7 @@ def build(config: Gpt) -> tuple[GptModel, Loss]:
 
 
 def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
-    """The mean of the losses ``[batch, sequence]``; of those that ``loss_mask`` marks with 1 where there is one."""
+    """The mean of the losses ``[batch, sequence]``, over the tokens with ``loss_mask`` 1 if the batch has one."""
     if "loss_mask" not in batch:
         return {"loss": output.mean()}
     mask = batch["loss_mask"].float()
@@ -37,13 +36,13 @@ def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
 
 
 def example(config: Gpt) -> Batch:
-    """Two samples of up to 32 tokens all over the vocabulary, without labels: the model gives logits for them."""
+    """Two samples of up to 32 tokens from all of the vocabulary, without labels: the model returns logits."""
     length = min(32, config.positions)
     return {"tokens": (torch.arange(2 * length) * 7919 % config.vocabulary).view(2, length)}
 
 
 class GptModel(nn.Module):
-    """A decoder-only transformer. Shapes in its parts: ``hidden`` is ``[batch, sequence, hidden]``."""
+    """A decoder-only transformer. In its parts, ``hidden`` has the shape ``[batch, sequence, hidden]``."""
 
     def __init__(self, config: Gpt) -> None:
         super().__init__()
@@ -54,15 +53,15 @@ class GptModel(nn.Module):
         self.norm = nn.LayerNorm(config.hidden)
 
     def forward(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
-        """Losses where ``batch`` has labels, else logits.
+        """Losses if ``batch`` has labels, else logits.
 
         Args:
-            batch: ``tokens``, int64 ``[batch, sequence]``, and perhaps ``labels``, the same moved by one token.
-            hidden: what the stage before returned, ``[batch, sequence, hidden]``, where this is a stage of a pipeline.
+            batch: ``tokens``, int64 ``[batch, sequence]``, and optional ``labels``, the next tokens.
+            hidden: output of the previous pipeline stage, ``[batch, sequence, hidden]``; None in the first.
 
         Returns:
-            fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``; of a stage that is not the
-            last, ``hidden``.
+            fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``; ``hidden`` of a pipeline
+            stage that is not the last.
         """
         if hidden is None:
             tokens = batch["tokens"]
@@ -82,30 +81,30 @@ class GptModel(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all values."""
+        """Initialise all parameters."""
         for name, parameter in self.named_parameters():
             parameter.copy_(self.initial_value(name, parameter.shape))
 
     def initial_value(self, name: str, shape: torch.Size) -> Tensor:
-        """Normal weights, scaled down where they add to the residual stream (GPT-2), zero biases; on the CPU, in fp32.
+        """Normal weights, scaled down where they write to the residual stream (GPT-2), zero biases; fp32, on the CPU.
 
-        They depend on ``torch.initial_seed()``, name and shape, not on the device or on what a rank holds.
+        They depend on ``torch.initial_seed()``, name and shape, not on the device or the layout.
         """
         if len(shape) == 1:
             return torch.zeros(shape, device="cpu") if name.endswith("bias") else torch.ones(shape, device="cpu")
-        adds = name.endswith(("attention.output.weight", "mlp.down.weight"))
-        return normal_of(name, shape, self.config.init_std / (math.sqrt(2 * self.config.layers) if adds else 1.0))
+        residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+        return normal_of(name, shape, self.config.init_std / (math.sqrt(2 * self.config.layers) if residual else 1.0))
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    """An embedding without values: to draw them on the meta device, PyTorch imports torch.compile, for a second."""
+    # Without initialisation: on the meta device, it makes PyTorch import torch.compile, which takes a second.
     values = torch.empty(rows, width)
     embedding: nn.Embedding = nn.Embedding.from_pretrained(values, freeze=False)
     return embedding
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm, each added to the residual stream."""
+    """Attention and MLP, each after a norm and added to the residual stream."""
 
     def __init__(self, config: Gpt) -> None:
         super().__init__()
@@ -124,8 +123,8 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention.
 
-    The rows of ``qkv`` are ordered ``[heads, 3, head_dim]`` as in Megatron-LM, so that a slice of them is whole heads;
-    the number of heads follows from the size of what ``qkv`` returns.
+    The rows of ``qkv`` have the order ``[heads, 3, head_dim]`` as in Megatron-LM, so that a shard of them has whole
+    heads; the number of heads follows from the size of its output.
     """
 
     def __init__(self, config: Gpt) -> None:
@@ -144,7 +143,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers, four times as wide between them, with GELU in Megatron-LM's tanh form."""
+    """Two linear layers with GELU in Megatron-LM's tanh form between them, four times as wide."""
 
     def __init__(self, config: Gpt) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """A GPT as Hugging Face's GPT2LMHeadModel: names, shapes and config.json.
 
-GPT-2's matrices are stored transposed (``Conv1D``: ``[in, out]``), and the columns of ``c_attn`` are all
-queries, then all keys, then all values, where ours are in that order within each head.
+GPT-2's matrices are stored transposed (``Conv1D``: ``[in, out]``), and the columns of ``c_attn`` are all queries, then
+all keys, then all values; here they have that order within each head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recipe_core import Adapter, CheckpointError, Link, Naming, hf_settings, rea
 from recipe_megatron_gpt.settings import Gpt
 
 HEAD_WIDTH = 64
-"""Of every GPT-2 that was published (Radford and others, 2019)."""
+"""In every published GPT-2 (Radford and others, 2019)."""
 NORM_EPS = 1e-5
 _FIXED = {
     "activation_function": "gelu_new",
@@ -29,7 +29,7 @@ _FIXED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-"""Settings of config.json that this model fixes, with the value that counts where config.json has none."""
+"""Settings of config.json that this model fixes; the values are also the defaults of config.json."""
 _SIZES = {
     "layers": "n_layer",
     "hidden": "n_embd",
@@ -38,7 +38,7 @@ _SIZES = {
     "vocabulary": "vocab_size",
 }
 _BARE = re.compile(r"^(?=(wte|wpe|h|ln_f)\.)")
-"""Names of a GPT2Model without the head."""
+"""Names of a GPT2Model, which has no head."""
 _SAME = {
     "attention_norm.weight": "ln_1.weight",
     "attention_norm.bias": "ln_1.bias",
@@ -48,7 +48,7 @@ _SAME = {
     "mlp.up.bias": "mlp.c_fc.bias",
     "mlp.down.bias": "mlp.c_proj.bias",
 }
-"""Tensors of a block that have the same shape there."""
+"""Tensors of a block with the same shape in both."""
 _TRANSPOSED = {
     "attention.output.weight": "attn.c_proj.weight",
     "mlp.up.weight": "mlp.c_fc.weight",
@@ -56,11 +56,11 @@ _TRANSPOSED = {
 }
 
 
-class HuggingFace(Naming):
+class GptHuggingFace(Naming):
     """The naming ``hf`` of the model ``gpt``."""
 
     def adapter(self, config: Gpt) -> Adapter:
-        """Names and shapes of GPT-2's, and a config.json for GPT2LMHeadModel."""
+        """GPT-2's names and shapes, and a config.json for GPT2LMHeadModel."""
         return Adapter(
             links=tuple(_links(config)),
             ties={"lm_head.weight": "transformer.wte.weight"},
@@ -70,10 +70,10 @@ class HuggingFace(Naming):
         )
 
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:
-        """From config.json where there is one, else from the shapes, with heads of 64.
+        """Settings from config.json, or else from the shapes, with heads of 64.
 
         Raises:
-            CheckpointError: it is a GPT-2 with something that this model does not have.
+            CheckpointError: the GPT-2 has a feature that this model lacks.
         """
         config = read_hf_config(files)
         if config is None:
@@ -105,12 +105,12 @@ def _transposed(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _by_kind(tensors: Sequence[Tensor], heads: int) -> list[Tensor]:
-    """``[heads x 3 x width, ...]`` to queries of all heads, then keys, then values; a matrix is transposed too."""
+    """From ``[heads x 3 x width, ...]`` to queries of all heads, then keys, then values; matrices are transposed."""
     return [tensor.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2).t() for tensor in tensors]
 
 
 def _by_head(tensors: Sequence[Tensor], heads: int) -> list[Tensor]:
-    """The way back."""
+    # inverse of _by_kind
     return [tensor.t().unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2) for tensor in tensors]
 
 
@@ -125,7 +125,7 @@ def _config(config: Gpt) -> dict[str, Any]:
         "resid_pdrop": config.dropout,
         "attn_pdrop": config.attention_dropout,
         "initializer_range": config.init_std,
-        # Of GPT-2's own vocabulary unless they are given; generation takes them from the tokenizer.
+        # The defaults belong to GPT-2's own vocabulary; generation takes them from the tokenizer.
         "bos_token_id": None,
         "eos_token_id": None,
     }

@@ -1,4 +1,4 @@
-"""A GPT under megatron-core's names. Shapes and the order of queries, keys and values are the same."""
+"""A GPT under megatron-core's names, with the same shapes and order of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BEFORE = {
 }
 _BLOCK = {
     "attention_norm": "input_layernorm",
-    # The order of megatron-core's module, by which its optimizers number the parameters.
+    # in the order of megatron-core's module, by which its optimizers number the parameters
     "attention.output": "self_attention.linear_proj",
     "attention.qkv": "self_attention.linear_qkv",
     "mlp_norm": "pre_mlp_layernorm",
@@ -50,7 +50,7 @@ _FIXED = {
     "quick_geglu": False,
     "norm_epsilon": NORM_EPS,
 }
-"""Settings of Megatron that this model does not let choose, with what they are where a file is silent."""
+"""Settings of Megatron that this model fixes; the values are also assumed where a file has none."""
 _OLDER_AND_RARE = {
     "layernorm_epsilon": NORM_EPS,
     "use_rotary_position_embeddings": False,
@@ -60,14 +60,14 @@ _OLDER_AND_RARE = {
     "softmax_type": "vanilla",
     "mtp_num_layers": None,
 }
-"""More of them, which some versions have; they are not written."""
+"""Further ones of some versions; they are not written."""
 
 
 class Megatron(Naming):
     """The naming ``megatron`` of the model ``gpt``."""
 
     def adapter(self, config: Gpt) -> Adapter:
-        """megatron-core's names, and what its ``args`` say."""
+        """megatron-core's names, and its ``args``."""
         args = {
             **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
             **_FIXED,
@@ -86,16 +86,16 @@ class Megatron(Naming):
         )
 
     def settings(self, files: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> dict[str, Any] | None:
-        """From what ``args`` say.
+        """Settings from ``args``.
 
         Raises:
-            CheckpointError: it is a model with something that this one does not have.
+            CheckpointError: the model has a feature that this one lacks.
         """
         args = json.loads(files[ARGS]) if ARGS in files else {}
         if not all(args.get(theirs) for theirs in _SIZES.values()):
             return None
-        if other := _other(args):
-            raise CheckpointError(f"its args say that it is a model that gpt cannot be: {'; '.join(other)}")
+        if unsupported := _unsupported(args):
+            raise CheckpointError(f"its args say that it is a model that gpt cannot be: {'; '.join(unsupported)}")
         sizes = {ours: args[theirs] for ours, theirs in _SIZES.items()}
         return {
             **sizes,
@@ -105,11 +105,11 @@ class Megatron(Naming):
         }
 
     def recorded(self, files: Mapping[str, str], config: Gpt) -> dict[str, Any] | None:
-        """The result of :meth:`settings`, for a comparison with ``config``: any vocabulary fits that is padded to the
+        """The result of :meth:`settings` for a comparison with ``config``: any vocabulary matches that is padded to the
         rows in the file.
 
         Raises:
-            CheckpointError: it is a model with something that this one does not have.
+            CheckpointError: the model has a feature that this one lacks.
         """
         stored = self.settings(files, {})
         if stored is None:
@@ -121,8 +121,8 @@ class Megatron(Naming):
         return {**stored, "vocabulary": config.vocabulary} if least <= config.vocabulary <= padded else stored
 
 
-def _other(args: Mapping[str, Any]) -> list[str]:
-    """Settings in ``args`` that this model does not support. Newer versions have None where a setting is not chosen."""
+def _unsupported(args: Mapping[str, Any]) -> list[str]:
+    # Newer versions have None for a setting without a value.
     fixed = {**_FIXED, **_OLDER_AND_RARE}
     differing = [f"{name} is {args[name]!r}" for name, value in fixed.items() if args.get(name) not in (None, value)]
     products = {"ffn_hidden_size": (4, "hidden_size"), "hidden_size": (args.get("kv_channels"), "num_attention_heads")}
@@ -135,7 +135,7 @@ def _other(args: Mapping[str, Any]) -> list[str]:
 
 
 def _links(config: Gpt) -> Iterator[Link]:
-    """In the order of megatron-core's module."""
+    # in the order of megatron-core's module
     yield from (Link(ours=(ours,), theirs=(theirs,)) for ours, theirs in _BEFORE.items())
     for number in range(config.layers):
         for ours, theirs in _BLOCK.items():

@@ -8,9 +8,9 @@ from recipe_megatron_gpt.settings import Gpt
 
 
 def plan(config: Gpt) -> Mapping[str, str]:
-    """Whole heads of the attention, parts of the MLP's width and of the vocabulary, as Megatron-LM cuts them.
+    """Shards of whole attention heads, of the MLP's width and of the vocabulary, as in Megatron-LM.
 
-    The output is tied to ``tokens``; the final norm gives it the whole sequence.
+    The output is tied to ``tokens``, and needs the whole sequence from the final norm.
     """
     return {
         "tokens": "vocabulary_in",

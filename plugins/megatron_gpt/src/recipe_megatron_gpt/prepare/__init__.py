@@ -1,5 +1,5 @@
 """``recipe prepare gpt_indexed``.
 
-``indexed.py``: the preparation as a whole; read it first. ``worker.py``: its worker processes. ``store.py``: token
-files while they grow, journaled, so that an interrupted preparation can continue.
+``indexed.py``: the whole preparation; read it first. ``worker.py``: its worker processes. ``store.py``: journaled token
+files, so that an interrupted preparation can continue.
 """

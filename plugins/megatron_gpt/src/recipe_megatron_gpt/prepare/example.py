@@ -1,4 +1,4 @@
-"""Small inputs for ``recipe prepare gpt_indexed``, with which its determinism is checked."""
+"""Small inputs for ``recipe prepare gpt_indexed``, to check its determinism."""
 
 from __future__ import annotations
 

@@ -13,58 +13,58 @@ from typing import Any
 import numpy as np
 
 from recipe_core import DataError, write_text
-from recipe_core.data.prepare import Output, Progress, file_facts, fitting, hashed, input_facts, ordered_map
+from recipe_core.data.prepare import Output, ProgressBar, file_facts, fitting, hashed, input_facts, ordered_map
 from recipe_core.data.text import Counts, Record, Source, clean, find, records
 from recipe_core.files import require_space
 from recipe_core.settings.fill import plain
 from recipe_megatron_gpt.data.corpus import TOKENIZER, train_tokenizer
 from recipe_megatron_gpt.prepare.store import NAME, TokenStore
-from recipe_megatron_gpt.prepare.worker import Tokenise
+from recipe_megatron_gpt.prepare.worker import ChunkEncoder
 from recipe_megatron_gpt.settings import TRAIN, GptPrepare
-from recipe_megatron_gpt.tokenizer.encoders import Way, choose
-from recipe_megatron_gpt.tokenizer.known import KnownTokenizer, given, known
+from recipe_megatron_gpt.tokenizer.encoders import EncodeMethod, choose
+from recipe_megatron_gpt.tokenizer.known import KnownTokenizer, known_tokenizer, read_known_tokenizer
 from recipe_megatron_gpt.tokenizer.vocabulary import end_of_document
 
 CHUNK = 500_000
-"""Characters of documents that a worker gets at a time."""
+"""Characters per chunk of documents for a worker."""
 _SAMPLE = 20_000
-"""Characters of the input by which the ways to encode are compared."""
+"""Characters of the input on which encoding methods are compared."""
 _NOT_IN_FILES = ("output", "overwrite", "workers", "engine")
-"""Settings that change nothing about the bytes of the files."""
+"""Settings that do not affect the bytes of the files."""
 _SLOW, _FAST = 1_000_000, 100_000_000
-"""Bytes of input that are worth starting another process for. The fast ways learn words as they go on, as each process
-has to for itself."""
+"""Bytes of input per worker process that justify its start. The fast methods cache words, and each process fills its
+own cache."""
 
 
 def prepare(settings: GptPrepare) -> dict[str, Any]:
     """Make ``tokens.bin``, ``tokens.idx``, ``tokenizer.json`` and ``manifest.json`` in the folder ``settings.output``.
 
-    The token files are those that Megatron-LM's preprocess_data makes of the same documents, byte for byte. An
-    interrupted run is continued by the next one with the same settings, and gives the same bytes.
+    The token files equal those of Megatron-LM's preprocess_data for the same documents, byte for byte. A run with the
+    same settings continues an interrupted one, with the same bytes.
 
     Returns:
         The manifest.
 
     Raises:
         ConfigError: the output exists, the vocabulary has no end of a document, or gigatoken cannot be used.
-        DataError: an input or the tokenizer is missing, damaged or not what it should be; or a worker died.
+        DataError: an input or the tokenizer is missing, damaged or of another kind; or a worker died.
         DiskError: there is no space left, or the output cannot be written.
     """
     sources = find(settings)
     facts = input_facts([source.path for source in sources])
     eod = settings.eod if settings.append_eod else None
-    found = None if settings.tokenizer == TRAIN else given(Path(settings.tokenizer).expanduser(), eod)
+    chosen = None if settings.tokenizer == TRAIN else read_known_tokenizer(Path(settings.tokenizer).expanduser(), eod)
     plain_settings = {name: value for name, value in plain(settings).items() if name not in _NOT_IN_FILES}
     key = {
         "kind": "gpt_indexed",
         **plain_settings,
         "inputs": facts,
-        "tokenizer": _hash(found.content if found else TRAIN),
+        "tokenizer": _hash(chosen.content if chosen else TRAIN),
     }
-    reads = [source.path for source in sources] + [Path(settings.tokenizer).expanduser()] * (found is not None)
+    reads = [source.path for source in sources] + [Path(settings.tokenizer).expanduser()] * (chosen is not None)
     with Output(Path(settings.output).expanduser(), key, reads=reads, overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
-        tokenizer = found or known(_trained_tokenizer(settings, sources, output), eod)
+        tokenizer = chosen or known_tokenizer(_trained_tokenizer(settings, sources, output), eod)
         with output.writing():
             write_text(output.folder / TOKENIZER, tokenizer.content)
         store, counts = _write_tokens(settings, sources, output, tokenizer)
@@ -86,12 +86,12 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
 
 
 def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
-    """The content of a tokenizer.json, trained on the input, unless an earlier run has done so."""
+    """The content of a tokenizer.json, trained on the input or by the interrupted run."""
     path = output.folder / TOKENIZER
     if any("trained" in entry for entry in output.done):
         return path.read_text(encoding="utf-8")
     total = sum(source.size for source in sources)
-    with Progress("tokenizer", total) as progress:
+    with ProgressBar("tokenizer", total) as progress:
         tokenizer = train_tokenizer(_spread(settings, sources, total, progress), settings.trained_size)
     if settings.append_eod:
         end_of_document(tokenizer, settings.eod)
@@ -102,11 +102,11 @@ def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: 
     return content
 
 
-def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progress: Progress) -> Iterator[str]:
-    """Documents with ``train_characters`` characters in all, spread over the whole input."""
+def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progress: ProgressBar) -> Iterator[str]:
+    # documents with `train_characters` characters in all, spread over the whole input
     characters = 0
 
-    def wanted() -> Iterator[list[Record]]:
+    def selected() -> Iterator[list[Record]]:
         nonlocal characters
         for record in records(settings):
             if characters <= settings.train_characters * record.consumed / total:
@@ -115,7 +115,7 @@ def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progres
             progress.update(record.consumed)
 
     workers = _workers(settings, sources, "plain") if _has_dumps(sources) else 1
-    for texts in ordered_map(_clean_all, wanted(), workers, _describe):
+    for texts in ordered_map(_clean_all, selected(), workers, _describe):
         yield from texts
 
 
@@ -126,7 +126,7 @@ def _clean_all(chunk: list[Record]) -> list[str]:
 def _write_tokens(
     settings: GptPrepare, sources: Sequence[Source], output: Output, tokenizer: KnownTokenizer
 ) -> tuple[TokenStore, dict[str, int]]:
-    """Write the two token files, or what an earlier run has left to be written; returns what was counted."""
+    # writes what an interrupted run left, and returns the counts of all documents
     dtype = tokenizer.dtype
     store = TokenStore(output, dtype)
     complete = [entry["complete"] for entry in output.done if "complete" in entry]
@@ -135,24 +135,24 @@ def _write_tokens(
     needed = _expected_bytes(sources, dtype.itemsize) - store.state.bytes
     require_space(output.final.parent, needed, "the token file, as far as it can be told before,")
     counts, total = Counts(), sum(source.size for source in sources)
-    with store, Progress("tokens", total) as progress:
+    with store, ProgressBar("tokens", total) as progress:
         progress.start_at(store.state.consumed)
         rest = islice(records(settings, counts), store.state.read, None)
         first = list(_first(rest))
         samples = [(clean(record) or "")[:_SAMPLE] for record in first]
-        way, note = choose(settings.engine, tokenizer.content, settings.add_special_tokens, samples)
+        method, note = choose(settings.engine, tokenizer.content, settings.add_special_tokens, samples)
         if note:
             print(f"recipe prepare: {note}", file=sys.stderr)
         end = b"" if tokenizer.end is None else np.array([tokenizer.end], dtype=dtype).tobytes()
-        tokenise = Tokenise(
-            way, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences
+        encode_chunk = ChunkEncoder(
+            method, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences
         )
         chunks = _chunks(chain(first, rest))
-        for part in ordered_map(tokenise, chunks, _workers(settings, sources, way), _describe):
+        for part in ordered_map(encode_chunk, chunks, _workers(settings, sources, method), _describe):
             store.add(part)
             progress.update(part.consumed)
         state = store.state
-        found = {
+        result = {
             "documents": state.documents,
             "sequences": state.sequences,
             "tokens": state.bytes // dtype.itemsize,
@@ -161,24 +161,24 @@ def _write_tokens(
         }
         if not state.bytes:
             raise DataError(f"{', '.join(settings.inputs)}: there is no text in any document; name other inputs")
-        store.finish(found)
-    return store, found
+        store.finish(result)
+    return store, result
 
 
 def _first(rest: Iterator[Record]) -> Iterator[Record]:
-    """Records with some :data:`_SAMPLE` characters."""
+    # records with about _SAMPLE characters
     length = 0
     for record in rest:
-        length += len(record.text) + 1  # so that no number of empty texts is endless
+        length += len(record.text) + 1  # + 1 bounds the number of empty texts
         yield record
         if length >= _SAMPLE:
             return
 
 
-def _chunks(found: Iterable[Record]) -> Iterator[list[Record]]:
+def _chunks(all_records: Iterable[Record]) -> Iterator[list[Record]]:
     chunk: list[Record] = []
     length = 0
-    for record in found:
+    for record in all_records:
         chunk.append(record)
         length += len(record.text) + 1
         if length >= CHUNK:
@@ -200,19 +200,19 @@ def _has_dumps(sources: Sequence[Source]) -> bool:
     return any(source.format == "mediawiki" for source in sources)
 
 
-def _workers(settings: GptPrepare, sources: Sequence[Source], way: Way) -> int:
-    """Processes to use: where the setting leaves it open, as many as bring more than their start costs."""
-    fast = way != "plain" and not settings.split_sentences
-    worth = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
-    packed = any(source.packing for source in sources)  # what they hold shows only as it is read
+def _workers(settings: GptPrepare, sources: Sequence[Source], method: EncodeMethod) -> int:
+    # by default, as many processes as save more time than their start takes
+    fast = method != "plain" and not settings.split_sentences
+    worthwhile = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
+    packed = any(source.packing for source in sources)  # their size is known only after reading
     chunks = None if packed else 1 + sum(source.size for source in sources) // CHUNK
-    return fitting(settings.workers, worth, chunks)
+    return fitting(settings.workers, worthwhile, chunks)
 
 
 def _expected_bytes(sources: Sequence[Source], width: int) -> int:
-    """Bytes of the .bin file, roughly and rather too few: a token for five bytes of text, as in English.
+    """A low estimate of the bytes of the .bin file: one token per five bytes of text, as in English.
 
-    Packed text is taken for three times as large as it is, a dump for three times as large as its prose.
+    Compressed text is assumed to expand threefold, and a third of a dump to be prose.
     """
     text = sum(
         source.size * (3 if source.packing else 1) / (3 if source.format == "mediawiki" else 1) for source in sources

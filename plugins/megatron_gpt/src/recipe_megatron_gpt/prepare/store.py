@@ -1,4 +1,4 @@
-"""Token files while they grow: appended to, journaled, and continued after an interruption."""
+"""Token files under construction: appended to, journaled, and continued after an interruption."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from recipe_core.data.prepare import Output
 from recipe_core.files import sync
 from recipe_megatron_gpt.data.header import bin_path, idx_path
 from recipe_megatron_gpt.data.indexed import write_idx
-from recipe_megatron_gpt.prepare.worker import Encoded
+from recipe_megatron_gpt.prepare.worker import EncodedChunk
 
 NAME = "tokens"
-"""Name of the two files without their ending."""
+"""Name of the two files, without their ending."""
 NOTE_EVERY = 2.0
-"""Seconds between two entries of the journal: what an interrupted run does again at most."""
+"""Seconds between two entries of the journal: the most work that an interruption loses."""
 
 
 @dataclass(frozen=True)
-class State:
-    """Progress of the files: an entry of the journal."""
+class StoreState:
+    """Progress of the files, an entry of the journal."""
 
     read: int = 0
     without_text: int = 0
@@ -38,10 +38,9 @@ class State:
 
 
 class TokenStore:
-    """The .bin file and, beside it, what becomes the .idx file: the sizes, and the ends of the documents.
+    """The .bin file, and two files from which the .idx file is made: sizes, and ends of documents.
 
-    All of it goes to the disk as it comes. A run that was interrupted left some more than its last entry in the
-    journal says; that is cut off.
+    All data is written immediately. After an interruption, the files are truncated to the last entry of the journal.
 
     Raises:
         DiskError: the disk is full or cannot be written.
@@ -54,12 +53,12 @@ class TokenStore:
         self._paths = [bin_path(self.prefix), self.prefix.with_suffix(".sizes"), self.prefix.with_suffix(".documents")]
         self._files: list[BinaryIO] = []
         states = [entry["state"] for entry in output.done if "state" in entry]
-        self.state = State(**states[-1]) if states else State()
+        self.state = StoreState(**states[-1]) if states else StoreState()
         self._noted = time.monotonic()
 
     def __enter__(self) -> TokenStore:
         state = self.state
-        # The first boundary is the 0 that a longer new file is filled with.
+        # The first boundary is 0, as which the bytes of an extended file read.
         lengths = (state.bytes, 4 * state.sequences, 8 * (state.documents + 1))
         with self._output.writing():
             self._files = [_opened(path, length) for path, length in zip(self._paths, lengths, strict=True)]
@@ -69,17 +68,17 @@ class TokenStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for file in self._files:
-            with suppress(OSError):  # a full disk, which was told already
+            with suppress(OSError):  # a full disk, reported before
                 file.close()
 
-    def add(self, part: Encoded) -> None:
+    def add(self, part: EncodedChunk) -> None:
         """Append documents."""
         state = self.state
         ends = state.sequences + np.cumsum(part.sequences, dtype=np.int64)
         with self._output.writing():
             for file, data in zip(self._files, (part.tokens, part.sizes.tobytes(), ends.tobytes()), strict=True):
                 file.write(data)
-        self.state = State(
+        self.state = StoreState(
             read=state.read + part.read,
             without_text=state.without_text + part.without_text,
             consumed=part.consumed,
@@ -91,7 +90,7 @@ class TokenStore:
             self.note()
 
     def note(self) -> None:
-        """Have all of it on the disk, and say so in the journal."""
+        """Sync all files to disk, and record their state in the journal."""
         with self._output.writing():
             for file, path in zip(self._files, self._paths, strict=True):
                 file.flush()
@@ -100,9 +99,9 @@ class TokenStore:
         self._noted = time.monotonic()
 
     def finish(self, counts: dict[str, int]) -> None:
-        """Write the .idx file of at least one sequence.
+        """Write the .idx file, for at least one sequence.
 
-        ``counts`` go into the journal, so that the input need not be read again for them.
+        ``counts`` are recorded in the journal, so that they need no second pass over the input.
         """
         self.note()
         sizes: NDArray[np.int32] = np.memmap(self._paths[1], dtype=np.int32, mode="r")
@@ -114,7 +113,7 @@ class TokenStore:
             self._output.note({"complete": counts})
 
     def remove_parts(self) -> None:
-        """Remove what the .idx file was made from."""
+        """Remove the files from which the .idx file was made."""
         for path in self._paths[1:]:
             path.unlink(missing_ok=True)
 

@@ -10,48 +10,48 @@ from numpy.typing import NDArray
 
 from recipe_core.data.prepare import working_on
 from recipe_core.data.text import Record, clean, sentences
-from recipe_megatron_gpt.tokenizer.encoders import Encode, Way, encoder
+from recipe_megatron_gpt.tokenizer.encoders import Encode, EncodeMethod, encoder
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Some documents as token ids."""
+class EncodedChunk:
+    """A chunk of documents as token ids."""
 
     tokens: bytes
-    """Their ids one behind the other, as they stand in the .bin file."""
+    """Concatenated ids, as bytes of the .bin file."""
     sizes: NDArray[np.int32]
     """Tokens of each sequence."""
     sequences: NDArray[np.int32]
     """Sequences of each document."""
     read: int
-    """Documents that were read for it."""
+    """Documents read."""
     without_text: int
-    """Wiki pages without any prose; they are left out."""
+    """Wiki pages without prose, which are left out."""
     consumed: int
-    """Bytes of the inputs that were read up to here."""
+    """Bytes of the inputs read up to the end of the chunk."""
 
 
 @dataclass(frozen=True)
-class Tokenise:
-    """The function of a worker process: documents to token ids."""
+class ChunkEncoder:
+    """The function of a worker process, from documents to token ids."""
 
-    way: Way
+    method: EncodeMethod
     tokenizer: str
     """Content of a tokenizer.json."""
     typecode: str
-    """Of the ids in the file, as NumPy names it."""
+    """NumPy's type code of the ids in the file."""
     add_special_tokens: bool
     eod: bytes
-    """The id that ends a document, as it stands in the file; or nothing."""
+    """The id that ends a document, as bytes of the file; empty for none."""
     split_sentences: bool
 
-    def __call__(self, chunk: list[Record]) -> Encoded:
+    def __call__(self, chunk: list[Record]) -> EncodedChunk:
         """Clean, split and encode the documents, as Megatron-LM's preprocess_data does.
 
-        There, too, a sentence without any token is no sequence, and a document without any keeps its place, without a
-        sequence and without an end.
+        As there, a sentence without tokens is no sequence, and a document without tokens is kept, without sequences and
+        end.
         """
-        encode = _encoder(self.way, self.tokenizer, self.typecode, self.add_special_tokens)
+        encode = _encoder(self.method, self.tokenizer, self.typecode, self.add_special_tokens)
         width = np.dtype(self.typecode).itemsize
         tokens: list[bytes] = []
         sizes: list[int] = []
@@ -67,7 +67,7 @@ class Tokenise:
             tokens += encoded
             sizes += [len(ids) // width for ids in encoded]
             sequences.append(len(encoded))
-        return Encoded(
+        return EncodedChunk(
             tokens=b"".join(tokens),
             sizes=np.array(sizes, dtype=np.int32),
             sequences=np.array(sequences, dtype=np.int32),
@@ -78,6 +78,6 @@ class Tokenise:
 
 
 @lru_cache(maxsize=1)
-def _encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
-    """Made once per process."""
-    return encoder(way, tokenizer, typecode, add_special_tokens)
+def _encoder(method: EncodeMethod, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
+    # cached per process
+    return encoder(method, tokenizer, typecode, add_special_tokens)

@@ -1,6 +1,6 @@
-"""Cached facts about a tokenizer: reading one with two libraries takes half a second.
+"""Cached facts about tokenizers: reading one with two libraries takes half a second.
 
-An entry is named by a hash of all that it depends on, so none is ever out of date.
+The name of an entry is a hash of everything that it depends on, so entries do not become outdated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from recipe_core import DiskError, atomic_file, write_text
 from recipe_core.files import home
 
 _VERSION = 4
-"""Raise it when a change in this package changes what would be found out."""
+"""Increase it when a change in this package changes the facts."""
 _LIBRARIES = ("tokenizers", "gigatoken")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The entry of a key."""
+class CacheEntry:
+    """An entry of the cache."""
 
     facts: dict[str, Any]
     data: bytes
@@ -33,7 +33,7 @@ class Entry:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """The name of an entry that depends on ``parts`` and on the versions of the libraries that tokenise."""
+    """The key of an entry that depends on ``parts`` and the versions of the tokeniser libraries."""
     digest = blake2b(digest_size=16)
     for part in (str(_VERSION), *map(_version, _LIBRARIES), *parts):
         data = part.encode(errors="surrogatepass") if isinstance(part, str) else part
@@ -41,8 +41,8 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def recall(key: str) -> Entry | None:
-    """The entry, if there is one that is as it was written."""
+def recall(key: str) -> CacheEntry | None:
+    """The entry; None if there is none, or it is damaged."""
     facts, path = _paths(key)
     try:
         content = json.loads(facts.read_bytes())
@@ -51,11 +51,11 @@ def recall(key: str) -> Entry | None:
         return None
     if not isinstance(content, dict) or content.pop("blake2b", "") != _digest(content, data):
         return None
-    return Entry(content, data, path)
+    return CacheEntry(content, data, path)
 
 
 def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
-    """Keep an entry, where the cache can be written."""
+    """Write an entry; a cache that cannot be written is ignored."""
     description, path = _paths(key)
     with suppress(OSError, DiskError):
         with atomic_file(path) as part:
@@ -64,7 +64,6 @@ def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
 
 
 def _paths(key: str) -> tuple[Path, Path]:
-    """Paths of the facts and of the data of an entry."""
     folder = home() / "tokenizers"
     return folder / f"{key}.json", folder / f"{key}.data"
 

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - characters that look like others are what makes a text difficult
-"""Three ways from text to token ids; all give the ids of Hugging Face's tokenizers, at different speeds."""
+"""Three methods from text to token ids; all give the ids of Hugging Face's tokenizers, at different speeds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recipe_core import ConfigError
 from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
-from recipe_megatron_gpt.tokenizer.characters import Differing, Ids, differing
-from recipe_megatron_gpt.tokenizer.parts import can_be_cut, ends_white_space, is_long, parts, together
+from recipe_megatron_gpt.tokenizer.characters import DifferingCharacters, Ids, differing_characters
+from recipe_megatron_gpt.tokenizer.parts import can_be_cut, ends_white_space, grouped, is_long, parts
 from recipe_megatron_gpt.tokenizer.rank_file import by_ranks
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Way = Literal["gigatoken", "pieces", "plain"]
+EncodeMethod = Literal["gigatoken", "pieces", "plain"]
 Encode = Callable[[list[str]], list[bytes]]
-"""The token ids of each text, as they stand in a .bin file."""
+"""The token ids of each text, as bytes of a .bin file."""
 
 _THREADS = "TOKENIZERS_PARALLELISM"
 _TRICKY = (
@@ -34,20 +34,20 @@ _TRICKY = (
     "\n",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa https://example.org/a?b=c&d=%20 __init__(self) x+=1;",
 )
-"""Texts on which tokenizers are most likely to differ."""
+"""Texts on which libraries are most likely to differ."""
 
 
-def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
-    """Make an encoder for ``tokenizer``, the content of a tokenizer.json.
+def encoder(method: EncodeMethod, tokenizer: str, typecode: str, add_special_tokens: bool) -> Encode:
+    """An encoder for ``tokenizer``, the content of a tokenizer.json.
 
     Args:
-        typecode: of the ids in the bytes, as NumPy names it: ``H`` for uint16, ``i`` for int32.
+        typecode: NumPy's type code of the ids: ``H`` for uint16, ``i`` for int32.
     """
-    # One text at a time needs no threads, and handing it to one takes longer than many a text.
+    # The library's threads take longer than the encoding of a short text.
     os.environ[_THREADS] = "false"
-    if way == "gigatoken":
+    if method == "gigatoken":
         encode = _gigatoken(tokenizer, typecode)
-    elif way == "pieces":
+    elif method == "pieces":
         encode = _pieces(tokenizer, typecode)
     else:
         encode = _plain(tokenizer, typecode, add_special_tokens)
@@ -55,28 +55,28 @@ def encoder(way: Way, tokenizer: str, typecode: str, add_special_tokens: bool) -
 
 
 def _bounded(encode: Encode, cuts: Callable[[], bool]) -> Encode:
-    """``encode`` for texts of any length: some :data:`parts.LONG` characters at a time, if ``cuts()``."""
+    # Encodes about parts.LONG characters at a time. Long texts are cut if `cuts()`.
 
-    def one(text: str) -> bytes:
+    def encode_parts(text: str) -> bytes:
         return b"".join(encode([part])[0] for part in parts(text))
 
     def bounded(texts: list[str]) -> list[bytes]:
         encoded: list[bytes] = []
-        for some in together(texts):
-            encoded += [one(some[0])] if is_long(some[0]) and cuts() else encode(some)
+        for group in grouped(texts):
+            encoded += [encode_parts(group[0])] if is_long(group[0]) and cuts() else encode(group)
         return encoded
 
     return bounded
 
 
-def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[str]) -> tuple[Way, str]:
-    """The fastest way that gives the ids of the library tokenizers, on ``texts`` and on texts made to be difficult.
+def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[str]) -> tuple[EncodeMethod, str]:
+    """The fastest method with the ids of the library tokenizers, on ``texts`` and on texts that are difficult to split.
 
     Args:
         engine: the setting: ``"auto"``, ``"tokenizers"`` or ``"gigatoken"``.
 
     Returns:
-        The way, and a note for the user where it is not what might have been expected.
+        The method, and a note for the user if it is not the expected one.
 
     Raises:
         ConfigError: ``engine=gigatoken`` cannot be used here.
@@ -89,18 +89,18 @@ def choose(engine: str, tokenizer: str, add_special_tokens: bool, texts: list[st
         if engine == "gigatoken":
             raise ConfigError(f"engine: gigatoken {problem}; set engine=tokenizers")
         note = "" if problem == _NOT_INSTALLED else f"gigatoken {problem}; tokenizers is used instead"
-    known = not add_special_tokens and splits_at_words(load_tokenizer(tokenizer))
-    if known and not _differing("pieces", tokenizer, texts):
+    splits = not add_special_tokens and splits_at_words(load_tokenizer(tokenizer))
+    if splits and not _id_differences("pieces", tokenizer, texts):
         return "pieces", note
     return "plain", note
 
 
-def _differing(way: Way, tokenizer: str, texts: list[str]) -> str:
-    """Message with the number of texts whose ids differ between ``way`` and tokenizers; empty if none do."""
+def _id_differences(method: EncodeMethod, tokenizer: str, texts: list[str]) -> str:
+    # message with the number of texts whose ids differ from those of tokenizers; empty if none do
     added = _added(load_tokenizer(tokenizer))[:50]
     samples = [*_TRICKY, *(f"end{token}{token} {token}  {token} begin" for token in added), *texts]
-    found, expected = (encoder(one, tokenizer, "i", False)(samples) for one in (way, "plain"))
-    differing = sum(mine != ids for mine, ids in zip(found, expected, strict=True))
+    encoded, expected = (encoder(each, tokenizer, "i", False)(samples) for each in (method, "plain"))
+    differing = sum(ids != others for ids, others in zip(encoded, expected, strict=True))
     return f"gives other ids than tokenizers for {differing} of {len(samples)} texts" if differing else ""
 
 
@@ -108,47 +108,47 @@ _NOT_INSTALLED = "is not installed (pip install 'recipe-megatron-gpt[gigatoken]'
 
 
 def _gigatoken_problem(tokenizer: str, add_special_tokens: bool, texts: list[str]) -> str:
-    """Why gigatoken cannot be used, if so."""
+    # the reason why gigatoken cannot be used; empty if it can
     if add_special_tokens:
         return "adds no special tokens, and add_special_tokens=true asks for them"
     try:
         import_module("gigatoken")
         key = key_of("gigatoken agrees", tokenizer, *texts)
         if recall(key) is None:
-            if problem := _differing("gigatoken", tokenizer, texts):
+            if problem := _id_differences("gigatoken", tokenizer, texts):
                 return problem
             remember(key, {})
         return ""
     except ImportError:
         return _NOT_INSTALLED
-    except BaseException as error:  # a panic of Rust code is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
             raise
         return f"does not take this tokenizer ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
 
 
 def _gigatoken(tokenizer: str, typecode: str) -> Encode:
-    giga, unlike = load_gigatoken(tokenizer), _unlike(tokenizer)
+    giga, differing = load_gigatoken(tokenizer), _differing_characters(tokenizer)
 
     @cache
     def library() -> Encode:
-        known = splits_at_words(load_tokenizer(tokenizer))
-        return _pieces(tokenizer, typecode) if known else _plain(tokenizer, typecode, False)
+        splits = splits_at_words(load_tokenizer(tokenizer))
+        return _pieces(tokenizer, typecode) if splits else _plain(tokenizer, typecode, False)
 
-    def one(text: str) -> bytes:
-        if unlike.in_text(text):
+    def encode(text: str) -> bytes:
+        if differing.in_text(text):
             return library()([text])[0]
         ids: bytes = giga.encode(text).astype(typecode).tobytes()
         return ids
 
-    return lambda texts: list(map(one, texts))
+    return lambda texts: list(map(encode, texts))
 
 
-def _unlike(tokenizer: str) -> Differing:
-    """The characters that gigatoken would split differently.
+def _differing_characters(tokenizer: str) -> DifferingCharacters:
+    """The characters that gigatoken splits differently.
 
     Raises:
-        ValueError: that cannot be told of this tokenizer.
+        ValueError: trials cannot tell for this tokenizer.
     """
 
     def by_library(content: str) -> Ids:
@@ -167,10 +167,10 @@ def _unlike(tokenizer: str) -> Differing:
         giga = _read_gigatoken(content)
         return lambda texts: [giga.encode(text).tolist() for text in texts]
 
-    found = differing(tokenizer, by_library, by_gigatoken)
-    if found is None:
+    characters = differing_characters(tokenizer, by_library, by_gigatoken)
+    if characters is None:
         raise ValueError("nothing tells for which characters its ids would be those of tokenizers")
-    return found
+    return characters
 
 
 def _pieces(tokenizer: str, typecode: str) -> Encode:
@@ -179,10 +179,10 @@ def _pieces(tokenizer: str, typecode: str) -> Encode:
     from recipe_index.text import Pieces
 
     pieces, width = Pieces(_ids_of(load_tokenizer(tokenizer), False)), np.dtype(typecode).itemsize
-    plain, is_unlike = _plain(tokenizer, typecode, False), ends_white_space(_added(load_tokenizer(tokenizer)))
+    plain, needs_library = _plain(tokenizer, typecode, False), ends_white_space(_added(load_tokenizer(tokenizer)))
 
     def encode(texts: list[str]) -> list[bytes]:
-        if any(map(is_unlike, texts)):
+        if any(map(needs_library, texts)):
             return plain(texts)
         ids, lengths = pieces.encode(texts)
         data, ends = ids.astype(typecode).tobytes(), np.cumsum(lengths) * width
@@ -211,7 +211,7 @@ def _ids_of(tokenizer: Tokenizer, add_special_tokens: bool) -> Ids:
 
 
 _loaded: dict[str, Tokenizer] = {}
-"""The tokenizer that this process read or wrote last: reading one takes a tenth of a second."""
+"""The tokenizer that this process read or wrote last: reading takes a tenth of a second."""
 
 
 def content_of(tokenizer: Tokenizer) -> str:
@@ -223,7 +223,7 @@ def content_of(tokenizer: Tokenizer) -> str:
 
 
 def load_tokenizer(content: str) -> Tokenizer:
-    """The tokenizer in the content of a tokenizer.json."""
+    """The tokenizer of a tokenizer.json with this content."""
     if content not in _loaded:
         _loaded.clear()
         _loaded[content] = _read(content)
@@ -238,7 +238,7 @@ def _read(content: str) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def load_gigatoken(content: str) -> Any:
-    """The same, of gigatoken."""
+    """gigatoken's tokenizer of a tokenizer.json with this content."""
     return _read_gigatoken(content)
 
 
@@ -251,7 +251,7 @@ def _can_be_cut(tokenizer: Tokenizer) -> bool:
 
 
 def _added(tokenizer: Tokenizer) -> list[str]:
-    """The tokens that are looked for in a text before it is split."""
+    # added tokens, which are matched before a text is split
     return [token.content for token in tokenizer.get_added_tokens_decoder().values()]
 
 
@@ -274,7 +274,7 @@ _PATTERNS = frozenset(
 
 
 def splits_at_words(tokenizer: Tokenizer) -> bool:
-    """True if a tokenizer is known never to make a token across the cuts of :class:`recipe_index.text.Pieces`."""
+    """True if the tokenizer is known to make no token across the cuts of :class:`recipe_index.text.Pieces`."""
     from recipe_index.text import PIECES
 
     normalizer, splitter = _parameters(tokenizer.normalizer), _parameters(tokenizer.pre_tokenizer)
@@ -289,12 +289,12 @@ def splits_at_words(tokenizer: Tokenizer) -> bool:
 
 
 def _parameters(part: Any) -> dict[str, Any]:
-    """A part of a tokenizer as it stands in a tokenizer.json; empty where there is none."""
+    # a component as in tokenizer.json; empty for None
     return json.loads(part.__getstate__()) if part is not None else {}
 
 
 def _is_known(splitter: dict[str, Any]) -> bool:
-    """GPT-2's own split, or another known one with the mapping to bytes after it."""
+    # GPT-2's splitter, or another known one followed by the mapping to bytes
     if splitter.get("type") == "ByteLevel":
         return bool(splitter["use_regex"] and not splitter["add_prefix_space"])
     parts = splitter.get("pretokenizers", [])

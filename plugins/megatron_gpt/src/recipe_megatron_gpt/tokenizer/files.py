@@ -1,4 +1,4 @@
-"""The tokenizer of a data set as Hugging Face's AutoTokenizer takes it."""
+"""The tokenizer of a data set, as files for Hugging Face's AutoTokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recipe_megatron_gpt.tokenizer.vocabulary import known_end, read_tokenizer
 
 
 def files(config: GptIndexed) -> dict[str, str]:
-    """``tokenizer.json``, as it lies beside the token files, and ``tokenizer_config.json``; nothing where none does.
+    """``tokenizer.json`` of the token files, and ``tokenizer_config.json``; empty if they have none.
 
     Raises:
         RecipeError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Facts that ``recipe prepare gpt_indexed`` needs about a tokenizer, whichever library encodes."""
+"""Facts about a tokenizer for ``recipe prepare gpt_indexed``, with any library."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from recipe_megatron_gpt.tokenizer.encoders import content_of, load_tokenizer
 from recipe_megatron_gpt.tokenizer.vocabulary import end_of_document, files_of, read_vocabulary, size
 
 _NARROW = 1 << 16
-"""Ids that uint16 has."""
+"""Number of ids that uint16 represents."""
 
 
 @dataclass(frozen=True)
 class KnownTokenizer:
-    """A tokenizer, and its numbers."""
+    """A tokenizer, and its sizes."""
 
     content: str
-    """Of its tokenizer.json."""
+    """Content of its tokenizer.json."""
     size: int
-    """Ids are below this."""
+    """Upper bound of the ids, excluded."""
     entries: int
-    """Tokens of the vocabulary; fewer than :attr:`size` where ids are left out."""
+    """Tokens of the vocabulary; fewer than :attr:`size` if ids have gaps."""
     end: int | None
-    """The id that ends a document, if one is to."""
+    """The id that ends a document; None for none."""
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.int32]:
-        """The token type that Megatron takes: by the number of tokens, and wide where an id would not fit it."""
+        """The token type that Megatron chooses by the number of tokens; int32 if an id does not fit into it."""
         return best_dtype(self.entries if self.size <= _NARROW else self.size)
 
 
-def known(content: str, eod: str | None, source: str = "the vocabulary") -> KnownTokenizer:
+def known_tokenizer(content: str, eod: str | None, source: str = "the vocabulary") -> KnownTokenizer:
     """The tokenizer of a tokenizer.json with this content, documents ending with the token ``eod``.
 
-    ``source`` says in a message where it is from.
+    ``source`` names its origin in messages.
 
     Raises:
         ConfigError: it has no such token.
@@ -49,11 +49,11 @@ def known(content: str, eod: str | None, source: str = "the vocabulary") -> Know
     return KnownTokenizer(content, size(tokenizer), tokenizer.get_vocab_size(), end)
 
 
-def given(path: Path, eod: str | None) -> KnownTokenizer:
-    """The tokenizer in ``path``, in any form that ``vocabulary.read_vocabulary`` takes.
+def read_known_tokenizer(path: Path, eod: str | None) -> KnownTokenizer:
+    """The tokenizer in ``path``, in any format of ``vocabulary.read_vocabulary``.
 
     Raises:
-        DataError: a file is missing, damaged, or no tokenizer.
+        DataError: a file is missing, damaged, or not a tokenizer.
         ConfigError: it has no token ``eod``.
     """
     files = [file for file in files_of(path) if file.is_file()]
@@ -63,6 +63,6 @@ def given(path: Path, eod: str | None) -> KnownTokenizer:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
     if entry := recall(key):
         return KnownTokenizer(entry.data.decode(), **entry.facts)
-    facts = known(content_of(read_vocabulary(path)), eod, str(path))
+    facts = known_tokenizer(content_of(read_vocabulary(path)), eod, str(path))
     remember(key, {"size": facts.size, "entries": facts.entries, "end": facts.end}, facts.content.encode())
     return facts

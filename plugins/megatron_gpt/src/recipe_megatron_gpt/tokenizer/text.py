@@ -1,4 +1,4 @@
-"""Token ids of a dataset as text, and back, by the tokenizer that made them. No torch here."""
+"""Token ids of a dataset to text and back, with its tokenizer. No torch here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def decode(config: GptIndexed, ids: Iterable[int], cache: Path | None = None) -> str | None:
-    """The text of ``ids``, ends of documents included; None where the dataset knows no tokenizer."""
+    """The text of ``ids``, including ends of documents; None if the dataset has no tokenizer."""
     tokenizer = load(config, cache)
     return None if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
 def encode(config: GptIndexed, text: str, cache: Path | None = None) -> list[int] | None:
-    """The token ids of ``text``; None where the dataset knows no tokenizer."""
+    """The token ids of ``text``; None if the dataset has no tokenizer."""
     tokenizer = load(config, cache)
     return None if tokenizer is None else list(tokenizer.encode(text).ids)
 
@@ -31,11 +31,11 @@ def encode(config: GptIndexed, text: str, cache: Path | None = None) -> list[int
 def load(config: GptIndexed, cache: Path | None = None) -> Tokenizer | None:
     """The tokenizer of a dataset.
 
-    It is what the setting ``tokenizer`` names, or the tokenizer.json beside the token files, or that of the embedded
-    corpus, which is prepared in ``cache`` (the user's, unless given) where no file is named.
+    It is the one of the setting ``tokenizer``, or the tokenizer.json next to the token files, or that of the embedded
+    corpus, which is prepared in ``cache`` (by default the user's) if there are no files.
 
     Raises:
-        DataError: the file is missing or no tokenizer.
+        DataError: the file is missing or not a tokenizer.
     """
     path = tokenizer_file(config)
     if path is None and not config.files:
@@ -44,8 +44,8 @@ def load(config: GptIndexed, cache: Path | None = None) -> Tokenizer | None:
 
 
 def tokenizer_file(config: GptIndexed) -> Path | None:
-    """The tokenizer.json that goes with the files of ``config``, if there is one."""
+    """The tokenizer.json of ``config``: its setting, or next to its files; None if there is none."""
     if config.tokenizer is not None:
         return Path(config.tokenizer).expanduser()
-    beside = (source.prefix.with_name(corpus.TOKENIZER) for source in parse(config.files))
-    return next((path for path in beside if path.is_file()), None)
+    paths = (source.prefix.with_name(corpus.TOKENIZER) for source in parse(config.files))
+    return next((path for path in paths if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""Tokenizers in the forms that people have them in, as tokenizers of Hugging Face's library."""
+"""File formats of tokenizers, read as tokenizers of Hugging Face's library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<|im_end|>")
-"""Tokens that end a document in vocabularies that are in use."""
+"""Tokens that end a document in common vocabularies."""
 _PAIR = ("vocab.json", "merges.txt")
 """The files of GPT-2's tokenizer."""
 _IN_FOLDER = ("tokenizer.json", "vocab.json", "vocab.txt")
@@ -24,10 +24,10 @@ _IN_FOLDER = ("tokenizer.json", "vocab.json", "vocab.txt")
 def read_vocabulary(path: Path) -> Tokenizer:
     """The tokenizer in ``path``: a tokenizer.json, vocab.json or merges.txt, a vocab.txt, or a folder with one.
 
-    Truncation and padding, which some tokenizer.json files ask for, are switched off: no document is to be cut.
+    Truncation and padding, which some tokenizer.json files enable, are disabled, so that no document is cut.
 
     Raises:
-        DataError: a file is missing, damaged, or no tokenizer.
+        DataError: a file is missing, damaged, or not a tokenizer.
     """
     path, *others = files_of(path)
     try:
@@ -46,7 +46,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a tokenizer.json.
 
     Raises:
-        DataError: the file cannot be read, or is none that the library can work with.
+        DataError: the file cannot be read, or the library cannot use it.
     """
     from tokenizers import Tokenizer
 
@@ -54,7 +54,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that make the tokenizer in ``path``; of GPT-2's two, one may be missing.
+    """The files of the tokenizer in ``path``; one of GPT-2's two may be missing.
 
     Raises:
         DataError: there is none.
@@ -85,7 +85,7 @@ def _read(path: Path) -> Tokenizer:
 
 
 def _gpt2(vocabulary: Path, merges: Path) -> Tokenizer:
-    """As transformers' GPT2TokenizerFast reads the two files."""
+    # as transformers' GPT2TokenizerFast reads them
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     for path, other in ((vocabulary, merges), (merges, vocabulary)):
@@ -100,7 +100,7 @@ def _gpt2(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def _bert(path: Path) -> Tokenizer:
-    """As transformers' BertTokenizerFast reads a vocab.txt; one without a capital letter is for small letters."""
+    # as transformers' BertTokenizerFast reads it; without capital letters, the vocabulary is uncased
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     pieces = read_text(path).splitlines()
@@ -116,15 +116,15 @@ def _bert(path: Path) -> Tokenizer:
 
 
 def _mark_special(tokenizer: Tokenizer, names: tuple[str, ...]) -> None:
-    """Have ``names``, where the vocabulary has them, recognised in a text, as transformers does."""
+    # as transformers does, only names that are in the vocabulary
     tokenizer.add_special_tokens([name for name in names if tokenizer.token_to_id(name) is not None])
 
 
 def size(tokenizer: Tokenizer) -> int:
-    """Ids are below this."""
+    """Upper bound of the ids, excluded."""
     tokens: int = tokenizer.get_vocab_size()
     if None not in map(tokenizer.id_to_token, range(tokens)):
-        return tokens  # as many ids as tokens: there can be none beyond; a copy of the vocabulary takes longer
+        return tokens  # ids without gaps; a copy of the vocabulary would take longer
     return max(tokens, *(number + 1 for number in tokenizer.get_vocab().values()))
 
 
@@ -136,8 +136,8 @@ def end_of_document(tokenizer: Tokenizer, token: str, source: str = "the vocabul
     """
     number = tokenizer.token_to_id(token)
     if number is None:
-        has = list(_known_ends(tokenizer))
-        instead = f"set eod={has[0]}, which it has" if has else "set eod=... to one that it has"
+        known = list(_known_ends(tokenizer))
+        instead = f"set eod={known[0]}, which it has" if known else "set eod=... to one that it has"
         raise ConfigError(
             f"eod: {source} has no token {token!r}, which is to end each document; {instead}, or append_eod=false"
         )
@@ -145,7 +145,7 @@ def end_of_document(tokenizer: Tokenizer, token: str, source: str = "the vocabul
 
 
 def known_end(tokenizer: Tokenizer) -> str | None:
-    """The token that ends documents, by the names that it has in vocabularies that are in use."""
+    """The token that ends documents, by its common names; None if there is none."""
     return next(_known_ends(tokenizer), None)
 
 

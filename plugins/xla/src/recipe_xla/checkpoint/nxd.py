@@ -1,7 +1,7 @@
 """The checkpoint format ``nxd``: neuronx-distributed's folders, of both layouts, with and without xser.
 
 The newer layout has ``<tag>/model`` and ``<tag>/optim`` with files ``dp_rank_<D>_tp_rank_<T>_pp_rank_<P>.pt`` (states
-that ZeRO-1 shares out have a file for each data-parallel rank), ``scheduler.pt``, ``user_content.pt``, and the markers
+that ZeRO-1 shards have a file for each data-parallel rank), ``scheduler.pt``, ``user_content.pt``, and the markers
 ``checkpoint`` and ``done``. The older one has ``tp_rank_<T>_pp_rank_<P>/checkpoint.pt``, or, with xser,
 ``tp_rank_<T>_pp_rank_<P>`` itself, with everything in one tree.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from recipe_core import NO_RUN, CheckpointError, Format, SaveContext
 from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
 from recipe_core.checkpoint.ranks.join import Grid
-from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
+from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduler_state_dict
 from recipe_xla.checkpoint import rank_files
 from recipe_xla.checkpoint.zero1 import is_shared, whole_states
 from recipe_xla.settings import NxdSettings
@@ -40,7 +40,7 @@ class Nxd(Format):
         self.grid: Grid = Grid(tp=self._config.tp, pp=self._config.pp, ties=True)
 
     def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
-        """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.divided` gives it, into the empty folder
+        """Write ``state``, as :func:`recipe_core.checkpoint.ranks.join.split_by_rank` gives it, into the empty folder
         ``path``.
 
         Raises:
@@ -55,7 +55,7 @@ class Nxd(Format):
             self._close(folder, ranks[0, 0], progress, epoch, context)
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
-        """Everything in it, as the ranks' states whose tensors are read when they are asked for.
+        """The states of the ranks, with tensors that are read when they are needed.
 
         Raises:
             CheckpointError: a file is missing or damaged, of another step or degree, or names a forbidden global.
@@ -72,47 +72,47 @@ class Nxd(Format):
         )
 
     def files(self, path: Path) -> list[Path]:
-        """The files that are read, each with its own check sums where it is an archive."""
-        found = (p for p in _tag(path).rglob("*") if p.suffix == ".pt" or _OLD.fullmatch(p.name))
-        return sorted(p for p in found if p.is_file())
+        """The files to read; archives among them have their own checksums."""
+        paths = (p for p in _tag(path).rglob("*") if p.suffix == ".pt" or _OLD.fullmatch(p.name))
+        return sorted(p for p in paths if p.is_file())
 
     def _write_new(
         self,
         folder: Path,
         rank: Rank,
-        found: Mapping[str, Any],
+        state: Mapping[str, Any],
         progress: Mapping[str, Any],
         epoch: int,
         context: SaveContext,
     ) -> None:
         name = f"dp_rank_00_tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}.pt"
         xser = self._config.xser
-        rank_files.write(folder / "model" / name, found["model"], xser=xser, info=xser)
-        if "optimizer" in found:
+        rank_files.write(folder / "model" / name, state["model"], xser=xser, info=xser)
+        if "optimizer" in state:
             step = int(progress.get("step") or 0)
-            tree = indexed_state(found["optimizer"], found["model"], context, step, self.name)
+            tree = indexed_state(state["optimizer"], state["model"], context, step, self.name)
             rank_files.write(folder / "optim" / name, tree, xser=xser, info=xser)
 
     def _write_old(
         self,
         folder: Path,
         rank: Rank,
-        found: Mapping[str, Any],
+        state: Mapping[str, Any],
         progress: Mapping[str, Any],
         epoch: int,
         context: SaveContext,
     ) -> None:
         path = folder / f"tp_rank_{rank[0]:02}_pp_rank_{rank[1]:02}"
-        tree = rank_files.encoded(found, progress, epoch, context, self.name)
+        tree = rank_files.encoded(state, progress, epoch, context, self.name)
         rank_files.write(path if self._config.xser else path / _INSIDE, tree, xser=self._config.xser)
 
     def _close(
         self, folder: Path, first: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, context: SaveContext
     ) -> None:
-        """Write the files beside the ranks' files; ``done`` last."""
+        # The file ``done`` marks a complete checkpoint: it is the last.
         step = int(progress.get("step") or 0)
         if "optimizer" in first and context.train is not None:
-            rank_files.write(folder / "scheduler.pt", scheduled(context, step), xser=False)
+            rank_files.write(folder / "scheduler.pt", scheduler_state_dict(context, step), xser=False)
         content = {"total_steps": step, **rank_files.position(progress, epoch)}
         rank_files.write(folder / "user_content.pt", content, xser=False)
         for marker in (_BEGUN, _DONE):
@@ -120,7 +120,7 @@ class Nxd(Format):
 
 
 def _tag(path: Path) -> Path:
-    """The folder of the checkpoint: ``path`` itself, or the newest in it that was written to its end."""
+    # ``path`` itself, or the newest complete checkpoint in it.
     if path.is_file():
         path = path.parent if path.name != _INSIDE else path.parent.parent
     if path.name in ("model", "optim"):
@@ -136,10 +136,10 @@ def _tag(path: Path) -> Path:
 
 
 def _newest(tags: list[Path], where: Path) -> Path:
-    """The newest of several, of which the last has the largest number.
+    """The newest of several, sorted by number.
 
-    neuronx-distributed takes the one whose ``done`` was written last. Times do not survive every copy, and numbers may
-    begin anew, so that neither is believed against the other.
+    neuronx-distributed takes the one whose ``done`` was written last. Copies may lose times, and numbers may start
+    again, so that neither overrides the other.
 
     Raises:
         CheckpointError: they disagree.
@@ -156,17 +156,17 @@ def _newest(tags: list[Path], where: Path) -> Path:
 
 
 def _numbers(tag: Path) -> tuple[int, ...]:
-    """The numbers in a tag, by which tags are ordered: those of ``epoch_1_step_20`` are 1 and 20."""
+    # Tags are sorted by them: 1 and 20 for ``epoch_1_step_20``.
     return tuple(int(number) for number in re.findall(r"\d+", tag.name))
 
 
 def _step_named(tag: Path) -> int | None:
-    found = _NUMBER.search(tag.name)
-    return int(found[1]) if found else None
+    match = _NUMBER.search(tag.name)
+    return int(match[1]) if match else None
 
 
 def _is_done(tag: Path) -> bool:
-    """Older releases have no markers."""
+    # Older releases write no markers.
     return (tag / _DONE).is_file() or not (tag / _BEGUN).is_file()
 
 
@@ -195,30 +195,28 @@ def _open_new(folder: Path, weights: bool) -> dict[str, Any]:
             raise CheckpointError(f"{folder / 'optim'}: missing: {named}. Get all files of one checkpoint")
         rank_files.require_one_step(steps)
     content = folder / "user_content.pt"
-    told = rank_files.read_plain(content) if content.is_file() else {}
-    found = told if isinstance(told, dict) else {}
-    progress = rank_files.progress_of(found, _step_named(folder))
-    return {"ranks": ranks, "progress": progress, **rank_files.epoch_of(found)}
+    tree = rank_files.read_plain(content) if content.is_file() else {}
+    user_content = tree if isinstance(tree, dict) else {}
+    progress = rank_files.progress_of(user_content, _step_named(folder))
+    return {"ranks": ranks, "progress": progress, **rank_files.epoch_of(user_content)}
 
 
 def _optimizers(folder: Path) -> dict[Rank, list[Path]]:
-    """Files of the states, those of all data-parallel ranks together."""
-    found: dict[Rank, dict[int, Path]] = {}
+    by_dp: dict[Rank, dict[int, Path]] = {}
     for path in sorted(folder.glob("*.pt")):
         if match := _NEW.fullmatch(path.name) or _FULL.fullmatch(path.name):
             rank = int(match["tp"]), int(match["pp"])
-            found.setdefault(rank, {})[int(match.groupdict().get("dp") or 0)] = path
-    for rank, paths in found.items():
+            by_dp.setdefault(rank, {})[int(match.groupdict().get("dp") or 0)] = path
+    for rank, paths in by_dp.items():
         if missing := [number for number in range(max(paths) + 1) if number not in paths]:
             raise CheckpointError(
                 f"{folder}: of tensor rank {rank[0]}, pipeline rank {rank[1]}, the data-parallel ranks "
                 f"{', '.join(map(str, missing))} are missing, over which ZeRO-1 shares the states out"
             )
-    return {rank: [paths[number] for number in sorted(paths)] for rank, paths in found.items()}
+    return {rank: [paths[number] for number in sorted(paths)] for rank, paths in by_dp.items()}
 
 
 def _steps_of(tree: Mapping[str, Any]) -> Any:
-    """Steps that the optimizer's groups have counted, where they do."""
     groups = tree.get("param_groups")
     return groups[0].get("step") if isinstance(groups, list) and groups and isinstance(groups[0], Mapping) else None
 
@@ -226,12 +224,12 @@ def _steps_of(tree: Mapping[str, Any]) -> Any:
 def _open_old(folder: Path, weights: bool) -> dict[str, Any]:
     paths = (p / _INSIDE if (p / _INSIDE).is_file() else p for p in folder.glob("tp_rank_*_pp_rank_*"))
     files = {p: p.parent if p.name == _INSIDE else p for p in paths if p.is_file()}
-    found = by_rank(files.values(), _OLD)
-    require_all(found, folder)
+    by_number = by_rank(files.values(), _OLD)
+    require_all(by_number, folder)
     at = {where: path for path, where in files.items()}
-    trees = {rank: rank_files.read(at[where]) for rank, where in found.items()}
-    positions = {at[found[rank]]: rank_files.progress_of(tree, _step_named(folder)) for rank, tree in trees.items()}
+    trees = {rank: rank_files.read(at[where]) for rank, where in by_number.items()}
+    positions = {at[by_number[rank]]: rank_files.progress_of(tree, _step_named(folder)) for rank, tree in trees.items()}
     rank_files.require_one_step({path: progress["step"] for path, progress in positions.items()})
-    ranks = {rank: rank_files.decoded(tree, at[found[rank]], weights=weights) for rank, tree in trees.items()}
+    ranks = {rank: rank_files.decoded(tree, at[by_number[rank]], weights=weights) for rank, tree in trees.items()}
     first = next(iter(trees.values()))
     return {"ranks": ranks, "progress": next(iter(positions.values())), **rank_files.epoch_of(first)}

@@ -1,4 +1,4 @@
-"""The file of one rank in checkpoints of PyTorch/XLA: a tree, in one piece or with its tensors beside it."""
+"""The file of one rank in checkpoints of PyTorch/XLA: a tree, with its tensors inside or in files of their own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from recipe_core import CheckpointError, Lazy, SaveContext
 from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduled
+from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduler_state_dict
 from recipe_xla.checkpoint import xser_file
 
 OURS = "recipe"
-"""A further entry of the files that we write: the exact position in schedule and data. Others pass it over."""
-_INERT = ("argparse.Namespace", "numpy.", "collections.")
-"""Beginnings of what scripts keep beside weights; nothing of it is run."""
+"""An additional entry in files that we write: the exact position in schedule and data. Other readers ignore it."""
+_ALLOWED = ("argparse.Namespace", "numpy.", "collections.")
+"""Prefixes of globals that scripts save with weights; none is executed."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file of either kind.
+    """Read a file of either kind.
 
     Raises:
         CheckpointError: it is missing, damaged, no dict, or names a forbidden global.
@@ -31,12 +31,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def read_plain(path: Path) -> Any:
-    """A file of torch.save, which may hold the settings of a script beside weights."""
-    return torch_save.read_tree(path, lambda name: name.startswith(_INERT))
+    """Read a file of torch.save, which may hold the settings of a script, too."""
+    return torch_save.read_tree(path, lambda name: name.startswith(_ALLOWED))
 
 
 def write(path: Path, tree: Mapping[str, Any], *, xser: bool, info: bool = False) -> None:
-    """Write a file, with its tensors beside it where ``xser`` says so."""
+    """Write a file; ``xser``: each tensor to a file of its own."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if xser:
         xser_file.write_xser(path, tree, info=info)
@@ -45,7 +45,7 @@ def write(path: Path, tree: Mapping[str, Any], *, xser: bool, info: bool = False
 
 
 def at_once(tasks: Iterable[Callable[[], None]], workers: int) -> None:
-    """Do so many of the tasks at once; the first failure is raised when all that began have ended."""
+    """Run up to ``workers`` tasks at once; raise the first failure after all have ended."""
     if workers == 1:
         for task in tasks:
             task()
@@ -56,35 +56,35 @@ def at_once(tasks: Iterable[Callable[[], None]], workers: int) -> None:
 
 
 def encoded(
-    rank: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, context: SaveContext, what: str
+    rank: Mapping[str, Any], progress: Mapping[str, Any], epoch: int, context: SaveContext, form: str
 ) -> dict[str, Any]:
     """The tree of a rank in files that hold everything in one: ``model``, ``optimizer``, ``scheduler``.
 
     Raises:
-        CheckpointError: there is an optimizer, and its settings are not known.
+        CheckpointError: the rank has optimizer states, and the settings of the optimizer are not known.
     """
     step = int(progress.get("step") or 0)
     tree: dict[str, Any] = {"model": dict(rank["model"])}
     if "optimizer" in rank:
-        tree["optimizer"] = indexed_state(rank["optimizer"], rank["model"], context, step, what)
+        tree["optimizer"] = indexed_state(rank["optimizer"], rank["model"], context, step, form)
         if context.train is not None:
-            tree["scheduler"] = scheduled(context, step)
+            tree["scheduler"] = scheduler_state_dict(context, step)
     return {**tree, "step": step, **position(progress, epoch)}
 
 
 def position(progress: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """The position of a run under the names that scripts of neuronx-distributed use, and ours."""
+    """The position of a run, under the names of neuronx-distributed's scripts and under :data:`OURS`."""
     return {"global_step": int(progress.get("step") or 0), "epoch": epoch, OURS: {"progress": dict(progress)}}
 
 
 def epoch_of(tree: Mapping[str, Any]) -> dict[str, int]:
-    """The part ``epoch`` of a state: full rounds over the data, where a script counts them."""
+    """The part ``epoch`` of a state, if a script counts epochs."""
     epoch = tree.get("epoch")
     return {"epoch": epoch} if isinstance(epoch, int) else {}
 
 
 def decoded(tree: Mapping[str, Any], path: Path, *, weights: bool) -> dict[str, Any]:
-    """The state of a rank from such a tree; a bare state dict is a model.
+    """The state of a rank from the tree of :func:`encoded`; a bare state dict is a model.
 
     Raises:
         CheckpointError: it holds no model.
@@ -95,17 +95,17 @@ def decoded(tree: Mapping[str, Any], path: Path, *, weights: bool) -> dict[str, 
     if not isinstance(model, Mapping):
         there = ", ".join(map(str, list(tree)[:8])) or "nothing"
         raise CheckpointError(f"{path}: it has no entry 'model'; expected a dict of model and optimizer, found {there}")
-    found: dict[str, Any] = {"model": dict(model)}
+    state: dict[str, Any] = {"model": dict(model)}
     if not weights and isinstance(tree.get("optimizer"), Mapping):
-        found["indexed"] = tree["optimizer"]
-    return found
+        state["indexed"] = tree["optimizer"]
+    return state
 
 
 def progress_of(tree: Mapping[str, Any], named: int | None) -> dict[str, Any]:
-    """The position in schedule and data: ours where we wrote it, else the step, by the file's words or by ``named``."""
-    ours = tree.get(OURS)
-    if isinstance(ours, Mapping) and isinstance(ours.get("progress"), Mapping):
-        return dict(ours["progress"])
+    """The position in schedule and data: ours if we wrote it, else the step in the file, or ``named``."""
+    exact = tree.get(OURS)
+    if isinstance(exact, Mapping) and isinstance(exact.get("progress"), Mapping):
+        return dict(exact["progress"])
     counts = (tree.get(key) for key in ("step", "total_steps", "global_step"))
     scheduler = tree.get("scheduler")
     last = scheduler.get("last_epoch") if isinstance(scheduler, Mapping) else None
@@ -114,13 +114,13 @@ def progress_of(tree: Mapping[str, Any], named: int | None) -> dict[str, Any]:
 
 
 def require_one_step(steps: Mapping[Path, Any]) -> None:
-    """Refuse files whose steps differ.
+    """Require that all files have the same step.
 
     Raises:
         CheckpointError: they are of several checkpoints.
     """
-    first, *others = steps
-    for path in others:
+    first, *further = steps
+    for path in further:
         if steps[path] != steps[first]:
             raise CheckpointError(
                 f"{path} is of step {steps[path]}, and {first} of step {steps[first]}: files of two checkpoints are "

@@ -1,4 +1,4 @@
-"""Shards of a tensor on the devices of one process, copied to the host: each once, however many devices have it."""
+"""Shards of a tensor on the devices of one process, copied to the host; replicas once."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from recipe_core import CheckpointError
-from recipe_core.checkpoint.lazy import Offsets, Pieces
+from recipe_core.checkpoint.lazy import Offsets, ShardedTensorView
 
 
-def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str = "a tensor") -> Pieces:
-    """The tensor of ``shape`` that ``parts`` make up; of parts at one place (replicas) the first is taken.
+def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str = "a tensor") -> ShardedTensorView:
+    """The tensor of ``shape`` that consists of ``parts``; of replicas (equal offsets) the first is taken.
 
     Raises:
-        CheckpointError: the parts leave out something of it, or overlap.
+        CheckpointError: the parts do not cover the tensor, or overlap.
     """
     once: dict[Offsets, Tensor] = {}
     for offsets, part in parts:
         once.setdefault(offsets, part)
     if sum(part.numel() for part in once.values()) != shape.numel():
-        found = ", ".join(f"{list(part.shape)} at {list(offsets)}" for offsets, part in once.items())
-        raise CheckpointError(f"{name}: its shape is {list(shape)}, and its devices hold {found}")
+        held = ", ".join(f"{list(part.shape)} at {list(offsets)}" for offsets, part in once.items())
+        raise CheckpointError(f"{name}: its shape is {list(shape)}, and its devices hold {held}")
     taken = tuple(once.items())
 
     def read() -> Tensor:
@@ -32,30 +32,28 @@ def pieces(shape: torch.Size, parts: Sequence[tuple[Offsets, Tensor]], name: str
             whole[tuple(slice(start, start + size) for start, size in zip(offsets, part.shape, strict=True))] = part
         return whole
 
-    return Pieces(shape, taken[0][1].dtype, read, parts=taken)
+    return ShardedTensorView(shape, taken[0][1].dtype, read, parts=taken)
 
 
-def on_host(tensors: Sequence[Tensor]) -> list[Tensor | Pieces]:
-    """Copies of XLA tensors: those that are whole, and of others the parts that the devices hold.
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor | ShardedTensorView]:
+    """Copies of XLA tensors: replicated ones as tensors, sharded ones as :class:`ShardedTensorView`.
 
-    One transfer for all of the one kind and one for all of the other, and no graph, unless something was left to
-    compute.
+    One transfer for each of the two kinds, and no graph unless operations are pending.
     """
     import torch_xla
 
     is_cut = ["devices=" in torch_xla._XLAC._get_xla_sharding_spec(tensor) for tensor in tensors]
     groups: dict[bool, list[Tensor]] = {False: [], True: []}
-    for tensor, which in zip(tensors, is_cut, strict=True):
-        groups[which].append(tensor)
-    found: dict[bool, Iterator[Any]] = {
+    for tensor, sharded in zip(tensors, is_cut, strict=True):
+        groups[sharded].append(tensor)
+    copies: dict[bool, Iterator[Any]] = {
         False: iter(torch_xla._XLAC._xla_get_cpu_tensors(groups[False])),
         True: _parts(groups[True]),
     }
-    return [next(found[which]) for which in is_cut]
+    return [next(copies[sharded]) for sharded in is_cut]
 
 
-def _parts(tensors: Sequence[Tensor]) -> Iterator[Pieces]:
-    """Those that are cut, in the parts that the devices hold."""
+def _parts(tensors: Sequence[Tensor]) -> Iterator[ShardedTensorView]:
     import torch_xla
 
     held: list[Any] = torch_xla._XLAC._get_local_shards(tensors)

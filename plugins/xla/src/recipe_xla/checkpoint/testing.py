@@ -1,4 +1,4 @@
-"""Files of torch_xla's serialization as torch_xla itself saves and loads them, without it; for tests."""
+"""Files of torch_xla's serialization as torch_xla saves and loads them, without torch_xla; for tests."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-
-class TensorReference:
-    """As torch_xla's class of this name."""
-
-    def __init__(self, tid: int) -> None:
-        self.tid = tid
+from recipe_xla.checkpoint.xser_file import TensorReference
 
 
 @contextmanager
 def _torch_xla() -> Iterator[None]:
-    """A package torch_xla that has nothing but that class, for pickle to look up."""
+    # A package torch_xla with only the class that pickle looks up.
     name = "torch_xla.utils.serialization"
     made_up = {part: ModuleType(part) for part in ("torch_xla", "torch_xla.utils", name)}
     made_up[name].TensorReference = TensorReference  # type: ignore[attr-defined]
@@ -35,7 +30,7 @@ def _torch_xla() -> Iterator[None]:
 
 
 def xser_load(path: Path) -> Any:
-    """As torch_xla loads: the tree, then each tensor by its number."""
+    """Load as torch_xla does: the tree, then each tensor by its number."""
     import torch
 
     with _torch_xla():
@@ -54,7 +49,7 @@ def xser_load(path: Path) -> Any:
 
 
 def xser_save(tree: Any, path: Path) -> None:
-    """As torch_xla saves."""
+    """Save as torch_xla does."""
     import torch
 
     folder = path.with_name(f"{path.name}.tensors")

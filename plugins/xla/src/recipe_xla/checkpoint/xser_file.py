@@ -1,8 +1,7 @@
 """Files of torch_xla's serialization, read and written without it.
 
-``X`` is a file of ``torch.save`` in which a ``TensorReference`` with the number ``tid`` stands for each tensor; the
-tensors lie one by one in ``X.tensors/tensor_<tid>.pt``. neuronx-distributed adds ``X.info.pt``: shapes and types by
-number.
+``X`` is a file of ``torch.save`` with a ``TensorReference`` for each tensor; the tensor with the number ``tid`` is in
+``X.tensors/tensor_<tid>.pt``. neuronx-distributed adds ``X.info.pt``: shapes and dtypes by number.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from recipe_core import CheckpointError, Lazy, lazy
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
-from recipe_core.checkpoint.lazy import mapped
+from recipe_core.checkpoint.lazy import tree_map
 
 _MODULE, _CLASS = "torch_xla.utils.serialization", "TensorReference"
 
@@ -28,12 +27,12 @@ def tensors_of(path: Path) -> Path:
 
 
 def is_xser(path: Path) -> bool:
-    """True if the tensors of a file lie beside it."""
+    """True if the file ``path`` has a folder of tensors."""
     return tensors_of(path).is_dir()
 
 
 def read_xser(path: Path) -> Any:
-    """Read a file with a :class:`Lazy` for each tensor; of the tensors' files only the headers are read.
+    """Read a file, with a :class:`Lazy` for each tensor; only the headers of the tensors' files are read.
 
     Raises:
         CheckpointError: a file is missing or damaged, or names a forbidden global.
@@ -43,11 +42,12 @@ def read_xser(path: Path) -> Any:
     def leaf(value: Any) -> Any:
         return _tensor(path, value.state.get("tid")) if isinstance(value, Inert) else value
 
-    return mapped(tree, leaf)
+    return tree_map(leaf, tree)
 
 
 def write_xser(path: Path, tree: Any, *, info: bool = False) -> None:
-    """Write ``tree``; one tensor at a time is in memory. ``info``: with shapes and types, as neuronx-distributed.
+    """Write ``tree``, with one tensor at a time in memory. ``info``: write shapes and dtypes, as neuronx-distributed
+    does.
 
     Raises:
         DiskError: the disk is full or cannot be written.
@@ -64,7 +64,7 @@ def write_xser(path: Path, tree: Any, *, info: bool = False) -> None:
         known[number] = {"dtype": tensor.dtype, "shape": tensor.shape}
         return TensorReference(number)
 
-    references = mapped(tree, leaf)
+    references = tree_map(leaf, tree)
     torch_save.write_archive(path, _Pickler.dumped(references))
     if info:
         torch_save.write_tree(path.with_name(f"{path.name}.info.pt"), known)
@@ -74,21 +74,21 @@ def _tensor(path: Path, number: Any) -> Lazy:
     file = tensors_of(path) / f"tensor_{number}.pt"
     if not file.is_file():
         raise CheckpointError(f"{file}: missing, which {path.name} refers to; the checkpoint is damaged")
-    found = torch_save.read_tree(file)
-    if not isinstance(found, Lazy):
-        raise CheckpointError(f"{file}: expected a tensor, found {type(found).__name__}")
-    return found
+    tensor = torch_save.read_tree(file)
+    if not isinstance(tensor, Lazy):
+        raise CheckpointError(f"{file}: expected a tensor, found {type(tensor).__name__}")
+    return tensor
 
 
 class TensorReference:
-    """Stands in a pickle for a tensor; it is written under the name of torch_xla's class."""
+    """A reference to a tensor, pickled under the name of torch_xla's class."""
 
     def __init__(self, tid: int) -> None:
         self.tid = tid
 
 
 class _Pickler(pickle._Pickler):
-    """Names torch_xla's class without importing it, which C's pickler would."""
+    """Writes the name of torch_xla's class without importing it, unlike the pickler in C."""
 
     @classmethod
     def dumped(cls, tree: Any) -> bytes:

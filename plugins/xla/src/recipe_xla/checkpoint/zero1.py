@@ -1,6 +1,6 @@
-"""Optimizer state that neuronx-distributed's ZeRO-1 has sharded over data-parallel ranks, joined again.
+"""Optimizer states that neuronx-distributed's ZeRO-1 has sharded across data-parallel ranks, joined.
 
-Each file has ``base_state`` (by number, tensors divided along their first dimension and padded to equal shards),
+Each file has ``base_state`` (by number, tensors split along their first dimension and padded to equal shards),
 ``shape_info`` (by number, the shape without padding), and ``param_groups``.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from recipe_core import CheckpointError, Lazy
-from recipe_core.checkpoint.ranks.assemble import concatenated
+from recipe_core.checkpoint.ranks.assemble import concatenate
 
 
 def is_shared(tree: Mapping[str, Any]) -> bool:
-    """True for optimizer state that ZeRO-1 has sharded."""
+    """True for optimizer states that ZeRO-1 has sharded."""
     return "base_state" in tree and "shape_info" in tree
 
 
@@ -29,7 +29,7 @@ def whole_states(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> d
         CheckpointError: the files do not belong together.
     """
     try:
-        _require_one(trees, paths)
+        _require_same_checkpoint(trees, paths)
         shapes = {number: torch.Size(shape) for number, shape in trees[0]["shape_info"].items()}
         states = {
             number: {kind: _whole([tree["base_state"][number][kind] for tree in trees], shape, kind) for kind in kinds}
@@ -45,24 +45,18 @@ def whole_states(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> d
     return {"state": states, "param_groups": groups}
 
 
-def _require_one(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
-    """Refuse files whose ranks count other steps or parameters than the first.
-
-    Raises:
-        CheckpointError: they are of two checkpoints.
-    """
+def _require_same_checkpoint(trees: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
     for tree, path in zip(trees[1:], paths[1:], strict=True):
-        for what in (_steps, _shapes):
-            if (found := what(tree)) != (first := what(trees[0])):
-                key = next(key for key in {**first, **found} if first.get(key) != found.get(key))
+        for values_of in (_steps, _shapes):
+            if (values := values_of(tree)) != (first := values_of(trees[0])):
+                key = next(key for key in {**first, **values} if first.get(key) != values.get(key))
                 raise CheckpointError(
-                    f"{path} and {paths[0]} differ in {key}, {found.get(key, 'missing')} and "
+                    f"{path} and {paths[0]} differ in {key}, {values.get(key, 'missing')} and "
                     f"{first.get(key, 'missing')}: files of two checkpoints are mixed"
                 )
 
 
 def _steps(tree: Mapping[str, Any]) -> dict[str, float]:
-    """Steps by the number of each parameter, and by group where groups count them."""
     counted = {
         f"the step of parameter {n}": state["step"] for n, state in tree["base_state"].items() if "step" in state
     }
@@ -81,11 +75,11 @@ def _whole(parts: Sequence[Any], shape: torch.Size, kind: str) -> Any:
     rows = sum(part.shape[0] for part in parts)
     if not shape or rows < shape[0] or rows - shape[0] >= len(parts):
         raise ValueError(f"{rows} rows of {kind} for a tensor of shape {list(shape)}")
-    return Lazy(shape, first.dtype, partial(concatenated, list(parts), shape, 0))
+    return Lazy(shape, first.dtype, partial(concatenate, list(parts), shape, 0))
 
 
 def _masters(trees: Sequence[Mapping[str, Any]]) -> dict[Any, list[Any]]:
-    """Copies of the weights in fp32, by number."""
+    # fp32 copies of the weights, by number
     shared = [tree.get("sharded_master_weights") for tree in trees]
     if not all(isinstance(part, Mapping) for part in shared):
         return {}

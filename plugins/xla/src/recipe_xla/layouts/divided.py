@@ -1,4 +1,4 @@
-"""The core's layouts that divide a model, on PyTorch/XLA devices."""
+"""The core's layouts that shard a model, on PyTorch/XLA devices."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from torch import nn
 
 from recipe_core import Parallel, Run
 from recipe_core.layouts.settings import Divided
-from recipe_xla.mesh import Grid
+from recipe_xla.mesh import DeviceGrid
 
 
 def build(module: nn.Module, config: Divided, run: Run) -> Parallel:
-    """Divide ``module``, with or without values, as ``config`` says: by neuronx-distributed where each device has a
-    process, else by annotations.
+    """Shard ``module``, which may be on the meta device: by neuronx-distributed if each device has a process, else by
+    annotations.
 
     Raises:
-        ConfigError: the model cannot be divided so.
+        ConfigError: the model does not divide by the degrees of ``config``.
     """
-    if isinstance(run.mesh, Grid) and not run.mesh.of_one_process and config.tp > 1:
-        from recipe_xla.layouts.tensor_parallel import teamed
+    if isinstance(run.mesh, DeviceGrid) and not run.mesh.of_one_process and config.tp > 1:
+        from recipe_xla.layouts.tensor_parallel import tensor_parallel
 
-        return teamed(module, run)
-    from recipe_xla.layouts.spmd import annotated
+        return tensor_parallel(module, run)
+    from recipe_xla.layouts.spmd import shard_with_annotations
 
-    return annotated(module, run)
+    return shard_with_annotations(module, run)

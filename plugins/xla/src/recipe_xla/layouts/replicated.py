@@ -1,4 +1,5 @@
-"""Layouts on PyTorch/XLA, which gathers operations into graphs: a sync after each micro batch, none in between."""
+"""Replicated models on PyTorch/XLA, which traces operations into graphs: one sync after each micro batch, none
+within."""
 
 from __future__ import annotations
 
@@ -11,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core import Batch, Micro, Parallel, Run, materialise
-from recipe_core.checkpoint.lazy import Pieces
+from recipe_core.checkpoint.lazy import ShardedTensorView
 from recipe_xla.checkpoint.shards import on_host
 
 if TYPE_CHECKING:
     from recipe_xla.engine import XlaEngine
 
 
-class Traced(Parallel):
-    """A model that is whole on this rank's device; its copies on other ranks get the mean of the gradients.
+class XlaParallel(Parallel):
+    """A model replicated on the ranks' devices; gradients are averaged over ranks.
 
-    The backward pass of each micro batch is one graph, the same for all but the first, so that their number may change.
-    The mean over ranks and the optimizer's step are another.
+    The backward pass of each micro batch is one graph, the same for all but the first, so that the number of micro
+    batches may change. The average over ranks and the optimizer's step are another graph.
     """
 
     def __init__(self, module: nn.Module, run: Run) -> None:
@@ -45,26 +46,26 @@ class Traced(Parallel):
 
     @contextmanager
     def inference(self) -> Iterator[nn.Module]:
-        """See :class:`Parallel`: a copy on the host, where sequences may grow without a graph for each length."""
+        """See :class:`Parallel`; a copy on the host, where sequences can grow without a new graph for each length."""
         held = [*self.module.parameters(), *self.module.buffers()]
         memo: dict[int, object] = dict(zip(map(id, held), map(_like, on_host(held), held), strict=True))
-        for owner in self.module.modules():  # what a layout or recomputation put there belongs to the device
+        for owner in self.module.modules():  # forwards that a layout or recomputation set belong to the device
             memo |= {id(value): None for name, value in vars(owner).items() if name == "forward"}
-        found = copy.deepcopy(self.module, memo)
-        for owner in found.modules():
+        host_copy = copy.deepcopy(self.module, memo)
+        for owner in host_copy.modules():
             vars(owner).pop("forward", None)
-        yield found
+        yield host_copy
 
 
-def _like(found: Tensor | Pieces, tensor: Tensor) -> Tensor:
-    host = found.read() if isinstance(found, Pieces) else found
+def _like(copied: Tensor | ShardedTensorView, tensor: Tensor) -> Tensor:
+    host = copied.read() if isinstance(copied, ShardedTensorView) else copied
     return nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else host
 
 
 def replicated(module: nn.Module, run: Run) -> Parallel:
-    """``module``, with or without its values, whole on this rank's device; tied parameters stay tied."""
+    """``module``, which may be on the meta device, on this rank's device; tied parameters stay tied."""
     materialise(module, run.device)
-    return Traced(module, run)
+    return XlaParallel(module, run)
 
 
 def build(module: nn.Module, config: object, run: Run) -> Parallel:

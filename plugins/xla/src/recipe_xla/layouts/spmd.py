@@ -1,4 +1,4 @@
-"""A model over several XLA devices that one process drives, by annotations: the compiler cuts and exchanges (GSPMD).
+"""SPMD: a model sharded over the XLA devices of one process by annotations, from which the compiler derives the rest.
 
 Xu and others, "GSPMD: General and Scalable Parallelization for ML Computation Graphs" (2021).
 """
@@ -15,34 +15,34 @@ from torch.utils._pytree import tree_map
 from recipe_core import Batch, Loss, Parallel, Run, materialise
 from recipe_core.layouts.parallel import plain_name
 from recipe_core.layouts.tensor_parallel.plan import assign
-from recipe_xla.layouts.replicated import Traced, replicated
-from recipe_xla.mesh import Grid
+from recipe_xla.layouts.replicated import XlaParallel, replicated
+from recipe_xla.mesh import DeviceGrid
 
 
-def annotated(module: nn.Module, run: Run) -> Parallel:
-    """``module`` cut over the axis ``tp`` as its tensor plan says, its samples over ``dp``.
+def shard_with_annotations(module: nn.Module, run: Run) -> Parallel:
+    """Shard ``module`` over the axis ``tp`` as its tensor plan says, and its samples over ``dp``.
 
     Raises:
-        ConfigError: the degree does not divide the model.
+        ConfigError: the model does not divide by the degree.
         PluginError: the plan does not fit it.
     """
     if run.mesh is None:
         return replicated(module, run)
-    assert isinstance(run.mesh, Grid)
+    assert isinstance(run.mesh, DeviceGrid)
     sizes = run.mesh.sizes
-    found = assign(module, run.structure.plan, sizes["tp"]) if sizes.get("tp", 1) > 1 else None
-    cuts = {cut.name: cut.dim for cut in found.cuts.values() if cut.dim is not None} if found else {}
+    plan = assign(module, run.structure.plan, sizes["tp"]) if sizes.get("tp", 1) > 1 else None
+    cuts = {cut.name: cut.dim for cut in plan.cuts.values() if cut.dim is not None} if plan else {}
     materialise(module, run.device)
     return Spmd(module, run, cuts)
 
 
-class Spmd(Traced):
-    """A model whose micro batches hold the samples of all data-parallel ranks, one rank's after the other's.
+class Spmd(XlaParallel):
+    """A model whose micro batches hold the samples of all data-parallel ranks, rank after rank.
 
     Args:
         module: on the device.
         run: with a grid of devices.
-        cuts: parameters by name, each with the dimension along which the devices of a team divide it.
+        cuts: names of sharded parameters -> the sharded dimension.
     """
 
     def __init__(self, module: nn.Module, run: Run, cuts: Mapping[str, int]) -> None:
@@ -52,47 +52,47 @@ class Spmd(Traced):
         for parameter in module.parameters():
             self._annotate(parameter, self._cuts.get(parameter))
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have weights and states stay where they are, whole or cut.
+    def attach_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep weights and states where they are, replicated or sharded.
 
-        The compiler finds a place of its own for what nobody annotates: a bias would come out of a step cut, and to
-        read it would be one more graph.
+        The compiler chooses a sharding for results without annotation: it would shard a bias in a step, and reading it
+        would need another graph.
         """
         self._optimizer = optimizer
 
         def stay(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             for parameter in self.parameters():
-                if parameter.grad is not None:  # else the step left it as it was
+                if parameter.grad is not None:  # else the step did not change it
                     self._place(parameter)
 
         optimizer.register_step_post_hook(stay)
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """See :class:`Parallel`: a graph makes the first weights (and states, where a run goes on), as all later ones.
+    def on_state_loaded(self) -> None:
+        """See :class:`Parallel`; makes the first weights (and loaded states) the result of a graph, like all later
+        ones.
 
-        A graph that takes what the host brought is another one than that which takes what a graph made, though both are
-        cut in the same way: every graph before the first step would be compiled once more after it.
+        The compiler distinguishes data from the host and results of graphs, even with the same sharding: without this,
+        every graph before the first step would be compiled again after it.
         """
         for parameter in self.module.parameters():
-            for tensor in self._beside(parameter):
+            for tensor in self._with_states(parameter):
                 tensor.mul_(1)
             self._place(parameter)
         self.collectives.sync()
 
-    def _beside(self, parameter: nn.Parameter) -> list[Tensor]:
-        """A parameter with those of its optimizer states that lie where it does."""
+    def _with_states(self, parameter: nn.Parameter) -> list[Tensor]:
         states = self._optimizer.state.get(parameter, {}).values() if self._optimizer else ()
         here = (state for state in states if (state.device, state.shape) == (parameter.device, parameter.shape))
         return [parameter, *here]
 
     def _place(self, parameter: nn.Parameter) -> None:
-        for tensor in self._beside(parameter):
+        for tensor in self._with_states(parameter):
             self._annotate(tensor, self._cuts.get(parameter))
 
-    def with_others(self, state: dict[str, Any]) -> dict[str, Any]:
-        """See :class:`Parallel`; nothing is elsewhere. A state dict's tensors are views of the parameters, which do not
-        know where these are, so that each is a graph when it is read: the parameters take their place."""
+    def with_placeholders(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See :class:`Parallel`; no other process holds tensors. The tensors of a state dict are views of the
+        parameters and do not know their sharding, so that reading each would need a graph: parameters replace them."""
         own = {plain_name(name): parameter for name, parameter in self.module.named_parameters()}
 
         def named(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,19 +101,18 @@ class Spmd(Traced):
         return {**state, "model": named(state["model"])} if "model" in state else named(state)
 
     def _annotate(self, tensor: Tensor, dim: int | None) -> None:
-        """Have the devices of each team divide ``tensor`` along ``dim``; None: all have the whole of it."""
         from torch_xla.distributed.spmd import mark_sharding
 
-        assert isinstance(self.run.mesh, Grid)
+        assert isinstance(self.run.mesh, DeviceGrid)
         mark_sharding(tensor, self.run.mesh.mesh, tuple("tp" if axis == dim else None for axis in range(tensor.ndim)))
 
     def loss(self, loss: Loss) -> Loss:
-        """The mean of what each data-parallel rank's samples give, as ranks of their own would have it.
+        """The mean of the losses of each data-parallel rank's samples, as separate ranks would compute it.
 
-        That is not the loss of all samples at once where a loss has weights (masked words, of which each part has
-        another number).
+        It differs from the loss of all samples at once if a loss has weights (of masked words, each part has a
+        different number).
         """
-        ranks = self.run.together
+        ranks = self.run.local_dp_ranks
 
         def mean(output: Any, batch: Batch) -> Mapping[str, Tensor]:
             parts = [loss(_part(output, rank, ranks), _part(batch, rank, ranks)) for rank in range(ranks)]
@@ -129,8 +128,6 @@ class Spmd(Traced):
 
 
 def _part(tree: Any, rank: int, ranks: int) -> Any:
-    """One rank's share of everything in ``tree`` along the first dimension."""
-
     def cut(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.ndim == 0:
             return value

@@ -1,6 +1,6 @@
-"""``recipe report``: runs as one page for a browser, which needs no network.
+"""``recipe report``: runs as one HTML page, which needs no network.
 
-``command.py`` is its command line, ``runs.py`` what is known of each run, ``charts.py`` the curves as data for the
-page, ``page.py`` the page, ``markup.py`` its elements. ``page.js`` draws the curves by plotly; ``page.css`` is the
-style.
+``command.py`` is its command line, ``runs.py`` reads the runs, ``charts.py`` turns curves into data for the page,
+``page.py`` writes the page, ``markup.py`` its elements. ``page.js`` draws the curves with plotly; ``page.css`` is
+the style.
 """

@@ -41,10 +41,10 @@ def add_report_command(group: click.Group, debug: Callable[[Any], Any], registry
         from recipe_core.cli.compare.report import page
         from recipe_core.cli.compare.report.runs import read_runs
 
-        found = read_runs(registry(), [folder for run in runs for folder in runs_in(run)])
-        for run in found:
+        reported = read_runs(registry(), [folder for run in runs for folder in runs_in(run)])
+        for run in reported:
             for note in run.notes:
                 click.echo(f"recipe report: {note}", err=True)
-        page.write(found, out)
-        count = f"{len(found)} run{'s' * (len(found) > 1)}"
+        page.write(reported, out)
+        count = f"{len(reported)} run{'s' * (len(reported) > 1)}"
         click.echo(f"{out}: {count}, {out.stat().st_size / 1e6:.1f} MB; open it in a browser")

@@ -11,7 +11,7 @@ from typing import Any
 
 from recipe_core.cli.compare.compare import SPEEDS, differing
 from recipe_core.cli.compare.report.charts import charts, style_of
-from recipe_core.cli.compare.report.markup import Html, allowed, data, joined, script, table, tag
+from recipe_core.cli.compare.report.markup import Html, csp_source, data, joined, script, table, tag
 from recipe_core.cli.compare.report.runs import ReportedRun
 from recipe_core.errors import ConfigError
 from recipe_core.files import write_text
@@ -19,7 +19,7 @@ from recipe_core.train.metrics.line import duration
 
 _MAKER = "recipe report"
 _MARK = f'<meta name="generator" content="{_MAKER}">'
-"""By which a page says that it may be replaced."""
+"""Mark of a page of ours, which may be overwritten."""
 _SPEEDS = dict(zip(SPEEDS, ("sequences/s", "real tokens/s", "tokens/s", "MFU"), strict=True))
 
 
@@ -27,7 +27,7 @@ def write(runs: Sequence[ReportedRun], path: Path) -> None:
     """Write the page of the runs to ``path``.
 
     Raises:
-        ConfigError: plotly is not installed, or ``path`` exists and is no such page.
+        ConfigError: plotly is not installed, or ``path`` exists and is not a page of ours.
         DiskError: ``path`` cannot be written.
     """
     library = plotly(path)
@@ -37,10 +37,10 @@ def write(runs: Sequence[ReportedRun], path: Path) -> None:
 
 
 def plotly(path: Path) -> str:
-    """The script of plotly.
+    """Return the source of plotly.js.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: plotly is not installed.
     """
     try:
         from plotly.offline import get_plotlyjs
@@ -52,7 +52,7 @@ def plotly(path: Path) -> str:
 
 
 def is_taken(path: Path) -> bool:
-    """True if ``path`` exists, and is no page that says that :func:`write` made it."""
+    """True if ``path`` exists and is not a page of :func:`write`."""
     if not path.exists():
         return False
     if not path.is_file():
@@ -62,13 +62,13 @@ def is_taken(path: Path) -> bool:
 
 
 def html(runs: Sequence[ReportedRun], library: str) -> str:
-    """The page. Its policy allows no network, and no script but ours and plotly's."""
+    """Return the page. Its Content-Security-Policy allows no network, and only our script and plotly's."""
     here = files("recipe_core.cli.compare.report")
-    ours, style = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    page_script, style = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src "
-    policy += " ".join(map(allowed, (library, ours)))
-    found = charts(runs)
-    known = [{"name": run.name, **style_of(number)} for number, run in enumerate(runs)]
+    policy += " ".join(map(csp_source, (library, page_script)))
+    all_charts = charts(runs)
+    legend = [{"name": run.name, **style_of(number)} for number, run in enumerate(runs)]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(run.name for run in runs)}"
     head = [
         Html(f'<meta charset="utf-8">{_MARK}'),
@@ -79,61 +79,58 @@ def html(runs: Sequence[ReportedRun], library: str) -> str:
     ]
     body = [
         tag("header", tag("h1", title)),
-        tag("main", *_summary(runs), *_curves(runs, found), *_samples(runs), *_pictures(runs), *_settings(runs)),
-        data("data", {"runs": known, "charts": found}),
+        tag("main", *_summary(runs), *_curves(runs, all_charts), *_samples(runs), *_pictures(runs), *_settings(runs)),
+        data("data", {"runs": legend, "charts": all_charts}),
         script(library),
-        script(ours),
+        script(page_script),
     ]
     return f'<!DOCTYPE html>\n<html lang="en">{tag("head", *head)}{tag("body", *body)}</html>\n'
 
 
 def _summary(runs: Sequence[ReportedRun]) -> Iterator[Html]:
-    """How each run ended, its losses and its speed."""
-    losses = _known(runs, "loss", "val_loss")
-    speeds = _known(runs, *SPEEDS)
+    losses = _logged_keys(runs, "loss", "val_loss")
+    speeds = _logged_keys(runs, *SPEEDS)
     heads = ["run", "state", "step", *(key.replace("val_", "validation ") for key in losses)]
     heads += [*(_SPEEDS[key] for key in speeds), "s per step", "training", "memory", "machine"]
     yield tag("h2", "Runs")
-    rows = [[*_standing(run), *_ends(run, losses), *_speed(run, speeds)] for run in runs]
+    rows = [[*_status_cells(run), *_ends(run, losses), *_speed(run, speeds)] for run in runs]
     yield tag("div", table(heads, rows), class_="summary")
-    notes = [f"{run.name}: {key}: {value}" for run in runs for key, value in _noted(run)]
+    notes = [f"{run.name}: {key}: {value}" for run in runs for key, value in _run_notes(run)]
     yield from (tag("p", note, class_="soft") for note in notes)
     yield tag("p", "Speeds and seconds per step are medians; training is the time in steps alone.", class_="soft")
 
 
-def _known(runs: Sequence[ReportedRun], *keys: str) -> list[str]:
+def _logged_keys(runs: Sequence[ReportedRun], *keys: str) -> list[str]:
     return [key for key in keys if any(key in run.curve.columns for run in runs)]
 
 
-def _standing(run: ReportedRun) -> list[object]:
+def _status_cells(run: ReportedRun) -> list[object]:
     state, code, _ = run.ended
-    words = joined([tag("span", state, class_=f"state {state}"), f" exit code {code}" if code else ""])
+    state_cell = joined([tag("span", state, class_=f"state {state}"), f" exit code {code}" if code else ""])
     of = f" of {run.steps:,}" if run.steps else ""
-    return [run.name, words, f"{run.step:,}{of}"]
+    return [run.name, state_cell, f"{run.step:,}{of}"]
 
 
 def _ends(run: ReportedRun, keys: Sequence[str]) -> Iterator[str | None]:
-    """First and last value of each loss."""
     for key in keys:
         values = run.curve.values(key)
         yield f"{_number(values[min(values)])} → {_number(values[max(values)])}" if values else None
 
 
 def _speed(run: ReportedRun, keys: Sequence[str]) -> Iterator[str | None]:
-    """Median speeds, time, memory and machine."""
     for key in keys:
         median = run.median(key)
         yield None if median is None else f"{median:.1%}" if key == "mfu" else f"{median:,.1f}"
-    each, whole = run.median("seconds"), run.training_seconds()
+    each, total = run.median("seconds"), run.training_seconds()
     yield None if each is None else f"{each:.3g}"
-    yield None if whole is None else duration(whole)
+    yield None if total is None else duration(total)
     memory = [value for _, value in run.finite("peak_memory")]
     yield f"{max(memory) / (1 << 30):.2f} GiB" if memory else None
     device, size, torch = (run.results.get(key) for key in ("device", "world_size", "torch"))
     yield f"{size} process{'es' * (size != 1)} on {device}, torch {torch}" if device else None
 
 
-def _noted(run: ReportedRun) -> Iterator[tuple[str, str]]:
+def _run_notes(run: ReportedRun) -> Iterator[tuple[str, str]]:
     state, _, reason = run.ended
     if reason:
         yield state, reason
@@ -147,24 +144,24 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if math.isfinite(value) else "not finite"
 
 
-def _curves(runs: Sequence[ReportedRun], found: Sequence[dict[str, Any]]) -> Iterator[Html]:
+def _curves(runs: Sequence[ReportedRun], all_charts: Sequence[dict[str, Any]]) -> Iterator[Html]:
     yield tag("h2", "Curves")
     yield tag("div", *_legend(runs), class_="runs")
-    if not found:
+    if not all_charts:
         yield tag("p", "No step was logged.")
-    figures = [_figure(number, chart) for number, chart in enumerate(found)]
-    more = [figure for figure, chart in zip(figures, found, strict=True) if chart["more"]]
+    figures = [_figure(number, chart) for number, chart in enumerate(all_charts)]
+    more = [figure for figure, chart in zip(figures, all_charts, strict=True) if chart["more"]]
     yield tag("div", *figures[: len(figures) - len(more)], class_="charts", id="first")
     if more:
-        summary = tag("summary", f"{len(more)} more: {', '.join(c['title'] for c in found if c['more'])}")
+        summary = tag("summary", f"{len(more)} more: {', '.join(c['title'] for c in all_charts if c['more'])}")
         yield tag("details", summary, tag("div", *more, class_="charts"), id="more")
-    words = "Point at a curve for its values, drag to enlarge, double-click for all. "
-    words += "Faint: as logged. Strong: the mean of the logged values around. Points: validation."
-    yield tag("p", words, class_="soft")
+    hint = "Point at a curve for its values, drag to enlarge, double-click for all. "
+    hint += "Faint: as logged. Strong: the mean of the logged values around. Points: validation."
+    yield tag("p", hint, class_="soft")
 
 
 def _legend(runs: Sequence[ReportedRun]) -> Iterator[Html]:
-    """A box for each run that shows or hides it in all charts."""
+    """Checkboxes that show or hide a run in all charts."""
     for number, run in enumerate(runs):
         style = style_of(number)
         dashes = {"solid": "none", "dash": "8 4", "dot": "2 3", "dashdot": "8 3 2 3"}[style["dash"]]
@@ -181,7 +178,6 @@ def _figure(number: int, chart: dict[str, Any]) -> Html:
 
 
 def _samples(runs: Sequence[ReportedRun]) -> Iterator[Html]:
-    """The text that trained models wrote."""
     texts = [(run, str(run.results["sample"])) for run in runs if run.results.get("sample")]
     if texts:
         yield tag("h2", "Text that the model wrote")
@@ -191,7 +187,6 @@ def _samples(runs: Sequence[ReportedRun]) -> Iterator[Html]:
 
 
 def _pictures(runs: Sequence[ReportedRun]) -> Iterator[Html]:
-    """The pictures in the run folders, as a part of the page."""
     if any(run.pictures for run in runs):
         yield tag("h2", "Pictures")
     for run in runs:
@@ -202,23 +197,21 @@ def _pictures(runs: Sequence[ReportedRun]) -> Iterator[Html]:
 
 
 def _settings(runs: Sequence[ReportedRun]) -> Iterator[Html]:
-    """All settings; with several runs, first those that differ."""
     names = [run.name for run in runs]
-    known = [run.settings for run in runs]
+    settings = [run.settings for run in runs]
     yield tag("h2", "Settings")
     if len(runs) > 1:
-        rows = _rows(known, differing(known))
-        found = table(["setting", *names], rows) if rows else tag("p", "The settings are equal.")
-        yield tag("div", tag("h3", "Settings that differ") if rows else None, found, class_="settings")
-    keys = list(dict.fromkeys(key for settings in known for key in settings))
-    whole = tag("div", table(["setting", *names], _rows(known, keys)), class_="settings")
+        rows = _rows(settings, differing(settings))
+        differences = table(["setting", *names], rows) if rows else tag("p", "The settings are equal.")
+        yield tag("div", tag("h3", "Settings that differ") if rows else None, differences, class_="settings")
+    keys = list(dict.fromkeys(key for run_settings in settings for key in run_settings))
+    whole = tag("div", table(["setting", *names], _rows(settings, keys)), class_="settings")
     opened = Html("<details open>") if len(runs) == 1 else Html("<details>")
     yield Html(f"{opened}{tag('summary', f'All {len(keys)} settings')}{whole}</details>")
 
 
-def _rows(known: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[list[str | None]]:
-    """The values of each setting; None where a run has no such setting."""
-    return [[key, *(_setting(settings[key]) if key in settings else None for settings in known)] for key in keys]
+def _rows(settings: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[list[str | None]]:
+    return [[key, *(_setting(run[key]) if key in run else None for run in settings)] for key in keys]
 
 
 def _setting(value: object) -> str:

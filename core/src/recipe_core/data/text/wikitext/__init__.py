@@ -1,12 +1,12 @@
-"""The wikitext of an article as prose: the costly stage, which worker processes share.
+"""From the wikitext of an article to prose: the expensive stage, which worker processes share.
 
 ``dump.py``: pages of a dump. ``prose``, below: one pass over the tokens of a page. ``templates.py`` (with
-``measures.py``) and ``formulas.py``: templates and formulas that stand inside sentences, as plain text. ``tidy.py``:
-the last steps: holes, entities, lines and sections.
+``measures.py``) and ``formulas.py``: templates and formulas inside sentences as plain text. ``tidy.py``: the last
+steps: holes, entities, lines and sections.
 
-Templates of other names, tables, references, pictures, categories, comments, long formulas, galleries, listings and
-magic words are dropped. Running text, the text of links, list items and headings stay, items and headings as lines of
-their own. A section that is left empty goes with its heading.
+Other templates, tables, references, pictures, categories, comments, long formulas, galleries, listings and magic words
+are dropped. Running text, the text of links, list items and headings are kept, items and headings on separate lines. An
+empty section is dropped with its heading.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from recipe_core.data.text.wikitext.tidy import BREAK, HEADING, HOLE, ITEM
 from recipe_core.errors import DataError
 
 _HIDDEN = frozenset({"file", "image", "category", "media"})
-"""English names of namespaces that every wiki knows: links to them show no text."""
+"""English namespace names, valid in every wiki: links to them show no text."""
 _DROPPED = """
     ce chem categorytree del gallery graph hiero imagemap includeonly indicator inputbox mapframe maplink math nowiki
     pre ref references s score section source strike style syntaxhighlight table templatedata templatestyles timeline
@@ -35,20 +35,20 @@ _OPAQUE = re.compile(
     r"syntaxhighlight|templatedata|timeline)(?=[\s/>])(?:[^<>\"]|\"[^\"<]*\")*>",
     re.IGNORECASE,
 )
-"""Starts of elements whose content is no wikitext, or is dropped in any case."""
-_PATIENCE = 20_000_000
-"""Things left open times the length of the page: some seconds of parsing."""
+"""Starts of elements whose content is not wikitext, or is always dropped."""
+_MAX_PARSE_COST = 20_000_000
+"""Maximum of unclosed elements times length of the page: some seconds of parsing."""
 _SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _PROTECTED = re.compile(r"[^\w\s]")
 
 
 def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> str:
-    """The text that a reader of the page sees in its paragraphs, lists and headings.
+    """Return the visible text of a page: paragraphs, lists and headings.
 
     Paragraphs are separated by a blank line, list items by a line end. The result may be empty.
 
     Args:
-        namespaces: what this wiki calls its files and categories, beside the English names.
+        namespaces: this wiki's names of file and category namespaces, in addition to the English names.
     """
     text = _without_opaque(wikitext)
     hidden = _HIDDEN.union(name.lower() for name in namespaces)
@@ -56,19 +56,19 @@ def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> str:
     try:
         if _too_costly(text):
             raise ValueError("too costly")
-        # Quotes of bold and italics are taken off later: pairing them is where the parser gives up on paragraphs.
+        # Quotes of bold and italics are removed later: the parser fails on paragraphs where they do not pair.
         shown = _Walk(hidden).text(tokenizer.tokenize(text, 0, True))
     except Exception:
-        # A page that the parser cannot take (its own ParserError, too deep a recursion) must not be lost, nor end the
-        # run: what is nested is then taken off from inside to outside.
+        # A page that the parser cannot handle (its own ParserError, too deep a recursion) must neither be lost nor end
+        # the run: markup is then removed from inside to outside.
         shown = tidy.unparsed(text)
     return tidy.lines(shown)
 
 
 def _too_costly(text: str) -> bool:
-    """True if so much is opened and not closed, as vandals do, that the parser could take hours for the page.
+    """True if parsing could take hours: after vandalism, thousands of elements may be unclosed.
 
-    The parser follows everything that is opened to the end of the page before it gives up.
+    The parser follows each unclosed element to the end of the page.
     """
     single = text.count("<br") + text.count("<li") + text.count("<hr")
     left_open = max(
@@ -77,13 +77,13 @@ def _too_costly(text: str) -> bool:
         text.count("[") - text.count("]"),
         text.count("<") - 2 * text.count("</") - text.count("/>") - single,
     )
-    return left_open * len(text) > _PATIENCE
+    return left_open * len(text) > _MAX_PARSE_COST
 
 
 def _tokenizer() -> Any:
-    """The tokenizer of mwparserfromhell, in C where there is one.
+    """The tokenizer of mwparserfromhell, in C if available.
 
-    Its tokens are read as they are: making the package's tree of nodes first takes five times as long as the parsing.
+    Its tokens are used directly: building the package's tree of nodes takes five times as long as parsing.
     """
     try:
         from mwparserfromhell import parser
@@ -101,22 +101,21 @@ def _closing(tag: str) -> re.Pattern[str]:
 
 
 def _protected(text: str) -> str:
-    """``text`` with entities for all that might be markup."""
     return _PROTECTED.sub(lambda match: f"&#{ord(match[0])};", text)
 
 
 def _without_opaque(text: str) -> str:
-    """``text`` without comments, references and the like; short formulas and what ``<nowiki>`` protects as entities.
+    """Remove comments, references and the like; convert short formulas and ``<nowiki>`` content to entities.
 
-    The parser would be twice as slow with them, and takes a pipe in a formula for one of a table. Each is searched
-    from left to right once, so that many that are never closed cost no more than one.
+    They would make the parser twice as slow, and it mistakes a pipe in a formula for one of a table. Each closing tag
+    is searched once from left to right: a thousand unclosed elements cost no more than one.
     """
     shown: list[str] = []
     at = 0
     unclosed: set[str] = set()
     for opening in _OPAQUE.finditer(text):
         if opening.start() < at:
-            continue  # inside the one before
+            continue  # inside the previous element
         tag = (opening[1] or "!--").lower()
         shown.append(text[at : opening.start()])
         at = opening.end()
@@ -140,32 +139,31 @@ def _without_opaque(text: str) -> str:
 
 
 class _Frame:
-    """Something that was opened and not closed yet: what it shows is known when its close token comes."""
+    """An open element; its text is known when its close token comes."""
 
     __slots__ = ("contents", "keys", "parts", "token")
 
     def __init__(self, token: Any) -> None:
         self.token = token
         self.parts: list[list[str]] = [[]]
-        """The text between its separators. The first is the name, the target or the address."""
+        """The texts between its separators. The first is the name, target or address."""
         self.keys: dict[int, str] = {}
-        """Of templates: number of a part -> name of this argument."""
+        """Of templates: names of arguments by part number."""
         self.contents = 0
-        """Of tags: number of the part between the opening and the closing tag; 0 where it has none."""
+        """Of tags: number of the part between opening and closing tag; 0 if there is none."""
 
     def part(self, number: int) -> str:
         return "".join(self.parts[number])
 
 
 class _Walk:
-    """One pass over the tokens of a page, with a stack of what is open, so that no depth is too deep."""
+    """One pass over the tokens of a page, with a stack of open elements instead of recursion."""
 
     def __init__(self, hidden: frozenset[str]) -> None:
         self._hidden = hidden
         self._stack: list[_Frame] = []
 
     def text(self, tokens: Iterable[Any]) -> str:
-        """The text that ``tokens`` show, with the marks of :mod:`recipe_core.data.text.wikitext.tidy` in it."""
         root = _Frame(None)
         self._stack = [root]
         write = root.parts[-1].append
@@ -190,7 +188,6 @@ class _Walk:
         return root.part(0)
 
     def _divide(self, kind: str) -> None:
-        """Begin another part of the innermost frame."""
         frame = self._stack[-1]
         if kind == "TemplateParamEquals":
             frame.keys[len(frame.parts) - 1] = frame.part(-1)
@@ -245,11 +242,10 @@ class _Walk:
         return f"\n\n{inside}\n\n" if name in _BLOCK_TAGS else inside
 
     def _item(self, markup: str) -> str:
-        """A mark for a list item; the colon inside of ``; term : definition`` stays one."""
+        """A mark for a list item; the colon inside ``; term : definition`` stays a colon."""
         return ": " if markup == ":" and self._last()[-1] not in f"\n{ITEM}" else ITEM
 
     def _last(self) -> str:
-        """The last text inside the innermost open element."""
         return next((text for text in reversed(self._stack[-1].parts[-1]) if text), "\n")
 
     def _template(self, frame: _Frame) -> str:
@@ -286,4 +282,4 @@ _CLOSES: dict[str, Callable[[_Walk, _Frame], str]] = {
     "WikilinkClose": _Walk._wikilink,
 }
 _LITERAL = {"HTMLEntityStart": "&", "HTMLEntityNumeric": "#", "HTMLEntityHex": "", "HTMLEntityEnd": ";"}
-"""Entities stay as they are until the end, when what they stand for cannot be taken for markup any more."""
+"""Entities are resolved at the end, when their characters cannot be mistaken for markup."""

@@ -1,4 +1,4 @@
-"""Pages of MediaWiki's XML dumps (``pages-articles``), read through mwxml."""
+"""Pages of MediaWiki's XML dumps (``pages-articles``), read by mwxml."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from recipe_core.errors import DataError
 
 _ARTICLES = 0
 _WITHOUT_TEXT = (-2, 6, 14)
-"""Namespaces of media, files and categories: a link to one shows a picture, or nothing, where it stands."""
+"""Namespaces of media, files and categories: links to them show no text."""
 _MARKUP = 20_000
-"""Characters that may stand around the text of a page."""
+"""Characters of XML that may surround the text of a page."""
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 
 
 def pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:
-    """Yield the wikitext of the articles of a dump; redirects and other namespaces are left out and counted.
+    """Yield the wikitext of the articles of a dump; redirects and other namespaces are skipped and counted.
 
     Raises:
-        DataError: the XML is damaged or cut off, or is no dump.
+        DataError: the XML is damaged or truncated, or not a dump.
     """
     try:
         import mwxml
@@ -44,9 +44,9 @@ def pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) ->
             raise MalformedXML(f"expected <mediawiki>, found <{root.tag}>")
         named: dict[str, Any] = {}
         for element in root:
-            if element.tag == "siteinfo":  # missing where somebody cut pages out of a dump
-                found = mwxml.SiteInfo.from_element(element).namespaces or ()
-                named = {namespace.name: namespace for namespace in found}
+            if element.tag == "siteinfo":  # missing in an excerpt of a dump
+                site_namespaces = mwxml.SiteInfo.from_element(element).namespaces or ()
+                named = {namespace.name: namespace for namespace in site_namespaces}
                 namespaces = tuple(name for name, known in named.items() if known.id in _WITHOUT_TEXT)
                 continue
             number += 1
@@ -58,7 +58,7 @@ def pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) ->
             root.element.clear()
             guarded.since_page = 0
         for _ in root.pointer.etree_events:
-            pass  # to the end of the file: nothing may follow, and the checksum of an archive stands there
+            pass  # to the end of the file: nothing may follow, and the checksum of an archive is there
     except (ParseError, MalformedXML, ValueError, TypeError, AttributeError) as error:
         # mwxml turns a missing or odd number, date or name into one of the last three
         if isinstance(error, UnicodeDecodeError):
@@ -70,7 +70,6 @@ def pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) ->
 
 
 def _article(page: Any, counts: Counts) -> str | None:
-    """The newest wikitext of ``page``, or None, counted, if it is no article or has no text."""
     text = None
     for revision in page:
         main = revision.slots.contents["main"]
@@ -87,12 +86,12 @@ def _article(page: Any, counts: Counts) -> str | None:
 
 
 class _Guarded:
-    """The input of the XML parser, which refuses a page that would fill the memory."""
+    """Input of the XML parser that refuses a page that would fill the memory."""
 
     def __init__(self, stream: TextStream, limit: int) -> None:
         self._stream, self._limit = stream, limit
         self.since_page = 0
-        """Characters that were read since the last page was complete."""
+        """Characters read since the last complete page."""
 
     def read(self, size: int = -1) -> str:
         text = self._stream.text.read(size)

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - signs of formulas that look like letters are what this file writes
-"""Short formulas in LaTeX as plain text, so that the sentences around them stay whole.
+"""Short LaTeX formulas as plain text, so that the sentences around them stay complete.
 
-``x_1, \\ldots, x_n`` becomes ``x_1, …, x_n``, ``\\frac{3+5}{2} = 4`` becomes ``(3+5)/2 = 4``. What is long, or uses
-anything that is not listed here (matrices, say), has no plain text.
+``x_1, \\ldots, x_n`` becomes ``x_1, …, x_n``, ``\\frac{3+5}{2} = 4`` becomes ``(3+5)/2 = 4``. Long
+formulas, and those with commands that are not listed here (matrices), have no plain text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 
 LONGEST = 120
-"""Characters of a formula that is shown; a longer one is no part of a sentence."""
+"""Maximum length of a formula in plain text; longer ones are not part of a sentence."""
 _TOKENS = re.compile(r"\\(?:[A-Za-z]+|.)|\s+|[^\\\s]", re.DOTALL)
 _NOT_DRAWN = re.compile(r"\\(?:left|right)\.|(?<=\\operatorname)\*")
 """Delimiters without a sign, and the star that puts limits below the name of an operator."""
@@ -43,7 +43,7 @@ _PLAIN = """
     text mbox mathrm mathbf mathit mathsf mathtt mathcal mathbb mathfrak mathscr operatorname textrm textbf textit
     boldsymbol bold mathop
 """
-"""Commands that say how their argument looks."""
+"""Commands that only style their argument."""
 _IGNORED = """
     left right big Big bigg Bigg bigl bigr Bigl Bigr textstyle displaystyle scriptstyle limits nolimits rm bf it cal
     , ; : !
@@ -78,7 +78,7 @@ class _NoText(Exception):
 
 
 def plain(latex: str) -> str | None:
-    """The formula on one line of plain text; None where it has none."""
+    """Return the formula as one line of plain text; None if it has none."""
     if len(latex) > 4 * LONGEST:
         return None
     try:
@@ -92,7 +92,6 @@ def plain(latex: str) -> str | None:
 
 
 def _group(tokens: Iterator[str], end: str | None) -> Iterator[str]:
-    """The parts up to ``end``, or to the end of the formula."""
     for token in tokens:
         if token == end:
             return
@@ -102,7 +101,7 @@ def _group(tokens: Iterator[str], end: str | None) -> Iterator[str]:
 
 
 def _shown(token: str, tokens: Iterator[str]) -> str:
-    """One token, with the arguments that it takes from those after it."""
+    """The text of one token, with its arguments from the following tokens."""
     if token == "{":
         return "".join(_group(tokens, "}"))
     if token in ("^", "_"):

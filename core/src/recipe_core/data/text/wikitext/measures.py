@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001, RUF002 - signs of measures that look like letters are what this file writes
-"""Templates of Wikipedia for measures, numbers and places as text: as written, never converted.
+"""Wikipedia templates for measures, numbers and places as text, without unit conversion.
 
 Called by :mod:`recipe_core.data.text.wikitext.templates` with the unnamed arguments, in order, and the named ones.
 """
@@ -15,18 +15,18 @@ _UNITS = {
     "kph": "km/h", "mi/h": "mph", "acre": "acres", "impgal": "imp gal", "usgal": "US gal", "oilbbl": "barrels",
     "bbl": "barrels", "mt": "t", "lt": "long tons", "st": "short tons", "pd/sqkm": "/km²", "pd/sqmi": "/sq mi",
 }  # fmt: skip
-"""Units whose name in {{convert}} is not how they are written."""
+"""Units whose name in {{convert}} differs from their notation."""
 _LARGE = {"e3": "thousand", "e6": "million", "e9": "billion", "e12": "trillion",
           "k": "thousand", "M": "million", "G": "billion", "T": "trillion"}  # fmt: skip
 _LARGE_UNIT = re.compile(r"(e\d+|[kMGT](?=oilbbl|USgal|cuft|bbl))(?=\D)(.+)")
-"""Units of so many: ``e6acre``, ``Moilbbl``."""
+"""Units with a multiplier: ``e6acre``, ``Moilbbl``."""
 _POWER = re.compile(r"(?<=[A-Za-z])([23])\b")
 _RANGES = {
     "to": " to ", "and": " and ", "or": " or ", "by": " by ", "x": " × ", "*": " × ", "-": "–", "–": "–", "to(-)": "–",
     "and(-)": " and ", "+/-": " ± ", "±": " ± ", "+": " + ", "to about": " to about ", ",": ", ",
 }  # fmt: skip
 _MINOR = ("ft", "lb", "st", "mi", "yd", "oz")
-"""Units that another, smaller one may follow: 5 ft 8 in."""
+"""Units that a smaller unit may follow: 5 ft 8 in."""
 _ARCS = "°′″"
 
 
@@ -86,7 +86,7 @@ def fraction(unnamed: list[str], named: Mapping[str, str]) -> str:
 
 
 def coordinates(unnamed: list[str], named: Mapping[str, str]) -> str:
-    """``13|19|N|169|9|W``: 13°19′N 169°9′W; nothing where they are shown at the top of the page only."""
+    """``13|19|N|169|9|W``: 13°19′N 169°9′W; empty if they are shown only at the top of the page."""
     if named.get("display", "inline") in ("title", "t"):
         return ""
     halves: list[str] = []

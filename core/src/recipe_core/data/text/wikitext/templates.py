@@ -1,9 +1,9 @@
 # ruff: noqa: RUF001 - quotes, dashes and stops that look alike are what this file tells apart
-"""Simple templates of Wikipedia as text, by name; all others are dropped.
+"""Simple Wikipedia templates as text, by name; all others are dropped.
 
-A template is a small program that only its wiki can run. Those below stand in the middle of sentences and show little
-more than what they are given, so leaving them out would leave broken sentences: "about {{convert|5|km}} from". The
-output is plain: a measure is not converted (5 km), a language is not named.
+A template is a small program that only its wiki can run. The templates below occur inside sentences and show little
+more than their arguments, so dropping them would leave broken sentences: "about {{convert|5|km}} from". The output is
+plain: a measure is not converted (5 km), a language is not named.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping
 from recipe_core.data.text.wikitext import measures
 
 Show = Callable[[list[str], Mapping[str, str]], str]
-"""From the unnamed arguments, in order, and the named ones to the text that is shown."""
+"""Returns the text of a template from its unnamed arguments, in order, and its named arguments."""
 
 _LANGUAGES = ("lang-", "script/")
-"""Prefixes of the names of templates that show their first argument, in a language or script of its own."""
+"""Name prefixes of templates that show their first argument in another language or script."""
 _FIRST = """
     abbr angbr as_written bdi big code crossreference em flag flagcountry flagu format_price formatprice gaps grapheme
     hebrew ill interlanguage_link ipa italic_correction kbd keypress large larger lc lcfirst math midsize mono monospace
     mvar nobold nobr nobreak noitalic not_a_typo nowrap nowraplinks nq nts num polytonic proper_name sc sic small
     small_caps smallcaps smaller smcaps strong sub tooltip tq typo uc ucfirst unicode var vanchor visible_anchor vr
 """
-"""Templates that show their first argument, differently dressed."""
+"""Templates that show their first argument in another style."""
 _LAST = "lang resize rtl-lang script tlit transl transliteration wikt-lang"
-"""Templates that say something about their last argument and show it."""
+"""Templates that annotate and show their last argument."""
 _QUOTES = ("blockquote", "block quote", "bq", "bquote", "centered pull quote", "cquote", "poem quote", "poemquote",
            "pull quote", "quotation", "quote", "verse translation")  # fmt: skip
 _TEXTS = {
@@ -40,16 +40,16 @@ _TEXTS = {
     "nbsp": " ", "space": " ", "spaces": " ", "thinsp": " ", "thin space": " ", "hair space": " ", "hairsp": " ",
     "break": "\n\n", "pb": "\n\n", "paragraph break": "\n\n", "clear": "", "shy": "", "zwsp": "", "wbr": "",
 }  # fmt: skip
-"""Templates that always show the same."""
+"""Templates with a fixed text."""
 _BEFORE = {
     "circa": "c. ", "c.": "c. ", "ca.": "c. ", "floruit": "fl. ", "fl.": "fl. ",
     "us$": "US$", "usd": "US$", "a$": "A$", "aud": "A$", "c$": "C$", "cad": "C$", "£": "£", "gbp": "£", "€": "€",
     "euro": "€", "eur": "€", "¥": "¥", "jpy": "¥", "₹": "₹", "inr": "₹",
 }  # fmt: skip
-"""Texts that templates put before their argument, or before two years with a dash between them."""
+"""Prefixes of templates with one argument, or with two years, which are joined by a dash."""
 _ACCIDENTALS = {"flat": "♭", "sharp": "♯", "natural": "♮", "doubleflat": "𝄫", "doublesharp": "𝄪"}
 _NUMBERS = {"us patent": "U.S. Patent", "oclc": "OCLC", "issn": "ISSN", "isbn": "ISBN", "doi": "doi:"}
-"""Texts that templates put before their number."""
+"""Prefixes of templates with a number."""
 _SHIPS = ("hms", "uss", "hmas", "hmcs", "rms", "sms", "ss", "mv", "css", "usns", "uscgc")
 _RAISED = re.compile(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]")
 _SUPERSCRIPT = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
@@ -58,7 +58,7 @@ _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "Augu
 
 
 def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
-    """The plain text of the template ``name`` (lower case, with spaces); None for one that is dropped."""
+    """Return the plain text of the template ``name`` (lower case, with spaces); None if it is dropped."""
     function = _SHOWS.get(name)
     if function is None:
         if name.startswith(_LANGUAGES):  # {{lang-fr|texte}}: French: texte
@@ -71,7 +71,7 @@ def show(name: str, unnamed: list[str], named: Mapping[str, str]) -> str | None:
 
 
 def known(name: str) -> bool:
-    """True if ``show`` may give text: arguments of other templates need no work."""
+    """True if ``show`` may return text for ``name``; arguments of other templates need not be parsed."""
     return name in _SHOWS or name.startswith(_LANGUAGES) or ":" in name
 
 
@@ -81,7 +81,7 @@ def _parser_function(name: str) -> str | None:
 
 
 def raised(text: str) -> str:
-    """A superscript: 10<sup>6</sup> is not 106, nor SO<sub>4</sub><sup>2-</sup> SO42-."""
+    """Return ``text`` as a superscript: 10<sup>6</sup> is not 106, nor SO<sub>4</sub><sup>2-</sup> SO42-."""
     return text.translate(_SUPERSCRIPT) if _RAISED.fullmatch(text) else text
 
 
@@ -155,8 +155,8 @@ def _as_of(unnamed: list[str], named: Mapping[str, str]) -> str:
 
 
 def _nihongo(unnamed: list[str], named: Mapping[str, str]) -> str:
-    english, *others = unnamed or [""]
-    inside = ", ".join(other for other in others if other)
+    english, *rest = unnamed or [""]
+    inside = ", ".join(part for part in rest if part)
     return english + (f" ({inside})" if inside and english else inside)
 
 

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - quotes, dashes and stops that look alike are what this file tells apart
-"""The last steps from wikitext to prose: leftovers of markup, holes in sentences, entities, lines and sections.
+"""Last steps from wikitext to prose: leftovers of markup, holes in sentences, entities, lines and sections.
 
-Marks, which XML cannot contain, say what stood where: HOLE for something that was dropped inside a line; at the start
-of a line, ITEM for a list item, BREAK for a line of the same paragraph, HEADING and its level for a heading.
+Control characters, which XML cannot contain, mark elements: HOLE for a dropped element inside a line; at the start of a
+line, ITEM for a list item, BREAK for a line of the same paragraph, HEADING and its level for a heading.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BREAK = "\x04"
 _TEXT = "text"
 _BETWEEN = {(_TEXT, _TEXT): " ", (BREAK, _TEXT): " ", (ITEM, ITEM): "\n", (_TEXT, BREAK): "\n", (BREAK, BREAK): "\n",
             (ITEM, BREAK): "\n", (BREAK, ITEM): "\n"}  # fmt: skip
-"""Separators of two lines that follow each other; a blank line where they are of other kinds."""
+"""Separators of consecutive lines by their marks; a blank line for all other pairs."""
 _QUOTES = re.compile(r"'{2,}")
 _MAGIC = re.compile(r"__[A-Z]{3,}__")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});")
@@ -49,7 +49,7 @@ _TOKENS = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 _HOLES = re.compile(rf"{HOLE}[\s{HOLE}]*{HOLE}")
 _QUOTED_HOLE = re.compile(rf"[\"“‘«] ?{HOLE} ?[\"”’»]")
 _BARE_LABEL = re.compile(r" \((?:e\.g\.|i\.e\.|cf\.|see|see also),?\)")
-"""Left-overs of a parenthesis that held a reference."""
+"""Leftovers of a parenthesis with a reference."""
 _PRICE_OF_HOLE = re.compile(rf"[$£€¥] ?{HOLE}")
 _TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
 _HOLE_AND_PARENTHESIS = re.compile(rf"^ ?{HOLE} ?\([^()]*\)$")
@@ -64,11 +64,11 @@ _LABEL = re.compile(
     r"i\.e\.|cf\.|years (?:ago|old)|aged?|\W*)",
     re.IGNORECASE,
 )
-"""A part of a parenthesis where only the label of something dropped remains."""
+"""A part of a parenthesis with only the label of a dropped element."""
 
 
 def unparsed(text: str) -> str:
-    """``text`` with templates, tables, links and tags taken off from inside to outside, without a parser."""
+    """Remove templates, tables, links and tags from inside to outside, without a parser."""
     text = _WEB_LINK.sub(r"\1", text)
     for _ in range(50):
         shorter = _INNER_LINK.sub(_link, _INNER_TABLE.sub("\n\n", _INNER_TEMPLATE.sub(HOLE, text)))
@@ -86,23 +86,23 @@ def _link(match: re.Match[str]) -> str:
 
 
 def _without_tokens(line: str) -> str:
-    """A line where something is opened or closed that has no counterpart: rows of a table and arguments go."""
+    """Remove unpaired markup from a line; rows of a table are dropped."""
     if line.startswith(("{|", "|", "!")):
         return ""
     return _TOKENS.sub("", _OPEN_LINK.sub("", _OPEN_TEMPLATE.sub("", line)))
 
 
 def lines(text: str) -> str:
-    """Prose from text with marks: paragraphs separated by a blank line, list items by a line end."""
+    """Return prose from text with marks: paragraphs separated by a blank line, list items by a line end."""
     text = _MAGIC.sub("", _QUOTES.sub(_apostrophes, text))
     broken = _TOKENS.search(text) is not None
     if broken or "<" in text:
         text = unparsed(text)
     blocks: list[str] = []
     pending: list[tuple[int, str]] = []
-    """Headings whose sections have had no text yet."""
+    """Headings of sections that have no text so far."""
     before = ""
-    """Mark of the line before; empty if that line was empty."""
+    """Mark of the previous line; empty if that line was empty."""
     for line in text.split("\n"):
         mark, level, line = _marked(line)
         line = _tidy(_without_tokens(line) if broken else line)
@@ -121,7 +121,6 @@ def lines(text: str) -> str:
 
 
 def _marked(line: str) -> tuple[str, int, str]:
-    """The mark at the start of a line, the level of a heading, and the line without them."""
     if line.startswith(HEADING) and line[1:2].isdecimal():
         return HEADING, int(line[1]), line[2:]
     if line.startswith(BREAK):
@@ -135,18 +134,17 @@ def _marked(line: str) -> tuple[str, int, str]:
 
 
 def _apostrophes(match: re.Match[str]) -> str:
-    """Quotes of bold and italics: two, three or five; a fourth, and each beyond five, is an apostrophe."""
+    """Remove quotes of bold and italics: two, three or five; a fourth, and each beyond five, is an apostrophe."""
     count = len(match[0])
     return "'" if count == 4 else "'" * (count - 5)
 
 
 def _tidy(line: str) -> str:
-    """One line: entities resolved, holes mended, white space collapsed; empty if no letter or digit is in it."""
     if not line:
         return line
     line = _SPACES.sub(" ", line)
     if HOLE in line:
-        line = _mend(line.replace("&nbsp;", " "))
+        line = _close_holes(line.replace("&nbsp;", " "))
     if "&" in line:
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line).replace("\n", " ")
     if not line.isascii():
@@ -157,11 +155,10 @@ def _tidy(line: str) -> str:
     return line if _WORD.search(line) else ""
 
 
-def _mend(line: str) -> str:
-    """A line where things were dropped, without the punctuation that is left over from them."""
+def _close_holes(line: str) -> str:
     line = _HOLES.sub(HOLE, line)
     line = _PARENTHESES.sub(_parenthesis, line)
-    line = _HOLES.sub(HOLE, _PRICE_OF_HOLE.sub(HOLE, line))  # a parenthesis that was dropped left another hole
+    line = _HOLES.sub(HOLE, _PRICE_OF_HOLE.sub(HOLE, line))  # a dropped parenthesis leaves another hole
     line = _HOLE_AND_NUMBER.sub("", _HOLE_AND_PARENTHESIS.sub("", line))
     line = _QUOTED_HOLE.sub(HOLE, line)
     line = _HOLE_FIRST.sub("", line)
@@ -171,7 +168,7 @@ def _mend(line: str) -> str:
 
 
 def _parenthesis(match: re.Match[str]) -> str:
-    """A parenthesis without the parts of which nothing is left, or nothing at all where none has anything left."""
+    """Remove the empty parts of a parenthesis; replace it by a hole if all are empty."""
     inside = match[2]
     if HOLE not in inside:
         return match[0]

@@ -13,9 +13,9 @@ from recipe_new_plugin.settings import Texts
 
 
 class Windows:
-    """Windows of the text at places that follow from the seed, the split and the number of the sample alone.
+    """Windows of the text, at random positions that depend on seed, split and sample number only.
 
-    The last tenth is for validation. The file is mapped into memory: only what is read is loaded.
+    The last tenth is for validation. The file is memory-mapped: only the windows are loaded.
     """
 
     def __init__(self, config: Texts, seed: int) -> None:
@@ -26,12 +26,12 @@ class Windows:
         self.length, self.seed = config.sequence, seed
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        """``tokens`` and ``labels``, the same moved by one: ``[count, sequence]``."""
+        """Return ``tokens`` and ``labels``, shifted by one: ``[count, sequence]``."""
         part, rows = self.parts[split], []
         for number in range(start, start + count):
             random = np.random.default_rng([self.seed, split == "valid", number])
-            place = random.integers(len(part) - self.length)
-            rows.append(part[place : place + self.length + 1])
+            first = random.integers(len(part) - self.length)
+            rows.append(part[first : first + self.length + 1])
         tokens = torch.from_numpy(np.stack(rows))
         return {"tokens": tokens[:, :-1], "labels": tokens[:, 1:]}
 
@@ -50,5 +50,5 @@ def _content(config: Texts) -> np.ndarray:
 
 
 def build(config: Texts, run: Run) -> Windows:
-    """An endless order of samples; the core divides it between the ranks."""
+    """Return an endless stream of samples; the core divides it among the ranks."""
     return Windows(config, run.train.seed)

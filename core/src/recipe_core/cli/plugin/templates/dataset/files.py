@@ -1,4 +1,4 @@
-"""Prepare, look at and verify the files. No torch here."""
+"""Prepare, inspect and verify the files. No torch here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KIND = "new_plugin_bytes"
 
 
 def prepare(settings: Prepare) -> dict[str, Any]:
-    """Make ``text.bin`` and ``manifest.json`` in ``settings.output``, which appears when it is complete."""
+    """Write ``text.bin`` and ``manifest.json`` to ``settings.output``, which appears once complete."""
     paths = [Path(name).expanduser() for name in settings.inputs]
     if missing := [path for path in paths if not path.is_file()]:
         raise DataError(f"inputs: {missing[0]}: no such file")
@@ -30,26 +30,26 @@ def prepare(settings: Prepare) -> dict[str, Any]:
 
 
 def example(folder: Path) -> Mapping[str, Any]:
-    """Small inputs, with which `recipe plugin check` prepares twice and compares."""
+    """Return small inputs, which `recipe plugin check` prepares twice to compare the results."""
     path = folder / "text.txt"
     path.write_text("One text, which is short.\n" * 20, encoding="utf-8")
     return {"inputs": [str(path)]}
 
 
 def size_of(folder: str) -> int:
-    """Bytes of a prepared data set."""
+    """Return the bytes of a prepared data set."""
     return (Path(folder).expanduser() / FILE).stat().st_size
 
 
 class ByteFiles:
-    """Answers for `recipe inspect` and `recipe verify`."""
+    """The reader for `recipe inspect` and `recipe verify`."""
 
     def detect(self, path: Path) -> bool:
         """True if ``path`` is a folder that :func:`prepare` made."""
         return (path / FILE).is_file()
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
-        """Size and beginning."""
+        """Return size and beginning."""
         content = (path / FILE).read_bytes()
         return Inspection(
             kind="bytes of texts",
@@ -58,7 +58,7 @@ class ByteFiles:
         )
 
     def verify(self, path: Path) -> list[str]:
-        """Everything that is not as the manifest says."""
+        """Return the differences from the manifest."""
         try:
             return file_problems(path, read_manifest(path))
         except DataError as error:

@@ -12,7 +12,7 @@ from recipe_new_plugin.settings import NextByte
 
 
 class Guess(nn.Module):
-    """``tokens`` [batch, sequence] to scores of the next byte [batch, sequence, 256]."""
+    """Maps ``tokens`` [batch, sequence] to scores of the next byte [batch, sequence, 256]."""
 
     def __init__(self, config: NextByte) -> None:
         super().__init__()
@@ -20,15 +20,15 @@ class Guess(nn.Module):
         self.score = nn.Linear(config.hidden, 256)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores."""
+        """Return the scores."""
         return self.score(self.embed(batch["tokens"]))
 
 
 def loss(scores: Tensor, batch: Batch) -> Mapping[str, Tensor]:
-    """``loss`` is minimised; what stands beside it is logged."""
+    """Return ``loss``, which is minimised; other entries are logged."""
     return {"loss": F.cross_entropy(scores.float().flatten(0, 1), batch["labels"].flatten())}
 
 
 def build(config: NextByte) -> tuple[nn.Module, Loss]:
-    """The model and its loss."""
+    """Return the model and its loss."""
     return Guess(config), loss

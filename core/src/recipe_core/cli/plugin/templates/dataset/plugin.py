@@ -11,7 +11,7 @@ from recipe_new_plugin.settings import NextByte, Prepare, Texts
 
 @hookimpl
 def register_datasets() -> Iterable[Dataset]:
-    """The dataset: how it is read, prepared, looked at and verified."""
+    """The dataset: functions that read, prepare, inspect and verify it."""
     yield Dataset(
         name="new_plugin_bytes",
         build="recipe_new_plugin.data:build",
@@ -28,7 +28,7 @@ def register_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def register_models() -> Iterable[Model]:
-    """A model that reads it; models of others that take ``tokens`` and ``labels`` can, too."""
+    """A model that reads it; other models that take ``tokens`` and ``labels`` can, too."""
     yield Model(
         name="new_plugin_next_byte",
         build="recipe_new_plugin.model:build",
@@ -41,7 +41,7 @@ def register_models() -> Iterable[Model]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """Both together: ``recipe run new_plugin data.folder=FOLDER``."""
+    """The recipe: ``recipe run new_plugin data.folder=FOLDER``."""
     yield Recipe(
         name="new_plugin",
         summary="learn which byte follows which",

@@ -12,7 +12,7 @@ class Texts:
     """Bytes of texts."""
 
     folder: str = ""
-    """A folder that `recipe prepare new_plugin_bytes` made; empty: an invented text, to try things out."""
+    """A folder of `recipe prepare new_plugin_bytes`; empty: a generated text, to try things out."""
     sequence: int = 64
     """Bytes in a sample."""
 
@@ -23,14 +23,14 @@ class Texts:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare:
-    """Text files to one file of bytes."""
+    """Preparation of text files as one file of bytes."""
 
     inputs: tuple[str, ...] = ()
     """Text files."""
     output: str = ""
-    """Folder to make."""
+    """The new folder."""
     overwrite: bool = False
-    """Replace the folder ``output``, if it is an earlier data set with nothing else in it."""
+    """Replace the folder ``output``, if it holds an earlier data set and nothing else."""
 
     def __post_init__(self) -> None:
         missing = [name for name in ("inputs", "output") if not getattr(self, name)]
@@ -50,7 +50,7 @@ class NextByte:
 
 
 def data_facts(config: Texts) -> DataFacts:
-    """Facts about the files for `recipe check`, without reading the samples."""
+    """Return facts about the files for `recipe check`, without reading the samples."""
     from recipe_new_plugin.files import size_of
 
     samples, problems = None, []
@@ -63,7 +63,7 @@ def data_facts(config: Texts) -> DataFacts:
 
 
 def model_facts(config: NextByte, sequence: int) -> ModelFacts:
-    """An embedding ``256 x h`` and an output ``h x 256``, which keeps its input for backward."""
+    """Count an embedding ``256 x h`` and an output ``h x 256``, which keeps its input for backward."""
     h = config.hidden
     return ModelFacts(
         parameters=512 * h + 256,

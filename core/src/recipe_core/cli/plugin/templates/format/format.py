@@ -1,7 +1,7 @@
-"""The format: which file, and what stands in it.
+"""The format: its file and its contents.
 
-``OneFile`` saves, loads and opens one file of ``torch.save``; here it gets the names of things in it. A format
-of other files derives from ``recipe_core.Format`` instead: ``save``, ``load``, ``open`` and ``detect``.
+``OneFile`` saves, loads and opens one file of ``torch.save``; this class defines the names in it. A format of
+other files derives from ``recipe_core.Format`` instead: ``save``, ``load``, ``open`` and ``detect``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from recipe_core import CheckpointError, NoSettings, OneFile, SaveContext
 
 FILE = "new_plugin.pt"
 _KEYS = {"model": "weights", "optimizer": "moments", "progress": "position"}
-"""Parts of a state, and what the file calls them."""
+"""Parts of a state, and their names in the file."""
 
 
 class OneTree(OneFile):
@@ -26,21 +26,21 @@ class OneTree(OneFile):
         """The format has no settings."""
 
     def file(self, state: Mapping[str, Any]) -> str:
-        """Always the same."""
+        """Return the name of the file."""
         return FILE
 
     def find(self, path: Path) -> Path | None:
-        """The file in a folder, or itself."""
+        """Return the file in a folder, or the file itself."""
         file = path / FILE if path.is_dir() else path
         return file if file.name == FILE and file.is_file() else None
 
     def encode(self, state: Mapping[str, Any], context: SaveContext) -> dict[str, Any]:
-        """The contents of the file. Tensors may be read later, one at a time: only move them around."""
+        """Return the contents of the file. Tensors may be loaded later: move them, but do not read them."""
         return {_KEYS.get(part, part): content for part, content in state.items()}
 
     def decode(self, tree: dict[str, Any], path: Path) -> dict[str, Any]:
-        """The state that ``tree``, read from ``path``, stands for."""
+        """Return the state for ``tree``, which was read from ``path``."""
         if _KEYS["model"] not in tree:
             raise CheckpointError(f"{path}: holds no {_KEYS['model']!r}, so that it is no {self.name}")
-        parts = {theirs: ours for ours, theirs in _KEYS.items()}
+        parts = {key: part for part, key in _KEYS.items()}
         return {parts.get(part, part): content for part, content in tree.items()}

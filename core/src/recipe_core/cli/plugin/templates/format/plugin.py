@@ -24,7 +24,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """A run that uses it: ``recipe run new_plugin``."""
+    """A recipe that uses it: ``recipe run new_plugin``."""
     yield Recipe(
         name="new_plugin",
         summary="a small model that is saved in a format of its own",

@@ -14,11 +14,11 @@ from recipe_new_plugin.plugin import Averaged
 
 
 class AveragedGradients(Parallel):
-    """Copies of the model whose gradients meet after the last micro batch; all else is inherited."""
+    """Replicas of the model, whose gradients are averaged after the last micro batch of a step."""
 
     def __init__(self, module: nn.Module, config: Averaged, group: ProcessGroup) -> None:
         super().__init__(module)
-        self.group, self.most = group, config.bucket_mb * 1e6
+        self.group, self.bucket_bytes = group, config.bucket_mb * 1e6
 
     @torch.no_grad()
     def _complete(self) -> None:
@@ -31,11 +31,11 @@ class AveragedGradients(Parallel):
                 gradient.copy_(mean.view_as(gradient))
 
     def _buckets(self) -> Iterator[list[Tensor]]:
-        """Gradients of one type, in the order of the parameters, as many as fit."""
+        """Buckets of gradients of one dtype, in the order of the parameters."""
         bucket: list[Tensor] = []
         for gradient in [p.grad for p in self.parameters() if p.grad is not None]:
             if bucket and (
-                sum(g.nbytes for g in bucket) >= self.most or gradient.dtype != bucket[0].dtype
+                sum(g.nbytes for g in bucket) >= self.bucket_bytes or gradient.dtype != bucket[0].dtype
             ):
                 yield bucket
                 bucket = []

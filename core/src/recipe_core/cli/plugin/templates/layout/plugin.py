@@ -14,10 +14,10 @@ __all__ = ["register_datasets", "register_layouts", "register_models", "register
 
 @dataclass(frozen=True, kw_only=True)
 class Averaged(LayoutSettings):
-    """Every rank holds the whole model and its part of each batch; ``axes`` is inherited: all are ``dp``."""
+    """Each rank holds the whole model and its part of each batch; the inherited ``axes`` are ``dp`` only."""
 
     bucket_mb: float = 25.0
-    """Gradients that are averaged in one collective."""
+    """Gradients that one collective averages, in MB."""
 
     def __post_init__(self) -> None:
         if problems := too_small(self, 0, "bucket_mb"):
@@ -37,7 +37,7 @@ def register_layouts() -> Iterable[Layout]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """A run that uses it: ``recipe run new_plugin``."""
+    """A recipe that uses it: ``recipe run new_plugin``."""
     yield Recipe(
         name="new_plugin",
         summary="a small model under a layout of its own",

@@ -10,13 +10,13 @@ from recipe_new_plugin.settings import Steps
 
 
 class Counting:
-    """Sample n is a function of the seed, the split and n: whoever reads it, and when, gets the same."""
+    """Samples; sample n depends on the seed, the split and n only."""
 
     def __init__(self, config: Steps, seed: int) -> None:
         self.config, self.seed = config, seed
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        """``tokens`` and ``labels``, the same moved by one: ``[count, sequence]``."""
+        """Return ``tokens`` and ``labels``, shifted by one: ``[count, sequence]``."""
         rows = []
         for number in range(start, start + count):
             random = np.random.default_rng([self.seed, split == "valid", number])
@@ -27,5 +27,5 @@ class Counting:
 
 
 def build(config: Steps, run: Run) -> Counting:
-    """An endless order of samples; the core divides it between the ranks."""
+    """Return an endless stream of samples; the core divides it among the ranks."""
     return Counting(config, run.train.seed)

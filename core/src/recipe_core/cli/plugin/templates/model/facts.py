@@ -1,4 +1,4 @@
-"""Sizes that follow from the settings, and how the model is divided. No torch here."""
+"""Sizes of the model, and how it is sharded. No torch here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipe_new_plugin.settings import Decoder, Steps
 
 
 def model_facts(config: Decoder, sequence: int) -> ModelFacts:
-    """Counts for one sample of ``sequence`` tokens, from which `recipe check` estimates memory and work.
+    """Count for one sample of ``sequence`` tokens, from which `recipe check` estimates memory and work.
 
     A block has weights of ``h x 3h``, ``h x h``, ``h x 4h`` and ``4h x h``, and two norms of ``h``. For backward
     it keeps what its norms (h, h), matrices (h, h, h, 4h), attention (3h) and GELU (4h) take.
@@ -38,7 +38,7 @@ def model_facts(config: Decoder, sequence: int) -> ModelFacts:
 
 
 def tensor_plan(config: Decoder) -> Mapping[str, str]:
-    """The role of every submodule when neighbouring ranks share each layer (layout=tp)."""
+    """Return the role of each submodule under tensor parallelism (layout=tp)."""
     return {
         "tokens": "vocabulary_in",
         "positions": "sequence",
@@ -55,5 +55,5 @@ def tensor_plan(config: Decoder) -> Mapping[str, str]:
 
 
 def data_facts(config: Steps) -> DataFacts:
-    """Nothing is read: samples are made as they are needed."""
+    """Return the facts; samples are generated on demand."""
     return DataFacts(sequence=config.sequence, vocabulary=config.vocabulary)

@@ -13,7 +13,7 @@ from recipe_new_plugin.settings import Decoder
 
 
 def build(config: Decoder) -> tuple[Transformer, Loss]:
-    """The model and its loss; without values under ``torch.device("meta")``."""
+    """Return the model and its loss; without values under ``torch.device("meta")``."""
     module = Transformer(config)
     if torch.get_default_device().type != "meta":
         with torch.no_grad():
@@ -23,7 +23,7 @@ def build(config: Decoder) -> tuple[Transformer, Loss]:
 
 
 def loss(logits: Tensor, batch: Batch) -> Mapping[str, Tensor]:
-    """``loss`` is minimised; what stands beside it is logged."""
+    """Return ``loss``, which is minimised; other entries are logged."""
     labels = batch["labels"]
     return {
         "loss": F.cross_entropy(logits.float().flatten(0, 1), labels.flatten()),
@@ -32,7 +32,7 @@ def loss(logits: Tensor, batch: Batch) -> Mapping[str, Tensor]:
 
 
 class Transformer(nn.Module):
-    """Tokens to logits. ``hidden`` is ``[batch, sequence, hidden]``."""
+    """Maps tokens to logits. ``hidden`` is ``[batch, sequence, hidden]``."""
 
     def __init__(self, config: Decoder) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Transformer(nn.Module):
         self.output = nn.Linear(config.hidden, config.vocabulary, bias=False)
 
     def forward(self, batch: Batch, hidden: Tensor | None = None) -> Tensor:
-        """Logits ``[batch, sequence, vocabulary]`` of ``batch["tokens"]`` ``[batch, sequence]``.
+        """Return logits ``[batch, sequence, vocabulary]`` of ``batch["tokens"]`` ``[batch, sequence]``.
 
         As a stage of a pipeline: ``hidden`` comes from the stage before, submodules of other stages are None, and a
         stage that is not the last returns ``hidden``.
@@ -60,7 +60,7 @@ class Transformer(nn.Module):
         return hidden if self.norm is None else self.output(self.norm(hidden))
 
     def initial_value(self, name: str, shape: torch.Size) -> Tensor:
-        """The initial value of a parameter, which follows from the seed, its name and its shape alone."""
+        """Return the initial value of a parameter, which depends on the seed, its name and shape only."""
         return torch.ones(shape, device="cpu") if len(shape) == 1 else normal_of(name, shape, self.std)
 
 
@@ -76,13 +76,13 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * config.hidden, config.hidden, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``hidden`` to ``hidden``."""
+        """Map ``hidden`` to ``hidden``."""
         hidden = hidden + self.attention(self.attention_norm(hidden))
         return hidden + self.down(F.gelu(self.up(self.mlp_norm(hidden))))
 
 
 class Attention(nn.Module):
-    """Causal self-attention. The rows of ``qkv`` are whole heads, so that ranks can share them."""
+    """Causal self-attention. The rows of ``qkv`` are whole heads, so that they can be sharded."""
 
     def __init__(self, config: Decoder) -> None:
         super().__init__()
@@ -91,6 +91,6 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.hidden, config.hidden, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``hidden`` to ``hidden``; the number of heads follows from what ``qkv`` returns on this rank."""
+        """Map ``hidden`` to ``hidden``; the size of ``qkv``'s output gives the heads on this rank."""
         qkv = self.qkv(hidden).unflatten(-1, (-1, 3, self.head_dim))
         return self.out(causal_attention(qkv, 0.0).flatten(-2))

@@ -11,7 +11,7 @@ from recipe_new_plugin.settings import Decoder, Steps
 
 @hookimpl
 def register_models() -> Iterable[Model]:
-    """The model: where its code is, and how it may be divided over processes."""
+    """The model: its code, and how it can be sharded."""
     yield Model(
         name="new_plugin_decoder",
         build="recipe_new_plugin.model:build",
@@ -29,7 +29,7 @@ def register_models() -> Iterable[Model]:
 
 @hookimpl
 def register_datasets() -> Iterable[Dataset]:
-    """Something to learn, until there is real data."""
+    """Synthetic data to learn, until there is real data."""
     yield Dataset(
         name="new_plugin_steps",
         build="recipe_new_plugin.data:build",
@@ -42,7 +42,7 @@ def register_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """Both together: ``recipe run new_plugin``."""
+    """The recipe: ``recipe run new_plugin``."""
     yield Recipe(
         name="new_plugin",
         summary="a decoder-only transformer learns to count in steps",

@@ -39,7 +39,7 @@ class Steps:
     sequence: int = 64
     """Tokens of a sample."""
     vocabulary: int = 64
-    """Where counting begins again."""
+    """Number of values; counting wraps around."""
 
     def __post_init__(self) -> None:
         if problems := too_small(self, 2, "sequence", "vocabulary"):

@@ -35,5 +35,5 @@ class MomentumSgd(Optimizer):
 
 
 def build(config: Momentum, trainable: Trainable) -> Optimizer:
-    """Two groups of parameters: with weight decay, and without. The loop sets ``lr`` before each step."""
+    """Return the optimizer, with parameter groups with and without weight decay; the loop sets ``lr``."""
     return MomentumSgd(trainable.groups(), config.momentum)

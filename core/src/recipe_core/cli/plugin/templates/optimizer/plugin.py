@@ -17,7 +17,7 @@ class Momentum:
     """Stochastic gradient descent with momentum."""
 
     momentum: float = 0.9
-    """How much of its direction each step keeps."""
+    """Fraction of the last direction that each step keeps."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -25,7 +25,7 @@ class Momentum:
 
 
 def facts(config: Momentum, train: Train, model: ModelFacts) -> OptimizerFacts:
-    """One state, as wide as the weights."""
+    """Count one state, as wide as the weights."""
     return OptimizerFacts(bytes_per_parameter=2.0 if train.precision == "bf16" else 4.0)
 
 
@@ -44,7 +44,7 @@ def register_optimizers() -> Iterable[OptimizerSpec]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """A run that uses it: ``recipe run new_plugin``."""
+    """A recipe that uses it: ``recipe run new_plugin``."""
     yield Recipe(
         name="new_plugin",
         summary="a small model and an optimizer of its own",

@@ -12,7 +12,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """The tests, the recipe, and everything that the core asks of a plugin."""
+    """The tests, the recipe, and the conformance checks."""
     session.install("-e", ".", "pytest")
     session.run("pytest", env={"OMP_NUM_THREADS": "1"})
     session.run("recipe", "run", "new_plugin:tiny", "--out", f"{session.create_tmp()}/run")

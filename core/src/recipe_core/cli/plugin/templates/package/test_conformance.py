@@ -1,4 +1,4 @@
-"""Everything that the core asks of a plugin; `recipe plugin check new_plugin` prints the same as a table."""
+"""The conformance tests; `recipe plugin check new_plugin` prints the same checks as a table."""
 
 from recipe_core.testing import PluginConformance
 

@@ -33,7 +33,7 @@ def register_trackers() -> Iterable[TrackerSpec]:
 
 @hookimpl
 def register_recipes() -> Iterable[Recipe]:
-    """A run that uses it: ``recipe run new_plugin``."""
+    """A recipe that uses it: ``recipe run new_plugin``."""
     yield Recipe(
         name="new_plugin",
         summary="a small model whose metrics go into a table",

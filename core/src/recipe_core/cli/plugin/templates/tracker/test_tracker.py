@@ -1,4 +1,4 @@
-"""A run that was killed and continues has every step once."""
+"""A run that is killed and resumed has each step once."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from recipe_new_plugin.plugin import Table
 
 
 class Rows:
-    """A line for every value, written at once, so that nothing is lost with the process."""
+    """A table with a line per value, flushed at once, so that a killed process loses nothing."""
 
     def __init__(self, path: Path, since: int) -> None:
         earlier = [
@@ -27,7 +27,7 @@ class Rows:
         self.writer.writerows((step, tag, value) for tag, value in values.items())
 
     def close(self) -> None:
-        """Called once, also after a failure of the run."""
+        """Close the file; called once, also after a failure of the run."""
         self.file.close()
 
 
@@ -39,5 +39,5 @@ def _read(path: Path) -> list[list[str]]:
 
 
 def build(config: Table, run: TrackedRun) -> Rows:
-    """Open the table of a run; on rank 0 alone."""
+    """Open the table of a run; only rank 0 calls it."""
     return Rows(run.folder / config.file, run.since)

@@ -1,4 +1,4 @@
-"""A small model and something for it to learn, to try the plugin on; remove it when you have your own."""
+"""A small model and data to try the plugin with; remove it once you have your own."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Net:
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Points of a plane, inside of a circle or not."""
+    """Points of a plane, inside or outside a circle."""
 
     radius: float = 1.2
 
 
 def model_facts(config: Net, sequence: int) -> ModelFacts:
-    """Weights of ``2 x h`` and ``h x 2``, biases, and what they and ReLU keep for backward."""
+    """Count weights ``2 x h`` and ``h x 2``, biases, and the activations kept for backward."""
     h = config.hidden
     return ModelFacts(
         parameters=5 * h + 2,
@@ -40,7 +40,7 @@ def model_facts(config: Net, sequence: int) -> ModelFacts:
 
 
 def data_facts(config: Points) -> DataFacts:
-    """Nothing is read."""
+    """Return the facts, without reading data."""
     return DataFacts(sequence=2)
 
 

@@ -1,4 +1,4 @@
-"""The code behind the names in trial.py."""
+"""The code that trial.py names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recipe_new_plugin.trial import Net, Points
 
 
 class Layers(nn.Module):
-    """``points`` [batch, 2] to scores of two classes [batch, 2]."""
+    """Maps ``points`` [batch, 2] to scores of two classes [batch, 2]."""
 
     def __init__(self, config: Net) -> None:
         super().__init__()
@@ -21,12 +21,12 @@ class Layers(nn.Module):
         self.second = nn.Linear(config.hidden, 2)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores."""
+        """Return the scores."""
         return self.second(torch.relu(self.first(batch["points"])))
 
 
 def loss(scores: Tensor, batch: Batch) -> Mapping[str, Tensor]:
-    """``loss`` is minimised; what stands beside it is logged."""
+    """Return ``loss``, which is minimised; other entries are logged."""
     labels = batch["labels"]
     return {
         "loss": F.cross_entropy(scores.float(), labels),
@@ -35,18 +35,18 @@ def loss(scores: Tensor, batch: Batch) -> Mapping[str, Tensor]:
 
 
 def build_net(config: Net) -> tuple[nn.Module, Loss]:
-    """The model and its loss."""
+    """Return the model and its loss."""
     return Layers(config), loss
 
 
 class Circle:
-    """Sample n is drawn from a generator of its own: whoever reads it, and when, gets the same."""
+    """Samples of points; sample n has a generator of its own, whatever was read before."""
 
     def __init__(self, config: Points, seed: int) -> None:
         self.config, self.seed = config, seed
 
     def read(self, split: str, start: int, count: int) -> Batch:
-        """``points`` [count, 2] and ``labels`` [count]."""
+        """Return ``points`` [count, 2] and ``labels`` [count]."""
         offset = 1_000_000_007 * self.seed + (500_000_003 if split == "valid" else 0)
         rows = [
             torch.randn(2, generator=torch.Generator().manual_seed(offset + number))
@@ -57,5 +57,5 @@ class Circle:
 
 
 def build_points(config: Points, run: Run) -> Circle:
-    """An endless order of samples; the core divides it between the ranks."""
+    """Return an endless stream of samples; the core divides it among the ranks."""
     return Circle(config, run.train.seed)

@@ -1,4 +1,4 @@
-"""How much a process holds under each way to divide a model: worked out by hand."""
+"""Values that a process holds under each division of a model, computed by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from recipe_core import ModelFacts, Train
-from recipe_core.cli.check.estimate import Holdings, holdings
+from recipe_core.cli.check.estimate import PeakCounts, peak_counts
 from recipe_core.hooks.specs import Division
 from recipe_core.hooks.train import Precision
 from recipe_core.layouts.settings import Divided, Fsdp, Pp, Tp, Zero1
@@ -26,45 +26,45 @@ MODEL = ModelFacts(
     divided_recomputed_values=80,
     stream_values=10,
 )
-"""800 parameters in four blocks and 200 beside them."""
+"""800 parameters in four blocks, and 200 outside the blocks."""
 
 
-def found(layout: Divided, world_size: int, *, recompute: bool = False) -> Holdings:
+def counts_under(layout: Divided, world_size: int, *, recompute: bool = False) -> PeakCounts:
     train = Train(global_batch=16, micro_batch=2, activation_checkpointing=recompute)
-    return holdings(MODEL, train, layout.division(world_size), layout.axes(world_size)["dp"])
+    return peak_counts(MODEL, train, layout.division(world_size), layout.axes(world_size)["dp"])
 
 
 def test_zero1_computes_with_all_weights_and_keeps_its_part() -> None:
-    held = found(Zero1(), 4)
-    assert (held.weights, held.gathered, held.gradients, held.optimizer) == (250, 1000, 1000, 250)
-    assert (held.activations, held.logits, held.passed) == (1000, 128, 0)
+    counts = counts_under(Zero1(), 4)
+    assert (counts.weights, counts.gathered, counts.gradients, counts.optimizer) == (250, 1000, 1000, 250)
+    assert (counts.activations, counts.logits, counts.stage_inputs) == (1000, 128, 0)
 
 
 def test_fsdp_gathers_two_blocks_and_what_is_beside_them() -> None:
-    held = found(Fsdp(), 4)
-    assert (held.weights, held.gathered, held.optimizer) == (250, 2 * 200 + 200, 250)
-    assert held.gradients == 250 + 200 + 200
-    assert found(Fsdp(reduce_each_micro_batch=False), 4).gradients == 1000
+    counts = counts_under(Fsdp(), 4)
+    assert (counts.weights, counts.gathered, counts.optimizer) == (250, 2 * 200 + 200, 250)
+    assert counts.gradients == 250 + 200 + 200
+    assert counts_under(Fsdp(reduce_each_micro_batch=False), 4).gradients == 1000
 
 
 def test_tensor_parallel_ranks_hold_a_part_of_what_the_plan_cuts() -> None:
-    held = found(Tp(tp=2), 4)
-    assert (held.weights, held.gathered, held.gradients, held.optimizer) == (600, 0, 600, 600)
-    assert held.activations == (400 / 2 + 100) * 2
-    assert held.logits == 64
-    assert found(Tp(tp=2, sequence_parallel=True), 4).activations == 500
-    assert found(Tp(tp=2, data="fsdp"), 4).weights == 300
+    counts = counts_under(Tp(tp=2), 4)
+    assert (counts.weights, counts.gathered, counts.gradients, counts.optimizer) == (600, 0, 600, 600)
+    assert counts.activations == (400 / 2 + 100) * 2
+    assert counts.logits == 64
+    assert counts_under(Tp(tp=2, sequence_parallel=True), 4).activations == 500
+    assert counts_under(Tp(tp=2, data="fsdp"), 4).weights == 300
 
 
 def test_recomputed_blocks_keep_less() -> None:
-    assert found(Tp(tp=2), 4, recompute=True).activations == (80 / 2 + 20) * 2
+    assert counts_under(Tp(tp=2), 4, recompute=True).activations == (80 / 2 + 20) * 2
 
 
 def test_a_stage_holds_its_blocks_and_perhaps_all_that_is_beside_them() -> None:
-    held = found(Pp(), 4)  # two stages of two blocks, eight samples and four micro batches each
-    assert held.weights == 2 * 200 + 200
-    assert held.activations == 500 * 2  # half of the blocks, of two micro batches at once
-    assert held.passed == 4 * 2 * 10
+    counts = counts_under(Pp(), 4)  # two stages of two blocks, eight samples and four micro batches each
+    assert counts.weights == 2 * 200 + 200
+    assert counts.activations == 500 * 2  # half of the blocks, of two micro batches at once
+    assert counts.stage_inputs == 4 * 2 * 10
 
 
 @pytest.mark.parametrize(("recomputed", "plain", "mixed"), [(False, 500, 60), (True, 100, 20)])
@@ -75,7 +75,7 @@ def test_fp32_values_of_bf16_mixed_count_as_two_and_only_sequence_parallelism_cu
 
     def kept(precision: Precision, **division: Any) -> int:
         train = Train(global_batch=1, micro_batch=1, precision=precision, activation_checkpointing=recomputed)
-        return holdings(model, train, Division(**division), 1).activations
+        return peak_counts(model, train, Division(**division), 1).activations
 
     assert {precision: kept(precision) for precision in get_args(Precision)} == {
         "fp32": plain, "bf16": plain, "bf16_mixed": plain + mixed, "fp8": plain + mixed,

@@ -1,4 +1,4 @@
-"""Manifests: JSON that lists files with size and SHA-256, and carries a digest of itself. No torch here."""
+"""Manifests: JSON that lists files with size and SHA-256, and contains its own digest. No torch here."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from recipe_core.files import digest
 from recipe_core.files.documents import parse_json
 
 VERSION = 2
-"""From 2 on a manifest has a digest of its own. Those from before have neither version nor digest."""
+"""Version of manifests with a digest. Earlier manifests have neither version nor digest."""
 _VERSION, _DIGEST = "manifest", "sha256"
 _OF_SYSTEMS = (".DS_Store", ".nfs")
-"""Beginnings of names of files that systems make by themselves, and that nothing here reads."""
+"""Name prefixes of files that operating systems create."""
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """``content`` with the version of manifests and a digest of all the rest."""
+def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``content`` with the manifest version and a digest of all entries."""
     plain = {_VERSION: VERSION, **json.loads(json.dumps(content))}
     return {**plain, _DIGEST: _digest(plain)}
 
 
-def unsealed(text: str) -> dict[str, Any]:
-    """The content of a manifest, once it agrees with its digest.
+def verify_digest(text: str) -> dict[str, Any]:
+    """Parse a manifest, verify its digest, and return its content without version and digest.
 
     Raises:
-        ValueError: it is no JSON, or not what was written, or of a newer version.
-        TypeError: it is JSON of something else.
+        ValueError: it is not JSON, its digest differs, or it has a newer version.
+        TypeError: it is not a JSON object.
     """
     plain = parse_json(text)
     if not isinstance(plain, dict):
@@ -48,11 +48,11 @@ def unsealed(text: str) -> dict[str, Any]:
 
 
 def file_problem(path: Path, size: int, sha256: str | None = None) -> str:
-    """How a file differs from a manifest, without its name; empty where it agrees. Without ``sha256`` by size alone."""
+    """Describe how a file differs from its manifest entry; empty if equal. Without ``sha256``, compare only sizes."""
     try:
-        found = path.stat().st_size
-        if found != size:
-            return f"has {found:,} bytes instead of {size:,}"
+        actual = path.stat().st_size
+        if actual != size:
+            return f"has {actual:,} bytes instead of {size:,}"
         if sha256 is not None and digest(path) != sha256:
             return "does not hold the bytes that were written (SHA-256 differs)"
     except FileNotFoundError:
@@ -63,9 +63,9 @@ def file_problem(path: Path, size: int, sha256: str | None = None) -> str:
 
 
 def unlisted(folder: Path, listed: Collection[str], manifest: str) -> list[str]:
-    """Files below ``folder`` that are not among ``listed``; ``manifest`` is the name of the manifest itself."""
-    there = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(_OF_SYSTEMS))
-    names = (str(path.relative_to(folder)) for path in there)
+    """Return the files in ``folder`` that are not in ``listed``; ``manifest`` is the name of the manifest itself."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(_OF_SYSTEMS))
+    names = (str(path.relative_to(folder)) for path in files)
     return sorted(name for name in names if name not in listed and name != manifest)
 
 

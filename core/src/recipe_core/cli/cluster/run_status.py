@@ -1,4 +1,4 @@
-"""How a run stands: from what it wrote into its folder, the processes of this machine, and the batch system."""
+"""The status of a run, from the files of its folder, the processes of this machine, and the batch system."""
 
 from __future__ import annotations
 
@@ -21,63 +21,63 @@ if TYPE_CHECKING:
 
 State = Literal["new", "waiting", "starting", "running", "stopped", "finished", "failed", "killed", "unknown"]
 ACTIVE: tuple[State, ...] = ("waiting", "starting", "running")
-"""States of a run that goes on by itself."""
+"""States of a run that ends without another command."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """State of a run."""
+class RunStatus:
+    """The status of a run."""
 
     state: State
     detail: str = ""
-    """Why, for a reader."""
+    """The reason, for messages."""
     exit_code: int | None = None
     process: Process | None = None
     """The last process that trained in the folder."""
     job: Submitted | None = None
-    """The last job that was submitted."""
+    """The last submitted job."""
     job_state: JobState | None = None
     ending: Ending | None = None
-    """Why the last start of several processes ended, where somebody said so."""
+    """Why the last start of several processes ended, if recorded."""
 
 
-def standing(registry: Registry, out: Path) -> Standing:
-    """Return how the run of the folder ``out`` stands.
+def run_status(registry: Registry, out: Path) -> RunStatus:
+    """Return the status of the run in the folder ``out``.
 
     Raises:
-        ConfigError: ``out`` is no run folder.
+        ConfigError: ``out`` is not a run folder.
     """
     if not (out / "job.yaml").is_file():
         raise ConfigError(f"{out}: expected a run folder, and there is no job.yaml in it")
     process, job = read_process(out), read_note(out)
     job_state = _job_state(registry, job)
-    known = {"process": process, "job": job, "job_state": job_state}
+    facts = {"process": process, "job": job, "job_state": job_state}
     if process is not None and process.ended is None and (running := _running(out, process, job, job_state)):
-        return Standing(state=running[0], detail=running[1], **known)  # type: ignore[arg-type]
+        return RunStatus(state=running[0], detail=running[1], **facts)  # type: ignore[arg-type]
     if job is not None and job_state in ("waiting", "running"):
         state: State = "waiting" if job_state == "waiting" else "starting"
-        return Standing(state=state, detail=f"job {job.job_id} of {job.launcher}", **known)  # type: ignore[arg-type]
+        return RunStatus(state=state, detail=f"job {job.job_id} of {job.launcher}", **facts)  # type: ignore[arg-type]
     if process is None:
-        return _before_any_process(out, known)
+        return _never_started(out, facts)
     ending = read_ending(out, process.began)
-    state, code, detail = ended(out, process, ending)
-    return Standing(state=state, exit_code=code, detail=detail, ending=ending, **known)  # type: ignore[arg-type]
+    state, code, detail = final_state(out, process, ending)
+    return RunStatus(state=state, exit_code=code, detail=detail, ending=ending, **facts)  # type: ignore[arg-type]
 
 
-def _before_any_process(out: Path, known: dict[str, Any]) -> Standing:
-    """The state of a run in which no process has trained; its job may have ended before one could."""
-    job, job_state = known["job"], known["job_state"]
+def _never_started(out: Path, facts: dict[str, Any]) -> RunStatus:
+    """The status of a run without a process; its job may have ended before one started."""
+    job, job_state = facts["job"], facts["job_state"]
     ending = read_ending(out, job.submitted) if job is not None else None
     if ending is not None:
-        return Standing(state="failed", exit_code=ending.exit_code, detail=ending.line(), ending=ending, **known)
+        return RunStatus(state="failed", exit_code=ending.exit_code, detail=ending.line(), ending=ending, **facts)
     detail = "no process has trained here yet"
     if job is not None and job_state == "ended":
         detail += f", and job {job.job_id} of {job.launcher} has ended: `recipe logs {out}` may tell why"
-    return Standing(state="new", detail=detail, **known)
+    return RunStatus(state="new", detail=detail, **facts)
 
 
 def busy_job(registry: Registry, out: Path) -> str:
-    """Say which job of the folder waits or runs; empty where none does."""
+    """Describe the waiting or running job or process of the folder; empty if there is none."""
     job = read_note(out)
     state = _job_state(registry, job)
     if job is not None and state in ("waiting", "running"):
@@ -87,12 +87,11 @@ def busy_job(registry: Registry, out: Path) -> str:
 
 
 def _job_state(registry: Registry, job: Submitted | None) -> JobState | None:
-    """The state of a job by its batch system; None where there is no job."""
     if job is None:
         return None
     try:
         launcher = registry.get("launcher", job.launcher)
-    except PluginError:  # which was there when it was submitted
+    except PluginError:  # its plugin was uninstalled after the job was submitted
         return "unknown"
     state: JobState = load(launcher.state, f"launcher {job.launcher!r}")(job.job_id) if launcher.state else "unknown"
     return state
@@ -101,21 +100,21 @@ def _job_state(registry: Registry, job: Submitted | None) -> JobState | None:
 def _running(
     out: Path, process: Process, job: Submitted | None, job_state: JobState | None
 ) -> tuple[State, str] | None:
-    """State and place of a process that noted no error; None where it has ended."""
+    """State and detail of a process without a recorded end; None if it has ended all the same."""
     where = f"process {process.pid} on {process.host}"
     if process.is_here():
         return ("running", where) if process.is_alive() else None
-    mine = job is not None and process.job_id and job.submitted <= process.began
-    if mine and job_state == "running" and not _results(out, process):
+    from_job = job is not None and process.job_id and job.submitted <= process.began
+    if from_job and job_state == "running" and not _results(out, process):
         return "running", f"{where}, job {process.job_id}"
-    if (mine and job_state != "unknown") or _results(out, process) or _tells_more(read_ending(out, process.began)):
+    if (from_job and job_state != "unknown") or _results(out, process) or _is_external(read_ending(out, process.began)):
         return None
     return "unknown", f"{where}, which this machine cannot ask"
 
 
-def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
-    """State, exit code and reason of a run whose process has ended."""
-    if _tells_more(ending):
+def final_state(out: Path, process: Process, ending: Ending | None) -> tuple[State, int | None, str]:
+    """Return state, exit code and reason of a run whose process has ended."""
+    if _is_external(ending):
         state: State = "stopped" if ending.exit_code == ExitCode.STOPPED else "failed"
         return "killed" if ending.kind == "killed" else state, ending.exit_code, ending.line()
     results = _results(out, process)
@@ -127,17 +126,17 @@ def ended(out: Path, process: Process, ending: Ending | None) -> tuple[State, in
         return "stopped", ExitCode.STOPPED if code is None else code, reason
     if process.exit_code:
         return "failed", process.exit_code, process.reason
-    whole = results.get("step") == results.get("steps")
-    return ("finished", 0, "") if whole else ("stopped", 0, "by train.stop_after")
+    complete = results.get("step") == results.get("steps")
+    return ("finished", 0, "") if complete else ("stopped", 0, "by train.stop_after")
 
 
-def _tells_more(ending: Ending | None) -> TypeGuard[Ending]:
-    """True of an end that the process itself may know nothing of; whose signal stopped it, it knows."""
+def _is_external(ending: Ending | None) -> TypeGuard[Ending]:
+    """True for an ending that the process may not know of; a signal that stopped it is in its own record."""
     return ending is not None and ending.kind != "stopped"
 
 
 def _results(out: Path, process: Process) -> Mapping[str, Any]:
-    """results.json, if this process wrote it rather than one before it."""
+    """results.json, unless an earlier process wrote it."""
     path = out / "results.json"
     try:
         fresh = path.stat().st_mtime >= process.began - 2  # clocks of a shared disk differ a little
@@ -146,10 +145,10 @@ def _results(out: Path, process: Process) -> Mapping[str, Any]:
         return {}
 
 
-def wait_until(registry: Registry, out: Path, seconds: float, *, active: tuple[State, ...] = ACTIVE) -> Standing:
-    """Wait until the run is in none of the states ``active``, at most ``seconds``; return how it stands then."""
+def wait_until(registry: Registry, out: Path, seconds: float, *, active: tuple[State, ...] = ACTIVE) -> RunStatus:
+    """Wait at most ``seconds`` until the run leaves the states ``active``; return its status."""
     deadline, pause = time.monotonic() + seconds, 0.2
-    while (now := standing(registry, out)).state in active and time.monotonic() < deadline:
+    while (status := run_status(registry, out)).state in active and time.monotonic() < deadline:
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(5.0, pause * 1.5)
-    return now
+    return status

@@ -1,4 +1,4 @@
-"""Scripts as somebody read them, for the tests beside this file."""
+"""Golden scripts: reviewed output of ``recipe submit``, for the tests in this folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 Typed = Callable[..., tuple[int, str, str]]
 SCRIPTS = Path(__file__).parent / "scripts"
-WORDS = ("toy", "train.global_batch=16", "train.eval_samples=16", "train.micro_batch=2")
+ARGUMENTS = ("toy", "train.global_batch=16", "train.eval_samples=16", "train.micro_batch=2")
 
 
 def compare(text: str, name: str, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""Arguments of commands about one recipe: its name or file, and overrides; and messages about mistyped ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recipe_core.cli.commands.describe import DescribedCommand
+from recipe_core.errors import ConfigError, RecipeError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_OVERRIDE = re.compile(r"[\w.]*=")
+"""Start of an override, valid or not; everything else is a recipe or a file."""
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from recipe_core.cli.completion import complete_arguments
+
+    return complete_arguments(ctx.params.get("arguments") or (), incomplete)
+
+
+def recipe_arguments(command: Command) -> Command:
+    """Add the click argument ``arguments``: the name and the overrides, in any order."""
+    return click.argument(
+        "arguments", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
+    )(command)
+
+
+class RecipeCommand(DescribedCommand):
+    """A command about a recipe. It suggests the setting for options of other tools."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the line.
+
+        Raises:
+            ConfigError: an option or argument has another spelling here.
+        """
+        original = list(args)
+        if ctx.obj is not None:
+            ctx.obj.command = ctx.command_path  # which messages begin with
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if text := _replacement(error.option_name, original):
+                raise ConfigError(f"{error.option_name}: no such option; {text}") from error
+            raise
+        targets = _targets(ctx.params.get("arguments", ()))
+        if len(targets) > 1 and (text := _correction(targets)):
+            raise ConfigError(text)
+        return rest
+
+
+def _replacement(option: str, line: Sequence[str]) -> str:
+    index = next((n for n, argument in enumerate(line) if argument.partition("=")[0] == option), None)
+    if index is None:
+        return ""
+    value = line[index].partition("=")[2]
+    if not value and "=" not in line[index]:
+        following = line[index + 1 : index + 2]
+        value = next((argument for argument in following if not argument.startswith("-") and "=" not in argument), "")
+    return _as_setting(option, value, [argument for argument in line if argument not in (line[index], value)])
+
+
+def _as_setting(name: str, value: str, line: Sequence[str]) -> str:
+    from recipe_core.cli.completion import settings_on
+    from recipe_core.hooks.registry import load
+    from recipe_core.settings.field_words import words_for
+
+    try:
+        registry = load()
+        arguments = [argument for argument in line if not argument.startswith("-")]
+        return words_for(name, value, set(settings_on(registry, arguments)), registry)
+    except RecipeError:  # a mistake in the line, which another message is about
+        return ""
+
+
+def _correction(targets: Sequence[str]) -> str:
+    from recipe_core.hooks.registry import load
+
+    recipe, second, *rest = targets
+    registry = load()
+    if recipe in registry.names("recipe") and second in registry.get("recipe", recipe).variants:
+        return f"{second}: a variant is written with a colon: `{recipe}:{second}`"
+    text = _as_setting(second, rest[0] if rest else "", [recipe]).removesuffix(", without dashes")
+    return f"{second}: a setting is written section.setting=value; {text}" if text else ""
+
+
+def _targets(arguments: Sequence[str]) -> list[str]:
+    return [argument for argument in arguments if not _OVERRIDE.match(argument)]
+
+
+def run_folder(arguments: Sequence[str]) -> tuple[tuple[str, ...], Path | None]:
+    """Replace a run folder by its job.yaml; return the arguments and the folder, or None if there is no folder.
+
+    Raises:
+        ConfigError: the folder is not a run folder.
+    """
+    targets = _targets(arguments)
+    if len(targets) != 1 or not (folder := Path(targets[0])).is_dir() or not _is_path(targets[0]):
+        return tuple(arguments), None
+    settings = folder / "job.yaml"
+    if not settings.is_file():
+        raise ConfigError(f"{folder}: is not a run folder (no job.yaml in it); name a recipe, a file or a run folder")
+    return tuple(str(settings) if argument == targets[0] else argument for argument in arguments), folder
+
+
+def _is_path(target: str) -> bool:
+    from recipe_core.hooks.registry import load
+
+    # A folder may have the name of a recipe.
+    return "/" in target or target not in load().names("recipe")
+
+
+def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Split the arguments into the recipe and the overrides.
+
+    Raises:
+        ConfigError: a file is named that holds no settings.
+        UsageError: no recipe is named, or several are.
+    """
+    overrides, targets = [argument for argument in arguments if _OVERRIDE.match(argument)], _targets(arguments)
+    if not targets:
+        raise click.UsageError("name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote")
+    if len(targets) > 1:
+        raise click.UsageError(
+            f"expected one recipe, got {' and '.join(map(repr, targets))}; a setting is written section.setting=value"
+        )
+    if Path(targets[0]).is_file() and not targets[0].endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"{targets[0]}: is a file, but none of settings (.yaml); name a recipe first, and data as a setting: "
+            f"recipe run megatron_gpt data.files={targets[0]}"
+        )
+    return targets[0], overrides
