@@ -49,23 +49,23 @@ def measure(words: list[str], steps: int, trace: Path | None) -> tuple[dict[str,
 
     from recipe_core.cli.check import checked_job
     from recipe_core.hooks.registry import load
-    from recipe_core.train.loop import Trainer
     from recipe_core.train.run import run
+    from recipe_core.train.step import Stepper, StepResult
 
-    take_step, profiler, taken = Trainer.step, profile(activities=[ProfilerActivity.CPU]), []
+    take_step, profiler, taken = Stepper.step, profile(activities=[ProfilerActivity.CPU]), []
 
-    def stepping(trainer: Trainer, *, last: bool) -> bool:
-        if trainer.progress.step == 1:
+    def stepping(stepper: Stepper, *, last: bool) -> StepResult | None:
+        if stepper.progress.step == 1:
             profiler.start()
         began = time.perf_counter()
-        done = take_step(trainer, last=last)
+        done = take_step(stepper, last=last)
         taken.append(time.perf_counter() - began)
         if last:
             profiler.stop()
         return done
 
     line = [*words, "train.device=cpu", f"train.steps={1 + steps}", "train.eval_every=0", "train.save_every=0"]
-    with tempfile.TemporaryDirectory() as folder, patch.object(Trainer, "step", stepping):
+    with tempfile.TemporaryDirectory() as folder, patch.object(Stepper, "step", stepping):
         out = Path(folder) / "run"
         job = checked_job(load(), words[0], [*line[1:], "train.check_replicas_at_save=false"], 1, out)
         with contextlib.redirect_stdout(sys.stderr):

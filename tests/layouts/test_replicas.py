@@ -18,8 +18,8 @@ from recipe_core.errors import ReplicaError
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
-from recipe_core.train import loop
 from recipe_core.train.run import run
+from recipe_core.train.step import Stepper, StepResult
 
 STEP = 2
 """Of three; the copy changes after it."""
@@ -38,22 +38,22 @@ def flip(tensor: Tensor) -> None:
     numbers.view(-1)[0] ^= 1
 
 
-def weight(name: str) -> Callable[[loop.Trainer], None]:
-    return lambda trainer: flip(dict(trainer.model.named_parameters())[name])
+def weight(name: str) -> Callable[[Stepper], None]:
+    return lambda stepper: flip(dict(stepper.model.named_parameters())[name])
 
 
-def moment(name: str) -> Callable[[loop.Trainer], None]:
-    return lambda trainer: flip(trainer.optimizer.state[dict(trainer.model.named_parameters())[name]]["exp_avg"])
+def moment(name: str) -> Callable[[Stepper], None]:
+    return lambda stepper: flip(stepper.optimizer.state[dict(stepper.model.named_parameters())[name]]["exp_avg"])
 
 
-def buffer(name: str) -> Callable[[loop.Trainer], None]:
-    return lambda trainer: flip(dict(trainer.model.module.named_buffers())[name])
+def buffer(name: str) -> Callable[[Stepper], None]:
+    return lambda stepper: flip(dict(stepper.model.module.named_buffers())[name])
 
 
-def link(name: str) -> Callable[[loop.Trainer], None]:
+def link(name: str) -> Callable[[Stepper], None]:
     """From now on, what this rank gathers has a wrong bit."""
 
-    def break_it(trainer: loop.Trainer) -> None:
+    def break_it(stepper: Stepper) -> None:
         gather = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
         right = getattr(dist, gather)
 
@@ -74,17 +74,17 @@ CHANGES = {"weight": weight, "moment": moment, "buffer": buffer, "link": link}
 
 def drifting(out: str, kind: str, name: str, rank: int, words: Sequence[str]) -> str:
     """Train with a copy that drifts on ``rank``; the error that ends the run, or nothing."""
-    inner = loop.Trainer.step
+    inner = Stepper.step
 
-    def step(trainer: loop.Trainer, *, last: bool) -> bool:
-        if kind == "buffer" and trainer.progress.step == 0:
-            trainer.model.module.register_buffer(name, torch.arange(5.0), persistent=False)
-        taken = inner(trainer, last=last)
-        if trainer.progress.step == STEP and trainer.run.rank == rank:
-            CHANGES[kind](name)(trainer)
+    def step(stepper: Stepper, *, last: bool) -> StepResult | None:
+        if kind == "buffer" and stepper.progress.step == 0:
+            stepper.model.module.register_buffer(name, torch.arange(5.0), persistent=False)
+        taken = inner(stepper, last=last)
+        if stepper.progress.step == STEP and stepper.run.rank == rank:
+            CHANGES[kind](name)(stepper)
         return taken
 
-    loop.Trainer.step = step  # type: ignore[method-assign]
+    Stepper.step = step  # type: ignore[method-assign]
     try:
         run(checked_job(load(), "megatron_gpt:tiny", [*TINY, *words], int(os.environ["WORLD_SIZE"])), Path(out))
     except ReplicaError as error:

@@ -74,10 +74,10 @@ def job_of(recipe: str, words: Sequence[str], processes: int) -> Job:
 
 def built(job: Job, engine: Any) -> tuple[Parallel, Any, Run]:
     """Return the model under its layout, as a run builds it."""
-    from recipe_core.train.run import _context, _model
+    from recipe_core.train.building.build import build_parallel, build_run
 
-    context = _context(job, engine, None)
-    model, loss = _model(job, context, engine)
+    context = build_run(job, engine, None)
+    model, loss = build_parallel(job, context, engine)
     return model, loss, context
 
 

@@ -20,13 +20,13 @@ WORDS = ("train.steps=6", "train.save_every=2", "train.log_every=1", "train.eval
 # Rank 1 dies in its fourth step, the first time.
 DIES = """
 import os, sys
-from recipe_core.train import loop
-step = loop.Trainer.step
+from recipe_core.train.step import Stepper
+step = Stepper.step
 def stepping(self, *, last):
     if self.progress.step == 3 and self.engine.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os._exit(9)
     return step(self, last=last)
-loop.Trainer.step = stepping
+Stepper.step = stepping
 from recipe_core.cli.__main__ import main
 sys.exit(main())
 """

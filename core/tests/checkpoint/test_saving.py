@@ -26,6 +26,7 @@ from recipe_core.testing import spawn, toy
 from recipe_core.train import loop as training
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.run import run
+from recipe_core.train.step import Stepper
 from recipe_core.train.stopping import Stopping
 
 
@@ -62,21 +63,21 @@ def test_the_best_goes_when_it_is_not_wanted(tmp_path: Path) -> None:
 
 def spoil(step: int, change: Callable[[training.Trainer], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Change the model or the optimizer after ``step``."""
-    take_step = training.Trainer.step
+    take_step = training.Trainer._step
 
-    def stepping(trainer: training.Trainer, *, last: bool) -> bool:
-        taken = take_step(trainer, last=last)
+    def stepping(trainer: training.Trainer) -> bool:
+        taken = take_step(trainer)
         if trainer.progress.step == step:
             change(trainer)
         return taken
 
-    monkeypatch.setattr(training.Trainer, "step", stepping)
+    monkeypatch.setattr(training.Trainer, "_step", stepping)
 
 
 def poison(kind: str, value: float, trainer: training.Trainer) -> None:
     """One value of the second layer's weight, or of one of its optimizer states."""
-    weight = dict(trainer.model.module.named_parameters())["layers.1.weight"]
-    target = weight.data if kind == "model" else trainer.optimizer.state[weight][kind]
+    weight = dict(trainer.stepper.model.module.named_parameters())["layers.1.weight"]
+    target = weight.data if kind == "model" else trainer.stepper.optimizer.state[weight][kind]
     target.view(-1)[3] = value
 
 
@@ -132,7 +133,7 @@ def test_infinite_buffers_and_frozen_weights_are_saved() -> None:
 
 
 def explode(trainer: training.Trainer) -> None:
-    for weight in trainer.model.module.parameters():
+    for weight in trainer.stepper.model.module.parameters():
         weight.data.mul_(1000)
 
 
@@ -156,11 +157,11 @@ def test_exploded_checkpoints_do_not_push_out_the_last_good_one(
 def test_the_best_stays_beside_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The validation loss is lowest at step 6, where the weights have not grown; training losses fall until step 14."""
     out = tmp_path / "run"
-    evaluate = training.Trainer.evaluate
+    evaluate = Stepper.evaluate
     monkeypatch.setattr(
-        training.Trainer,
+        Stepper,
         "evaluate",
-        lambda trainer: {**(evaluate(trainer) or {}), "val_loss": abs(trainer.progress.step - 6) + 0.5},
+        lambda stepper: {**(evaluate(stepper) or {}), "val_loss": abs(stepper.progress.step - 6) + 0.5},
     )
     spoil(14, explode, monkeypatch)
     words = ("train.steps=30", "train.save_every=2", "train.eval_every=2", "train.lr=0.001", "train.schedule=constant")
@@ -173,7 +174,7 @@ def test_the_best_stays_beside_the_last_good_one(tmp_path: Path, monkeypatch: py
 def test_verify_names_what_is_not_finite(tmp_path: Path, kind: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a checkpoint of before, whose bytes are those that were written."""
     monkeypatch.setattr(Checkpoints, "require_finite", lambda *args: None)
-    monkeypatch.setattr(training.Trainer, "_loss_after_update", lambda trainer, batch: 0.0)
+    monkeypatch.setattr(Stepper, "loss_after_update", lambda stepper: 0.0)
     spoil(2, lambda trainer: poison(kind, math.inf, trainer), monkeypatch)
     train(str(tmp_path / "run"), "train.steps=2", "train.save_every=1", "train.eval_every=0", f"checkpoint={form}")
     path = tmp_path / "run" / "checkpoints" / "step-2"

@@ -12,7 +12,7 @@ import torch
 from recipe_core.engine import protocol as engines
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
-from recipe_core.train.run import _context, _model
+from recipe_core.train.building.build import build_parallel, build_run
 
 BLOCKS, BYTES = 32, 8 << 20
 
@@ -26,7 +26,7 @@ def kept_after_freeing(layout: str) -> int:
     """Bytes that a process still has of large tensors that were freed, between small ones that stay."""
     job = resolve(toy.registry(), "toy:tiny", [f"layout={layout}", "train.device=cpu"], 2)
     with engines.start(job.train) as engine:
-        _model(job, _context(job, engine, None), engine)
+        build_parallel(job, build_run(job, engine, None), engine)
         before = resident()
         large, small = [], []
         for _ in range(BLOCKS):

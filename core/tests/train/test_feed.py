@@ -46,8 +46,12 @@ def test_a_rank_reads_its_part_in_one_piece() -> None:
 def test_reads_one_step_ahead_and_stops_at_the_last() -> None:
     numbers = Numbers()
     with Feed(numbers, run()) as feed:
-        assert torch.cat([b["number"] for b in feed.step(0)]).tolist() == list(range(12))
-        assert torch.cat([b["number"] for b in feed.step(12, last=True)]).tolist() == list(range(12, 24))
+        assert torch.cat([b["number"] for b in feed.step(0)[0]]).tolist() == list(range(12))
+        batches, firsts = feed.step(12, last=True)
+        assert torch.cat([b["number"] for b in batches]).tolist() == list(range(12, 24))
+        assert [int(b["number"][0]) for b in batches] == firsts
+        assert feed.last_micro_batch is not None
+        assert int(feed.last_micro_batch[0]["number"][0]) == feed.last_micro_batch[1] == 12
     assert numbers.asked == [("train", s) for s in range(0, 24, 2)]
 
 
@@ -71,5 +75,5 @@ def test_narrow_integers_become_int64_on_the_device() -> None:
             return {str(kind): torch.ones(count, dtype=kind) for kind in kinds}
 
     with Feed(Narrow(), run()) as feed:
-        batch = feed.step(0, last=True)[0]
+        batch = feed.step(0, last=True)[0][0]
     assert [str(v.dtype) for v in batch.values()] == ["torch.int64", "torch.int64", "torch.bool", "torch.float32"]

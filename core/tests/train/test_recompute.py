@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from recipe_core.errors import ConfigError
-from recipe_core.train.recompute import recompute
+from recipe_core.train.building.recompute import recompute
 
 
 class Net(nn.Module):

@@ -23,6 +23,7 @@ from recipe_core.train import loop as training
 from recipe_core.train.metrics.curves import Row, read_rows
 from recipe_core.train.run import run
 from recipe_core.train.seeds import mix, mix_array
+from recipe_core.train.step import Stepper
 
 LONG = 100_000
 
@@ -220,27 +221,27 @@ def kept(out: Path) -> dict[int, float | None]:
 
 def stop_at(step: int, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send this process a SIGTERM once: when ``step`` is done, or in the middle of the evaluation after it."""
-    take_step, evaluate = training.Trainer.step, training.Trainer.evaluate
+    take_step, evaluate = training.Trainer._step, Stepper.evaluate
     sent: list[int] = []
 
-    def send(trainer: training.Trainer) -> None:
-        if trainer.progress.step == step and not sent:
+    def send(done: int) -> None:
+        if done == step and not sent:
             sent.append(step)
             signal.raise_signal(signal.SIGTERM)
 
-    def stepping(trainer: training.Trainer, *, last: bool) -> bool:
-        done = take_step(trainer, last=last)
+    def stepping(trainer: training.Trainer) -> bool:
+        done = take_step(trainer)
         if moment == "step":
-            send(trainer)
+            send(trainer.progress.step)
         return done
 
-    def evaluating(trainer: training.Trainer) -> dict[str, float] | None:
+    def evaluating(stepper: Stepper) -> dict[str, float] | None:
         if moment == "evaluation":
-            send(trainer)
-        return evaluate(trainer)
+            send(stepper.progress.step)
+        return evaluate(stepper)
 
-    monkeypatch.setattr(training.Trainer, "step", stepping)
-    monkeypatch.setattr(training.Trainer, "evaluate", evaluating)
+    monkeypatch.setattr(training.Trainer, "_step", stepping)
+    monkeypatch.setattr(Stepper, "evaluate", evaluating)
 
 
 @pytest.mark.parametrize(

@@ -137,29 +137,29 @@ def test_a_stream_brings_what_the_plain_loader_would(tmp_path: Path) -> None:
         Feed(Numbers(), run_of(train, tmp_path), partial(StreamLoader, ahead)) as carried,
     ):
         for step in (0, 1, 2, 1, 2):  # also one that goes back
-            expected, found = plain.step(8 * step), carried.step(8 * step)
+            expected, found = plain.step(8 * step)[0], carried.step(8 * step)[0]
             assert len(found) == len(expected) == 4
             for mine, theirs in zip(found, expected, strict=True):
                 assert mine["numbers"].dtype == torch.int64
                 assert mine["numbers"].equal(theirs["numbers"])
         assert carried.validation(2)["numbers"].tolist() == [-3, -4]
         with pytest.raises(TypeError, match="in order"):
-            carried.step(0)[0]
+            carried.step(0)[0][0]
     assert ahead.closed
 
 
 def test_a_damaged_sample_is_told_by_the_step_that_needs_it(tmp_path: Path) -> None:
     train = Train(steps=3, global_batch=8, micro_batch=2)
     with Feed(Numbers(broken_at=10), run_of(train, tmp_path), partial(StreamLoader, Ahead())) as feed:
-        assert len(list(feed.step(0))) == 4
+        assert len(list(feed.step(0)[0])) == 4
         with pytest.raises(DataError, match="sample 10 is damaged"):
-            list(feed.step(8))
+            list(feed.step(8)[0])
 
 
 def test_one_process_reads_what_its_data_parallel_ranks_would(tmp_path: Path) -> None:
     train = Train(steps=1, global_batch=8, micro_batch=2)
     with Feed(Numbers(), run_of(train, tmp_path, dp_size=2, local_dp_ranks=2)) as feed:
-        assert [batch["numbers"].tolist() for batch in feed.step(0)] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+        assert [batch["numbers"].tolist() for batch in feed.step(0)[0]] == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def test_a_loss_of_two_ranks_samples_is_the_mean_of_theirs(tmp_path: Path) -> None:

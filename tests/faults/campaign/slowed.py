@@ -11,8 +11,9 @@ from typing import Any
 from forked import Curve, Ended, curve, recipe, start, wait
 
 from recipe_core.checkpoint import store
-from recipe_core.train import loop, stopping
 from recipe_core.train import run as running
+from recipe_core.train import stopping
+from recipe_core.train.step import Stepper
 
 WORDS = (
     "train.steps=4", "train.global_batch=16", "train.micro_batch=1", "train.log_every=1", "train.eval_every=2",
@@ -47,7 +48,7 @@ def _slowed(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 def slow_down() -> None:
     """Patch the process of the run, and thereby the forks that are its ranks."""
-    step, forward = loop.Trainer.step, loop.Trainer._forward
+    step, forward = Stepper.step, Stepper._forward
 
     def stepping(self: Any, *, last: bool) -> bool:
         say("first step" if self.progress.step == 0 else "step")
@@ -59,8 +60,8 @@ def slow_down() -> None:
         return forward(self, *args)
 
     stopping.SECONDS = 4 * MICRO_BATCH  # so that most of the steps are long ones, which may be given up
-    loop.Trainer.step, loop.Trainer._forward = stepping, forwarding  # type: ignore[method-assign,assignment]
-    loop.Trainer.evaluate = _slowed(loop.Trainer.evaluate, "evaluation")  # type: ignore[method-assign]
+    Stepper.step, Stepper._forward = stepping, forwarding  # type: ignore[method-assign,assignment]
+    Stepper.evaluate = _slowed(Stepper.evaluate, "evaluation")  # type: ignore[method-assign]
     store.Checkpoints.save = _slowed(store.Checkpoints.save, "saving")  # type: ignore[method-assign]
     running._closing_results = _slowed(running._closing_results, "closing")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from recipe_core.engine.precision import cast
 from recipe_core.hooks.train import Precision
 from recipe_core.layouts.patterns import matching
-from recipe_core.train.recompute import recompute
+from recipe_core.train.building.recompute import recompute
 
 
 def kept_bytes(

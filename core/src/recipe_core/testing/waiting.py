@@ -118,12 +118,9 @@ def readings(job: Job, out: Path) -> int:
     return engine.readings
 
 
-class _GuardedTrainer:
+class _GuardedTrainer(Trainer):
     """The trainer of a run, under the two modes above."""
-
-    def __init__(self, **parts: Any) -> None:
-        self._trainer = Trainer(**parts)
 
     def train(self) -> bool:
         with _NeverCopyNumbers(), NeverWait():
-            return self._trainer.train()
+            return super().train()

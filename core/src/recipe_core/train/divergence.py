@@ -38,6 +38,11 @@ def not_finite_error(step: int, finding: str, advice: str) -> DivergedError:
     return DivergedError(f"step {step}: {finding}, which is not finite. Nothing was saved since; {advice}")
 
 
+def not_finite_step(step: int, loss: float, norm: float, advice: str) -> DivergedError:
+    """The error of a step whose loss or gradient norm is not finite."""
+    return not_finite_error(step, f"the loss is {loss} and the gradient norm {norm}", advice)
+
+
 class RollbackError(DivergedError):
     """``step`` diverged: continue from an earlier checkpoint, with the samples after ``consumed_samples``."""
 

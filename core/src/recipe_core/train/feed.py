@@ -36,8 +36,8 @@ class Feed:
         self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None
     ) -> None:
         self.samples, self.run = samples, run
-        self.last_batch: Batch | None = None
-        """The first micro batch of the last step; None before it."""
+        self.last_micro_batch: tuple[Batch, int] | None = None
+        """The first micro batch of the last step, and the number of its first sample; None before it."""
         self._reader = ThreadPoolExecutor(1, "feed")
         self._loader = (device_loader or partial(PlainLoader, run.device))(self._request, run.train)
 
@@ -50,14 +50,19 @@ class Feed:
         self._loader.close()
         self._reader.shutdown(wait=True, cancel_futures=True)
 
-    def step(self, consumed: int, *, last: bool = False) -> Sequence[Batch]:
-        """This rank's micro batches of the step after ``consumed`` samples, on the device.
+    def step(self, consumed: int, *, last: bool = False) -> tuple[Sequence[Batch], list[int]]:
+        """This rank's micro batches of the step after ``consumed`` samples on the device, with their first samples.
 
         Reads the next step's ahead. Of the ``last`` step it keeps the first micro batch instead.
         """
         batches = self._loader.step(consumed, last=last)
-        self.last_batch = batches[0] if last else None
-        return batches
+        firsts = micro_batch_starts(self.run, consumed, self.run.train.global_batch)
+        self.last_micro_batch = (batches[0], firsts[0]) if last else None
+        return batches, firsts
+
+    def validation_starts(self) -> list[int]:
+        """First sample of each of this rank's micro batches of an evaluation."""
+        return micro_batch_starts(self.run, 0, self.run.train.eval_samples)
 
     def validation(self, start: int) -> Batch:
         """The micro batch of the validation split from sample ``start`` on, on the device."""

@@ -16,7 +16,7 @@ from recipe_bert_dp.model.bert import BertPretrainingModel, build, loss
 from recipe_bert_dp.settings import BertPretraining
 from recipe_bert_dp.testing import packed_rows, plain_rows
 from recipe_core.layouts.parallel import Batch
-from recipe_core.train.recompute import recompute
+from recipe_core.train.building.recompute import recompute
 
 SMALL = BertPretraining(
     size="custom", layers=2, hidden=48, heads=3, intermediate=96, positions=160, vocabulary=131,

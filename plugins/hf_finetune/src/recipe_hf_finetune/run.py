@@ -24,7 +24,7 @@ from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.report import show
 from recipe_core.train.metrics.results import noting_divergence
 from recipe_core.train.start import folder as folders
-from recipe_core.train.watch import patient, watched
+from recipe_core.train.start.watch import patient, watched
 from recipe_hf_finetune.data import vocabulary
 from recipe_hf_finetune.data.splits import load
 from recipe_hf_finetune.model import source as sources

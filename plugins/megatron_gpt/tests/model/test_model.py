@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipe_core.layouts.parallel import Batch
-from recipe_core.train.recompute import recompute
+from recipe_core.train.building.recompute import recompute
 from recipe_megatron_gpt.model.gpt import GptModel, build, loss
 from recipe_megatron_gpt.settings import Gpt
 

@@ -1,6 +1,7 @@
 """Metrics: measurement, files, curves and reports.
 
-``meter.py``: loss, counts and speed of the last steps. ``writer.py``: a JSON line per row, which trackers get too:
+``recorder.py``: rows measured, judged and written; read it first. ``meter.py``: loss, counts and speed of the last
+steps. ``writer.py``: a JSON line per row, which trackers get too:
 ``tracker.py``, ``tensorboard.py``. ``record_file.py``: append-only files. ``curves.py``: rows read back;
 ``golden.py``: comparison with a stored curve. ``report.py``: progress on the terminal; ``line.py``: its lines;
 ``results.py``: results.json; ``plotting.py``: the style of pictures. For ``recipe eval``: ``validation.py``, the loss

@@ -2,5 +2,5 @@
 
 ``resume.py``: the state that a run begins with; read it first. ``pretrained.py``: finished runs and checkpoints for
 other recipes. ``destination.py``, ``folder.py``: the name, the lock and the record of the run folder. ``preflight.py``:
-checks of a start on a model without values.
+checks of a start on a model without values. ``watch.py``: the watchdog of a run.
 """

@@ -26,7 +26,8 @@ from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
 from recipe_core.layouts.parallel import StepDiscarded
 from recipe_core.layouts.replicated import fix_bucket_order
 from recipe_core.train import replicas
-from recipe_core.train.divergence import not_finite_error
+from recipe_core.train.cadence import Cadence
+from recipe_core.train.divergence import not_finite_error, not_finite_step
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE
@@ -46,8 +47,7 @@ class RunContext:
     """Writes a row of metrics; does nothing on ranks other than 0."""
     advance: Callable[[int], None]
     """Called after each step with its number."""
-    epoch_steps: int
-    """Optimizer steps of an epoch."""
+    cadence: Cadence
     measure: Callable[[Any, Any], dict[str, float]]
     """Metrics of logits and labels."""
     straggler_row: Callable[[], Row]
@@ -185,8 +185,7 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         norm = self._row["grad_norm"]
         if not (math.isfinite(loss) and (math.isfinite(norm) or not self.context.train.clip)):
             self._flush()
-            values = f"the loss is {loss} and the gradient norm {norm}"
-            raise not_finite_error(step, values, self.context.checkpoints.recovery_advice(step))
+            raise not_finite_step(step, loss, norm, self.context.checkpoints.recovery_advice(step))
 
     def _consumed_samples(self) -> int:
         return int((self.state.global_step + self.context.skipper.steps) * self.context.train.global_batch)
@@ -327,10 +326,9 @@ class CadenceCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         self._context, self._begin, self._judge = context, begin, judge
         self._end_step, self._stop_requested = end_step, stop_requested
-        self._first_step, self._saved_at = 0, time.monotonic()
+        self._saved_at = time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._first_step = state.global_step
         self._begin()
         beat.begin_step(state.global_step + 1)
 
@@ -338,32 +336,25 @@ class CadenceCallback(TrainerCallback):  # type: ignore[misc]
         self._judge()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        train, context, step = self._context.train, self._context, state.global_step
+        context, cadence, step = self._context, self._context.cadence, state.global_step
         self._end_step()
         if context.skipper.skipped:
             return
         context.stop.mode = StopMode.SAVE  # from now on there is something to save
         stopped = self._stop_requested()
-        end = train.steps if train.stop_after is None else min(train.steps, self._first_step + train.stop_after)
-        final = stopped or step >= end
-        save = final or due(step, train.save_every)
-        if train.save_minutes and not save:  # clocks differ between ranks: the first one decides for all
-            save = context.engine.any(time.monotonic() - self._saved_at >= 60 * train.save_minutes)
-        evaluate = step == train.steps or (not stopped and evaluation_due(train, step, context.epoch_steps))
+        final = stopped or step >= cadence.end
+        save = final or cadence.saves(step)
+        if context.train.save_minutes and not save:  # clocks differ between ranks: if one is due, all save
+            save = context.engine.any(cadence.overdue(time.monotonic() - self._saved_at))
+        evaluate = step == context.train.steps or (not stopped and cadence.evaluates(step))
         control.should_evaluate, control.should_save = evaluate, save
-        skipped = context.skipper.guard is not None and bool(
-            context.skipper.guard.skipped
-        )  # the row lists their samples
-        control.should_log = save or evaluate or skipped or due(step, train.log_every)
+        guard = context.skipper.guard
+        skipped = guard is not None and bool(guard.skipped)  # the row lists their samples
+        control.should_log = save or evaluate or skipped or cadence.logs(step)
         control.should_training_stop = final
         if save:
             self._saved_at = time.monotonic()
         context.advance(step)
-
-
-def evaluation_due(train: FineTune, step: int, epoch_steps: int) -> bool:
-    """True if the run evaluates after ``step``: every ``eval_every`` steps, or after each epoch where that is 0."""
-    return step == train.steps or due(step, train.eval_every or epoch_steps)
 
 
 def _generators() -> tuple[Any, ...]:

@@ -26,6 +26,7 @@ from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.parallel import StepDiscarded
 from recipe_core.settings.job import IDENTITY
+from recipe_core.train.cadence import Cadence
 from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.line import log_line
@@ -39,7 +40,7 @@ from recipe_hf_finetune.model import classifier
 from recipe_hf_finetune.results import metrics, predictions
 from recipe_hf_finetune.settings import settings, steps_per_epoch
 from recipe_hf_finetune.trainer.arguments import training_arguments
-from recipe_hf_finetune.trainer.fine_tuner import FineTuner, RunContext, evaluation_due, loading
+from recipe_hf_finetune.trainer.fine_tuner import FineTuner, RunContext, loading
 from recipe_hf_finetune.trainer.step_skipper import StepSkipper, skipped_steps
 
 FINISHED = "finished.json"
@@ -166,10 +167,11 @@ def _trainer(
         module = classifier.pretrained_model(shared.place, config, seed_run.seed, job.model.config.revision)
     samples = len(encoded["train"])
     epoch = steps_per_epoch(samples, train.micro_batch, shared.engine.world_size, train.global_batch)
-    due = 0 < resumed_step < train.steps and evaluation_due(train, resumed_step, epoch)
+    cadence = Cadence(train, resumed_step, epoch)
+    due = 0 < resumed_step < train.steps and cadence.evaluates(resumed_step)
     context = RunContext(
         engine=shared.engine, train=train, checkpoints=checkpoints, stop=shared.stop, record=record,
-        advance=report.advance, straggler_row=shared.straggler_row, epoch_steps=epoch, skipper=skipper,
+        advance=report.advance, straggler_row=shared.straggler_row, cadence=cadence, skipper=skipper,
         owes_evaluation=due and checkpoints.unevaluated(resumed_step),
         measure=lambda logits, labels: metrics.measure(shared.corpus.task, logits, labels),
     )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Mesh, model and optimizer of a run, from its job. Read this file first."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+
+import torch
+
+from recipe_core.engine.compiled import spare_compiler
+from recipe_core.engine.fp8 import to_fp8
+from recipe_core.engine.precision import cast
+from recipe_core.engine.protocol import Engine
+from recipe_core.engine.select import spec_of
+from recipe_core.errors import ConfigError
+from recipe_core.files import home
+from recipe_core.hooks.loop_specs import OWN_LOSS
+from recipe_core.hooks.registry import noun
+from recipe_core.hooks.target import load
+from recipe_core.layouts.built import build_layout, build_model, checked_loss
+from recipe_core.layouts.parallel import COUNTED, Loss, Parallel, Run
+from recipe_core.layouts.patterns import matching
+from recipe_core.settings.job import Job
+from recipe_core.train.building.compiling import compile_blocks, compiles_blocks
+from recipe_core.train.building.recompute import recompute
+from recipe_core.train.optim import Trainable
+
+
+def build_run(job: Job, engine: Engine, vocabulary: int | None) -> Run:
+    """The mesh that the layout asks for, and this rank's place in it.
+
+    Raises:
+        ConfigError: the layout's axes do not multiply to the number of processes.
+    """
+    axes: dict[str, int] = job.layout.config.axes(engine.devices)
+    if math.prod(axes.values()) != engine.devices or "dp" not in axes:
+        text = " x ".join(f"{name}={size}" for name, size in axes.items())
+        raise ConfigError(
+            f"layout: {text} needs {math.prod(axes.values())} processes, and this run has {engine.devices}"
+        )
+    mesh = engine.mesh(axes)
+    return Run(
+        device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.devices, local_rank=engine.local_rank,
+        dp_rank=mesh["dp"].get_local_rank() if mesh is not None else 0, dp_size=axes["dp"],
+        train=job.train, cache=home(), vocabulary=vocabulary, structure=job.structure(),
+        local_dp_ranks=axes["dp"] if engine.devices > engine.world_size else 1, engine=engine,
+    )  # fmt: skip
+
+
+def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
+    """The model under its layout, and the loss that this process applies to its output."""
+    if not (job.train.compile or engine.compiler.always):
+        spare_compiler()
+    torch.manual_seed(job.train.seed)  # every rank builds the same weights
+    divides = job.layout.spec.divides
+    with torch.device("meta") if divides and job.model.spec.deferred else nullcontext():
+        module, loss = build_model(job.model, job.model_facts())
+    module = cast(module, job.train.precision)
+    if job.train.precision == "fp8":
+        blocks = run.structure.blocks
+        to_fp8(matching(module, blocks).values() if blocks else (), run.device)
+    own = spec_of(job.engine).layouts.get(
+        job.layout.spec.name
+    )  # it moves the module itself, to keep tied parameters tied
+    if not divides and own is None:
+        module = module.to(run.device)
+    options = engine.compile_options() if job.train.compile else {}
+    by_blocks = job.train.compile and compiles_blocks(module, run.structure.blocks, run.device.type, options)
+    if job.train.compile and not by_blocks:
+        module.compile(**options)
+    owner = f"engine {job.engine.spec.name!r}" if own else f"layout {job.layout.spec.name!r}"
+    target = own or job.layout.spec.build
+    model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
+    if job.train.activation_checkpointing:
+        recompute(model.module, run.structure.blocks, engine.recompute)  # after the layout has replaced the blocks
+    if by_blocks:
+        compile_blocks(model.module, run.structure.blocks, options)
+    model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
+    spec = job.model.spec if job.loss.spec.name == OWN_LOSS else job.loss.spec
+    loss = checked_loss(job.loss.build(job.loss.config, loss), f"{noun(spec)} {spec.name!r}: {spec.build!r}")
+    return model, model.loss(loss)
+
+
+def build_optimizer(job: Job, run: Run, model: Parallel, engine: Engine) -> torch.optim.Optimizer:
+    """The optimizer of the model's parameters."""
+    trainable = Trainable(
+        named=model.named_parameters(), train=job.train, structure=run.structure, shard_groups=model.shard_groups,
+        traced=engine.traced,
+    )  # fmt: skip
+    optimizer: torch.optim.Optimizer = job.optimizer.build(job.optimizer.config, trainable)
+    model.attach_optimizer(optimizer)
+    return optimizer

@@ -1,0 +1,161 @@
+"""One optimizer step, and evaluation. Read :meth:`Stepper.step` first.
+
+Layouts differ behind :class:`recipe_core.layouts.parallel.Parallel`, not here. Data parallel and FSDP: ``backward``
+reduces gradients over ranks after the last micro batch. Tensor parallel: the model's modules compute with shards and
+communicate themselves (``layouts/tensor_parallel/roles.py``). Pipeline: ``backward`` is a 1F1B schedule
+(``layouts/pipeline.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from recipe_core.engine import precision
+from recipe_core.engine.protocol import Engine
+from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, beat
+from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepDiscarded, accumulate, without_counts
+from recipe_core.settings.schedule import Rate
+from recipe_core.train.divergence import Guard
+from recipe_core.train.feed import Feed
+from recipe_core.train.metrics.meter import reduce_over_ranks
+from recipe_core.train.optim import set_learning_rate
+from recipe_core.train.seeds import mix
+from recipe_core.train.start.resume import TrainingProgress
+from recipe_core.train.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The values of an optimizer step, on the device."""
+
+    values: dict[str, Tensor]
+    """The result of :meth:`Parallel.backward`."""
+    norm: Tensor
+    """The gradient norm before clipping."""
+    rate: float
+    """The learning rate."""
+    seconds: float
+    """Duration on the host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepper:
+    """Takes optimizer steps, and evaluates.
+
+    Args:
+        engine: the device and the ranks.
+        run: mesh, batch sizes and seed.
+        model: the model under its layout.
+        loss: the loss function of its output.
+        optimizer: of its parameters.
+        learning_rate: the rate of each step.
+        feed: the micro batches.
+        progress: the position of the run; a step advances it.
+        stopping: votes of all ranks on stopping.
+        before_update: called before the optimizer changes the state.
+        guard: judge of each step before its update; None where ``train.on_divergence`` is ``stop``.
+        say: prints a line about a skipped step.
+    """
+
+    engine: Engine
+    run: Run
+    model: Parallel
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    learning_rate: Rate
+    feed: Feed
+    progress: TrainingProgress
+    stopping: Stopping
+    before_update: Callable[[], None]
+    guard: Guard | None
+    say: Callable[[str], None]
+
+    def step(self, *, last: bool) -> StepResult | None:
+        """Take one optimizer step; ``last``: read no batches ahead.
+
+        Returns:
+            None if the step was discarded; the state is then unchanged.
+        """
+        start, cfg = time.perf_counter(), self.run.train
+        rate = self.learning_rate(self.progress.step)
+        beat.begin_step(self.progress.step + 1)
+        batches, firsts = self.feed.step(self.progress.consumed_samples, last=last)
+        self.stopping.begin_step(len(firsts))
+        beat.enter(FORWARD)
+        try:
+            values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
+        except StepDiscarded:
+            self.model.discard_step()
+            self.stopping.restore()
+            return None
+        beat.enter("optimizer")
+        norm = self.model.clip(cfg.clip)
+        if self.guard is not None and (reason := self.guard.problem(norm, values["loss"])):
+            self._skip(self.guard, reason)
+            return self.step(last=last)  # with the next samples; the guard limits the skips in a row
+        set_learning_rate(self.optimizer, rate)
+        self.before_update()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.engine.end_step()
+        self.progress.advance(cfg.global_batch)
+        return StepResult(values, norm, rate, time.perf_counter() - start)
+
+    def _skip(self, guard: Guard, reason: str) -> None:
+        # the samples count as consumed, and the schedule does not advance
+        first, end = self.progress.consumed_samples, self.progress.consumed_samples + self.run.train.global_batch
+        self.say(guard.skip(reason, self.progress.step + 1, first, end))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.engine.end_step()
+        self.progress.consumed_samples = end
+        beat.end_step()
+
+    def _forward(self, firsts: list[int], module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
+        """Forward and loss of micro batch ``number``, whose first sample is ``firsts[number]``.
+
+        That sample's number seeds the generators, so that dropout depends neither on the rank nor on earlier
+        computation, and checkpoints need no generator state.
+        """
+        if self.stopping.discards(number):
+            raise StepDiscarded
+        training = torch.is_grad_enabled()  # in a pipeline, module is a function without a mode
+        beat.enter(FORWARD if training else "evaluation", number)
+        self.engine.seed(mix(self.run.train.seed, firsts[number]))
+        with precision.autocast(self.engine.autocast_device, self.run.train.precision):
+            values = self.loss(module(batch), batch)
+        if training:
+            beat.enter(BACKWARD, number)
+        return values
+
+    def evaluate(self) -> dict[str, float] | None:
+        """Values over the first ``eval_samples`` validation samples; None if a signal interrupted it."""
+        total: dict[str, Tensor] = {}
+        firsts = self.feed.validation_starts()
+        for first in firsts:
+            if self.stopping.now():
+                return None
+            beat.enter(LOADER)
+            batch = self.feed.validation(first)
+            accumulate(total, self._values(batch, first), len(firsts), self.model.reductions)
+        return {f"val_{name}": value for name, value in self._reduced(total).items()}
+
+    def loss_after_update(self) -> float | None:
+        """The loss of the last step's first micro batch with the updated weights; None before the last step."""
+        if self.feed.last_micro_batch is None:
+            return None
+        total: dict[str, Tensor] = {}
+        accumulate(total, self._values(*self.feed.last_micro_batch), 1, self.model.reductions)
+        return self._reduced(total)["loss"]
+
+    def _values(self, batch: Batch, first: int) -> dict[str, Tensor]:
+        beat.enter("evaluation")
+        return without_counts(self.model.evaluate(batch, partial(self._forward, [first])), self.model.reductions)
+
+    def _reduced(self, values: Mapping[str, Tensor]) -> dict[str, float]:
+        return reduce_over_ranks(self.engine, self.run, values, self.model.reductions)
