@@ -78,9 +78,8 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     point = importlib.metadata.EntryPoint("toys", "toy_data", "recipe.plugins")
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda group: (point,) if group == point.group else ()
-    )  # other packages have plugins, too
+    # other packages have plugins, too
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: (point,) if group == point.group else ())
     monkeypatch.delitem(sys.modules, "toy_data", raising=False)
 
     def run(line: str) -> tuple[int, str, str]:

@@ -223,9 +223,8 @@ def show(arguments: tuple[str, ...], describe: str | None) -> None:
     if describe is None:
         click.echo(_job(arguments).as_yaml(), nl=False)
     else:
-        arguments, describe = (
-            (arguments, describe) if arguments else ((describe,), ALL)
-        )  # click took the name for the option's value
+        # click took the name for the option's value
+        arguments, describe = (arguments, describe) if arguments else ((describe,), ALL)
         click.echo(describe_job(_registry(), _job(arguments), describe))
 
 

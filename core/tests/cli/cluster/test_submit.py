@@ -216,10 +216,11 @@ def test_the_time_to_stop_before_the_limit_follows_from_an_earlier_run(typed: Ty
         text = typed("submit", *ARGUMENTS, "--time", minutes, "--print", "--out", "run")[1]
         return next(line for line in text.splitlines() if "--signal" in line).partition("@")[2]
 
+    # nothing measured; never more than half of the limit
     assert (stop_seconds("1h"), stop_seconds("4m")) == (
         "300",
         "120",
-    )  # nothing measured; never more than half of the limit
+    )
     _, text, _ = typed("show", *ARGUMENTS)
     checkpoint = Path("run/checkpoints/step-2")
     checkpoint.mkdir(parents=True)

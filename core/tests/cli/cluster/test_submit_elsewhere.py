@@ -143,9 +143,8 @@ def test_paths_of_the_target_are_left_to_the_job(typed: Typed, tmp_path: Path) -
     assert code == 0, errors
     assert "note: train.init_from: /recipe/runs/a is not on this machine; the job looks at it when it starts" in errors
     assert "init_from: /recipe/runs/a" in text
-    assert (
-        typed("submit", *ARGUMENTS, "train.init_from=/recipe/runs/a", "--time", "1h")[0] == 2
-    )  # Slurm sees what is here
+    # Slurm sees what is here
+    assert typed("submit", *ARGUMENTS, "train.init_from=/recipe/runs/a", "--time", "1h")[0] == 2
 
 
 def test_an_array_on_kubernetes_is_a_train_job_for_each_seed(typed: Typed) -> None:

@@ -52,9 +52,8 @@ def run(job: Job, out: Path) -> dict[str, Any]:
             straggler_row = watchdog.row if job.train.log_stragglers else dict
             folders.agree(out, job, engine)
             with noting_divergence(out, job, engine.rank):
-                return _run(
-                    job, out, engine, stop, source, straggler_row
-                )  # a function, so that all it holds is freed before the engine stops
+                # a function, so that all it holds is freed before the engine stops
+                return _run(job, out, engine, stop, source, straggler_row)
 
 
 def _run(

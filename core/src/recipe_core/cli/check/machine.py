@@ -91,9 +91,8 @@ def available_memory(proc: Path = Path("/proc/meminfo"), group: Path = Path("/sy
     available = int(match[1]) << 10 if match else 0
     try:
         cached = re.search(r"^file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
-        used = int((group / "memory.current").read_text()) - int(
-            cached[1] if cached else 0
-        )  # the kernel drops it when needed
+        # the kernel drops it when needed
+        used = int((group / "memory.current").read_text()) - int(cached[1] if cached else 0)
         return max(0, min(available, int((group / "memory.max").read_text()) - used))
     except (OSError, ValueError):  # no container, or "max"
         return available

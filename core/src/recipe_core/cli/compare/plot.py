@@ -28,10 +28,11 @@ def fill(figure: Any, comparison: Comparison) -> None:
     """Draw ``comparison`` into a matplotlib figure."""
     axes, (unit, factor), entries = figure.add_subplot(), plotting.scale_of(comparison.metric), []
     for number, (name, curve) in enumerate(zip(comparison.names, comparison.curves, strict=True)):
+        # so that the first shows below the others
         (colour, dashes), width = (
             plotting.style_of(number),
             1.4 if number else 2.4,
-        )  # so that the first shows below the others
+        )
         training = {step: factor * value for step, value in curve.values(comparison.metric).items()}
         entries.append((plotting.draw_curve(axes, training, colour, dashes, width=width), name))
         if values := curve.values(f"val_{comparison.metric}"):

@@ -59,9 +59,8 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     if job.train.precision == "fp8":
         blocks = run.structure.blocks
         to_fp8(matching(module, blocks).values() if blocks else (), run.device)
-    own = spec_of(job.engine).layouts.get(
-        job.layout.spec.name
-    )  # it moves the module itself, to keep tied parameters tied
+    # it moves the module itself, to keep tied parameters tied
+    own = spec_of(job.engine).layouts.get(job.layout.spec.name)
     if not divides and own is None:
         module = module.to(run.device)
     options = engine.compile_options() if job.train.compile else {}

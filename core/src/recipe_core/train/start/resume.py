@@ -112,9 +112,8 @@ def start_problems(job: Job) -> list[str]:
     try:
         if job.train.resume_path is not None:
             source = find(load(), Path(job.train.resume_path), hashes=False)
-            require_same(
-                job.model, source, _stored_texts(source), "train.resume"
-            )  # first: a model is the larger mistake
+            # first: a model is the larger mistake
+            require_same(job.model, source, _stored_texts(source), "train.resume")
             _require_same_order(job, source, _named_identity(job))
             form: Format = job.checkpoint.build(job.checkpoint.config)
             # Checkpoints of other formats are converted to the run's dtypes.

@@ -71,9 +71,8 @@ def _write(folder: Path, vocabulary: int) -> None:
     with IndexedWriter(folder / "text", best_dtype(vocabulary)) as writer:
         for encoding in tokenizer.encode_batch(texts):
             writer.add_document([np.array([*encoding.ids, end])])
-    (folder / TOKENIZER).write_text(
-        tokenizer.to_str(pretty=True), encoding="utf-8"
-    )  # the library's own save ignores a full disk
+    # the library's own save ignores a full disk
+    (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     files = file_facts(folder, ["text.bin", "text.idx", TOKENIZER])
     (folder / MANIFEST).write_text(manifest_text({"files": files}), encoding="utf-8")
 
