@@ -57,10 +57,10 @@ def bare() -> Callable[[], None]:
 
 def run(log_every: int, steps: int) -> dict[str, float]:
     """Median milliseconds of a step of each, in turn, in this process."""
-    from recipe_core.cli.check import checked_job
     from recipe_core.hooks.registry import load
     from recipe_core.train.metrics.report import Report
     from recipe_core.train.run import run as train
+    from recipe_core.train.start.check import checked_job
 
     torch.set_num_threads(1)
     other, began = bare(), 0.0

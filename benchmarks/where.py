@@ -47,9 +47,9 @@ def measure(words: list[str], steps: int, trace: Path | None) -> tuple[dict[str,
     """Milliseconds of a step by family, and those of the whole step."""
     from torch.profiler import ProfilerActivity, profile
 
-    from recipe_core.cli.check import checked_job
     from recipe_core.hooks.registry import load
     from recipe_core.train.run import run
+    from recipe_core.train.start.check import checked_job
     from recipe_core.train.step import Stepper, StepResult
 
     take_step, profiler, taken = Stepper.step, profile(activities=[ProfilerActivity.CPU]), []

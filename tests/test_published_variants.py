@@ -26,12 +26,12 @@ from typing import Any
 
 import pytest
 
-from recipe_core.cli.check import checked_job, machine
-from recipe_core.cli.check.layout import layout_problems
 from recipe_core.cli.main import main
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import Job, resolve
+from recipe_core.train.start.check import checked_job, machine
+from recipe_core.train.start.check.layout import layout_problems
 
 BERT_LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "intermediate": 4096, "vocabulary": 30522}  # bert
 PHASE1 = {"sequence": 128, "max_predictions": 20}  # samples: --max_pred_len, the data set's sequence length
@@ -220,7 +220,7 @@ def test_check_takes_the_number_that_it_is_made_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("recipe_core.cli.check.parts.free_space", lambda folder: 1 << 50)
+    monkeypatch.setattr("recipe_core.train.start.check.parts.free_space", lambda folder: 1 << 50)
     for name, axes in (("bert_tp:large", "dp 4 x tp 8"), ("megatron_gpt:6.7b-multinode", "dp 64 x tp 8")):
         assert main(["check", name]) == 0
         out = capsys.readouterr().out

@@ -51,9 +51,9 @@ class Setting:
 
 def setting(case: Case, folder: Path, *, compiled: bool = False) -> Setting:
     """Return the case as a job with the first plan that fits into the memory of the device."""
-    from recipe_core.cli.check import checked_job
     from recipe_core.cli.check.target import figures_of
     from recipe_core.hooks.registry import load
+    from recipe_core.train.start.check import checked_job
 
     registry, (target, words, sequences) = load(), PARTS[case.family](case, folder)
     common = (

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.testing import spawn
 from recipe_core.train import stopping
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 WORDS = (
     "model.positions=32", "data.sequence=32", "model.dropout=0.1", "train.steps=4", "train.global_batch=16",

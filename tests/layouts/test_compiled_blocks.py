@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.engine.native import NativeEngine
 from recipe_core.hooks.registry import load
 from recipe_core.testing import spawn
+from recipe_core.train.start.check import checked_job
 
 WORDS = (
     "train.device=cpu", "train.precision=fp32", "train.steps=3", "train.log_every=1", "train.eval_every=0",

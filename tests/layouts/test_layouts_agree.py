@@ -12,12 +12,12 @@ import torch
 
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.lazy import Lazy
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.settings.fill import flat
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 Cases = Mapping[str, tuple[int, Sequence[str]]]
 """Processes and arguments of runs, by the name of their folder."""

@@ -12,12 +12,12 @@ import pytest
 from torch import Tensor
 
 from recipe_core import LossSpec, hookimpl
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import installed, load
 from recipe_core.layouts.parallel import Batch, Loss
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 HERE = "losses_of_tests"
 sys.modules[HERE] = sys.modules[__name__]  # so that targets name it, here and on spawned ranks

@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import ReplicaError
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 from recipe_core.train.step import Stepper, StepResult
 
 STEP = 2

@@ -12,12 +12,12 @@ import nxd_real
 import nxd_stand_in
 from torch import Tensor, nn
 
-from recipe_core.cli.check import checked_job
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.native import NativeEngine
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Parallel, Run
 from recipe_core.settings.job import Job
+from recipe_core.train.start.check import checked_job
 from recipe_xla import neuronx
 from recipe_xla.collectives import HostCollectives, average_gradients
 from recipe_xla.mesh import DeviceGroup

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import load
 from recipe_core.testing import run_tiny
+from recipe_core.train.start.check import checked_job
 
 WORDS = ("train.steps=6", "train.log_every=1", "train.eval_every=2")
 

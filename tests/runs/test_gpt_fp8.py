@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 WORDS = (
     "train.device=cpu", "train.steps=6", "train.log_every=1", "train.eval_every=0", "train.save_every=3",

@@ -25,7 +25,6 @@ from recipe_core.checkpoint.locate import Request, find
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.provenance import provenance_of
 from recipe_core.cli import main as cli
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks import registry
 from recipe_core.hooks.registry import Registry
@@ -33,6 +32,7 @@ from recipe_core.hooks.specs import Part
 from recipe_core.settings.job import resolve
 from recipe_core.testing import toy
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 
 class Foreign(Naming):
@@ -75,7 +75,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Registry:
     found = registry.load([("core", lambda: plugin), ("toy", lambda: WithNaming)])
     assert not found.broken
     monkeypatch.setattr("recipe_core.train.start.resume.load", lambda: found)
-    monkeypatch.setattr("recipe_core.cli.check.parts.load", lambda: found)
+    monkeypatch.setattr("recipe_core.train.start.check.parts.load", lambda: found)
     return found
 
 

@@ -14,13 +14,13 @@ from recipe_core import Model, hookimpl, plugin
 from recipe_core.checkpoint.convert.convert import convert
 from recipe_core.checkpoint.locate import Request, find
 from recipe_core.checkpoint.match.same_model import UNRECORDED, require_same
-from recipe_core.cli.check.parts import batch_problems
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Part
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.run import run
+from recipe_core.train.start.check.parts import batch_problems
 from recipe_core.train.start.preflight import problems
 
 

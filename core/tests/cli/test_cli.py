@@ -164,7 +164,7 @@ def test_check_reports_every_problem_at_once(typed: Typed) -> None:
 
 
 def test_check_estimates_what_the_run_needs(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recipe_core.cli.check.machine import Memory
+    from recipe_core.train.start.check.machine import Memory
 
     monkeypatch.setattr("recipe_core.cli.show.memory", lambda device: Memory(40_000_000, "this machine", shared=True))
     monkeypatch.setattr("recipe_core.cli.show.free_space", lambda folder: 5_000_000_000)

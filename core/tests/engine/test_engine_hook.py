@@ -11,7 +11,6 @@ import pytest
 from torch import nn
 
 from recipe_core import EngineSpec, hookimpl
-from recipe_core.cli.check import checked_job
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.precompile import dry_run_arguments, precompile
 from recipe_core.engine.environment import Variable, variables
@@ -26,6 +25,7 @@ from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 said: list[str] = []
 """The core's questions, in order."""

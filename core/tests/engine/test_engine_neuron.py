@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recipe_core.cli.check import checked_job
 from recipe_core.engine import neuron
 from recipe_core.engine.protocol import start
 from recipe_core.errors import ConfigError
@@ -25,6 +24,7 @@ from recipe_core.testing import spawn, toy
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"),

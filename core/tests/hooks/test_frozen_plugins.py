@@ -19,7 +19,6 @@ import torch
 
 from recipe_core.checkpoint.adapter import to_foreign, to_native
 from recipe_core.checkpoint.lazy import lazy
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Dataset
@@ -28,6 +27,7 @@ from recipe_core.settings.job import Job
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 FOLDER = Path(__file__).parent / "frozen_api_1"
 PLUGINS = ("frozen_line", "frozen_place", "frozen_step")

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from recipe_core import DataFacts, Dataset, Model, ModelFacts, Recipe, Stages, Train, Use, hookimpl, plugin
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.lazy import Lazy
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Loss, Run
 from recipe_core.settings.fill import flat
@@ -25,6 +24,7 @@ from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
 from recipe_core.train.seeds import mix
+from recipe_core.train.start.check import checked_job
 
 WORDS, WIDTH, LENGTH, STEPS = 16, 8, 6, 20
 

@@ -29,11 +29,11 @@ from recipe_core import (
     hookimpl,
     plugin,
 )
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError, DataError, DiskFullError, PluginError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.settings.job import SECTIONS, Job, resolve
 from recipe_core.testing import toy
+from recipe_core.train.start.check import checked_job
 
 HERE = "fake_parts"
 
@@ -344,9 +344,9 @@ def test_tensor_parallel_ranks_share_samples() -> None:
 def test_a_disk_that_is_too_small_is_found_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """6000 parameters in fp32 with two moments take 72,000 bytes; two checkpoints are kept while a third is written."""
     words = ("train.save_every=1",)
-    monkeypatch.setattr("recipe_core.cli.check.parts.free_space", lambda folder: 3 * 72_000)
+    monkeypatch.setattr("recipe_core.train.start.check.parts.free_space", lambda folder: 3 * 72_000)
     assert job(*words, world_size=1, out=tmp_path)
-    monkeypatch.setattr("recipe_core.cli.check.parts.free_space", lambda folder: 3 * 72_000 - 1)
+    monkeypatch.setattr("recipe_core.train.start.check.parts.free_space", lambda folder: 3 * 72_000 - 1)
     text = (
         f"{tmp_path}: there will be 3 checkpoints of 72 kB at once, 216 kB in all, and 216 kB are free; free some "
         "space, lower train.keep, or choose another --out"

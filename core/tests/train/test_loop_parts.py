@@ -15,7 +15,6 @@ import yaml
 from torch import Tensor
 
 from recipe_core import LossSpec, OptimizerFacts, OptimizerSpec, ScheduleSpec, TrackerSpec, Train, hookimpl
-from recipe_core.cli.check import checked_job
 from recipe_core.cli.show import needs
 from recipe_core.errors import ConfigError
 from recipe_core.layouts.parallel import Batch, Loss
@@ -24,6 +23,7 @@ from recipe_core.testing import spawn, toy
 from recipe_core.train.metrics.curves import Row, read_rows
 from recipe_core.train.optim import Trainable
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 HERE = "loop_parts_of_tests"
 sys.modules[HERE] = sys.modules[__name__]  # so that targets name it, here and on spawned ranks

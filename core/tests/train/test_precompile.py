@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from recipe_core.cli import precompile
-from recipe_core.cli.check import checked_job
 from recipe_core.cli.main import main
 from recipe_core.engine.compiled import GraphCounter, TorchCompile, cache
 from recipe_core.errors import ConfigError
 from recipe_core.settings.job import Job
 from recipe_core.testing import spawn, toy
+from recipe_core.train.start.check import checked_job
 from recipe_core.train.start.destination import require_run_folder
 
 LINE = ["train.device=cpu", "train.compile=true", "train.steps=4", "train.eval_every=2", "model.dropout=0.0"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import recipe_bert_tp
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.settings.job import resolve
 from recipe_core.testing import run_tiny
+from recipe_core.train.start.check import checked_job
 
 
 def test_the_curve_equals_that_of_bert_dp(tmp_path: Path) -> None:

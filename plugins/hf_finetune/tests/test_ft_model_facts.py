@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForSequenceClassification
 
 from recipe_core import DataFacts, Train
-from recipe_core.cli.check.estimate import estimate
 from recipe_core.hooks.train import Precision
 from recipe_core.testing.activations import kept_bytes
+from recipe_core.train.start.check.estimate import estimate
 from recipe_hf_finetune.model.facts import facts
 from recipe_hf_finetune.settings import SequenceClassifier
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
+from recipe_core.train.start.check import checked_job
 from recipe_hf_finetune.run import run
 from recipe_hf_finetune.trainer.fine_tuner import FineTuner
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core import ConfigError, ModelFacts, Train, Trainable
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import Structure
+from recipe_core.train.start.check import checked_job
 from recipe_muon.optimizer import build, muon_matrices, orthogonalised
 from recipe_muon.settings import MuonSettings, facts
 

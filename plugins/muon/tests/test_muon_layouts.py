@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 pytest.importorskip("recipe_megatron_gpt", reason="recipe-megatron-gpt is not installed")
 

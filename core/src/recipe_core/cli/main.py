@@ -345,8 +345,8 @@ def _default_processes(job: Job) -> int:
     Raises:
         LaunchError: this machine has too few devices.
     """
-    from recipe_core.cli.check import machine
     from recipe_core.engine import stack
+    from recipe_core.train.start.check import machine
 
     count = job.processes
     if count <= job.recipe.processes:
@@ -373,7 +373,7 @@ def _job(arguments: Sequence[str], world_size: int | None = None, out: Path | No
         from recipe_core.settings.job import resolve
 
         return resolve(_registry(), target, overrides)
-    from recipe_core.cli.check import checked_job
+    from recipe_core.train.start.check import checked_job
 
     return checked_job(_registry(), target, overrides, world_size, out)
 

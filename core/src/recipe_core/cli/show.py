@@ -8,9 +8,6 @@ from pathlib import Path
 
 import click
 
-from recipe_core.cli.check.estimate import Estimate
-from recipe_core.cli.check.indices import index_rows
-from recipe_core.cli.check.machine import Memory, free_space, memory, scaled, size_of
 from recipe_core.cli.check.target import Target, figures_of, node_memory, warnings
 from recipe_core.engine.environment import variables
 from recipe_core.errors import RecipeError
@@ -20,6 +17,9 @@ from recipe_core.hooks.train import Train
 from recipe_core.launch.cores import SPIN_LIMITS, spin_choice
 from recipe_core.settings.job import Job
 from recipe_core.settings.remarks import remarks_of
+from recipe_core.train.start.check.estimate import Estimate
+from recipe_core.train.start.check.indices import index_rows
+from recipe_core.train.start.check.machine import Memory, free_space, memory, scaled, size_of
 
 Row = tuple[str, str]
 _FOUND, _MISFIT = ": no problem found", "it will not fit"

@@ -14,7 +14,7 @@ from recipe_core.settings.job import Job
 def remarks_of(job: Job) -> list[str]:
     """Return a line for each remark, with the setting and its value.
 
-    Remarks are not mistakes; for those, see :mod:`recipe_core.cli.check`.
+    Remarks are not mistakes; for those, see :mod:`recipe_core.train.start.check`.
     """
     own = dict(remarks(job.train, job.recipe.train))
     remarks_by_name = {**own, **dict(_unused(job)), **_evaluation(job)}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from recipe_core.cli import show
-from recipe_core.cli.check.machine import Memory
 from recipe_core.cli.check.target import Target
 from recipe_core.settings.job import resolve
 from recipe_core.testing import toy
+from recipe_core.train.start.check.machine import Memory
 
 HOST, GPU = Memory(8 << 30, "this machine", shared=True), Memory(8 << 30, "one GPU", shared=False)
 COMPILE, FP8 = "train.compile: a CPU compiles the whole model", "train.precision: a CPU emulates fp8"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recipe_core.cli.check.machine import available_memory
 from recipe_core.cli.check.node_table import NodeReport, Requirements, problems, table, warnings
+from recipe_core.train.start.check.machine import available_memory
 
 HOSTS = ("n1", "n2", "n3")
 GB = 10**9

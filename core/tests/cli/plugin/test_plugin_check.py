@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipe_core import Dataset, LayoutSettings, Model, ModelFacts, Recipe, Stages
-from recipe_core.cli.check import checked_job
 from recipe_core.data.prepare import Inspection
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.specs import CheckpointFormat, Layout
@@ -26,6 +25,7 @@ from recipe_core.testing.conformance.outcome import FailedCheck, Outcome, outcom
 from recipe_core.testing.conformance.subject import Plugin
 from recipe_core.testing.packages import install_plugin
 from recipe_core.testing.toy_parts import Vectors, build_model
+from recipe_core.train.start.check import checked_job
 
 HERE = "plugin_check_parts"
 TRACEBACK = 'Traceback (most recent call last):\n  File "model.py", line 3, in loss\n    batch["labels"]'

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import ConfigError, GoldenError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.failures import exit_code
@@ -18,6 +17,7 @@ from recipe_core.testing import spawn, toy
 from recipe_core.train.metrics.curves import Row, read_rows
 from recipe_core.train.metrics.golden import Golden, load_golden, relative_error
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 
 def job(*words: str, world_size: int | None = None) -> Job:

@@ -15,7 +15,6 @@ import torch
 import yaml
 
 from recipe_core import DataError, Dataset, Part, PluginError, Recipe, Run, Train, Use, hookimpl
-from recipe_core.cli.check import begin_problems, data_problems
 from recipe_core.data.identity import TOKENIZER, identity_of
 from recipe_core.data.prepare.manifest import file_facts, manifest_text
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
@@ -23,6 +22,7 @@ from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.toy_parts import build_data
 from recipe_core.train.run import run
+from recipe_core.train.start.check import begin_problems, data_problems
 
 
 @dataclass(frozen=True, kw_only=True)

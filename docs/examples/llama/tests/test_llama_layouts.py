@@ -29,9 +29,9 @@ def in_turn(cases: Mapping[str, Sequence[str]], folder: str) -> None:
     """Body of one process: train under several layouts, one after the other."""
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
-    from recipe_core.cli.check import checked_job
     from recipe_core.hooks.registry import load
     from recipe_core.train.run import run
+    from recipe_core.train.start.check import checked_job
 
     registry, store = load(), os.environ.get("RECIPE_STORE")
     for number, (name, words) in enumerate(cases.items()):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from recipe_bert_dp.data import samples as data
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch
 from recipe_core.testing import spawn
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 STEPS, BATCH = 9, 8
 Seen = list[tuple[int, list[int]]]

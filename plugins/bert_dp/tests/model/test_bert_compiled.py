@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.testing.compiling import GraphCounts, traced
+from recipe_core.train.start.check import checked_job
 
 ARGS = (
     "train.compile=true", "train.precision=fp32", "train.steps=4", "train.eval_every=2", "train.eval_samples=4",

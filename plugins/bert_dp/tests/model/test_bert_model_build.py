@@ -14,10 +14,10 @@ from recipe_bert_dp.model.facts import facts
 from recipe_bert_dp.settings import BertPretraining
 from recipe_bert_dp.testing import plain_rows
 from recipe_core import DataFacts, Train
-from recipe_core.cli.check.estimate import estimate
 from recipe_core.hooks.train import Precision
 from recipe_core.ops import group_attention
 from recipe_core.testing.activations import kept_bytes
+from recipe_core.train.start.check.estimate import estimate
 
 SMALL = BertPretraining(size="custom", layers=2, hidden=48, heads=3, positions=64, vocabulary=131)
 ODD = BertPretraining(size="custom", layers=3, hidden=80, heads=5, intermediate=199, positions=48, vocabulary=333)

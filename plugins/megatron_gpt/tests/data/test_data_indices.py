@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from recipe_core import Train
-from recipe_core.cli.check import indices as checks
-from recipe_core.cli.check.machine import Memory
 from recipe_core.cli.main import main
 from recipe_core.layouts.parallel import Run
+from recipe_core.train.start.check import indices as checks
+from recipe_core.train.start.check.machine import Memory
 from recipe_megatron_gpt.data import arrays, blend, indices
 from recipe_megatron_gpt.data.indices import index_facts
 from recipe_megatron_gpt.data.samples import build

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core.cli.check import checked_job
 from recipe_core.cli.main import main
 from recipe_core.hooks.registry import load
 from recipe_core.testing import spawn
 from recipe_core.train.run import run
+from recipe_core.train.start.check import checked_job
 
 LAYOUTS = {"ddp": [], "tp": ["layout=tp"], "pp": ["layout=pp"], "fsdp": ["layout=fsdp"]}
 WORDS = ["train.steps=4", "train.stop_after=3", "train.eval_every=0", "train.lr=1e-3", "model.init_std=0.3"]

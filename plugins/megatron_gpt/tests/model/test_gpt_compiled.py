@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.testing.compiling import GraphCounts, traced
 from recipe_core.train.building.compiling import compile_blocks
+from recipe_core.train.start.check import checked_job
 from recipe_megatron_gpt.model.gpt import build
 from recipe_megatron_gpt.settings import Gpt
 

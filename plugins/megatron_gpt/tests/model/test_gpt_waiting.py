@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.cli.check import checked_job
 from recipe_core.hooks.registry import load
 from recipe_core.testing.waiting import readings
+from recipe_core.train.start.check import checked_job
 
 
 @pytest.mark.parametrize("words", [

@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from recipe_core import DataFacts, Train
-from recipe_core.cli.check.estimate import estimate
 from recipe_core.hooks.train import Precision
 from recipe_core.testing.activations import kept_bytes
+from recipe_core.train.start.check.estimate import estimate
 from recipe_megatron_gpt.model.facts import facts
 from recipe_megatron_gpt.model.gpt import build
 from recipe_megatron_gpt.settings import Gpt

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from recipe_core.cli.arguments import split
-from recipe_core.cli.check import begin_problems, checked_job, data_problems
 from recipe_core.cli.check.target import Target, fit_problems, target_of
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import Registry
 from recipe_core.launch.launchers.site import Profile
 from recipe_core.settings.job import Job, resolve
+from recipe_core.train.start.check import begin_problems, checked_job, data_problems
 from recipe_core.train.start.destination import RUNS
 
 

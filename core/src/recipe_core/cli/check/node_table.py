@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipe_core.cli.check.machine import scaled
 from recipe_core.engine.agreement import clock_remarks
 from recipe_core.launch.identity import differences
+from recipe_core.train.start.check.machine import scaled
 
 _SECTIONS = ("settings", "versions", "code", "data", "environment")
 """Facts of :func:`recipe_core.launch.identity.identity` that are compared; each node is one process here."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipe_core.cli.check.estimate import Estimate, estimate
-from recipe_core.cli.check.machine import scaled
 from recipe_core.hooks.loop_specs import optimizer_facts
+from recipe_core.train.start.check.estimate import Estimate, estimate
+from recipe_core.train.start.check.machine import scaled
 
 if TYPE_CHECKING:
     from recipe_core.launch.launchers.site import Site

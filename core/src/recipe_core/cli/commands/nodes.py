@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.check.line import choose_target, fully_checked_job
-from recipe_core.cli.check.machine import available_memory, free_space, size_of
 from recipe_core.cli.check.node_table import NodeReport, Requirements, problems, table, warnings
 from recipe_core.cli.check.target import figures_of, node_memory, target_of
 from recipe_core.engine.agreement import LIBRARIES, VARIABLES, Marker
@@ -25,6 +24,7 @@ from recipe_core.launch.ending import Ending, kind_of, record_ending
 from recipe_core.launch.identity import identity
 from recipe_core.launch.launchers.submitted import read_note
 from recipe_core.launch.worker import worker
+from recipe_core.train.start.check.machine import available_memory, free_space, size_of
 from recipe_core.train.start.destination import RUNS
 
 if TYPE_CHECKING:

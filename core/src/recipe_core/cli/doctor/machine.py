@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipe_core.cli.check import machine
 from recipe_core.engine import stack
 from recipe_core.files import home
 from recipe_core.hooks.finding import Finding
 from recipe_core.launch.cores import usable_cores
+from recipe_core.train.start.check import machine
 
 _DEVICES, _NETWORK, _LIMITS, _DISK = "Devices", "Network between machines", "Limits", "Disk"
 _ROOT = Path("/")

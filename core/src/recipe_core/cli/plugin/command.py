@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
 
 
+_CHECKS = "recipe.plugin_check"
+"""The group of entry points with the checks of a plugin, which belong to the tests and stand above all commands."""
+
+
 def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
     """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
 
@@ -59,9 +63,11 @@ def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry
         and on two. NAME is a plugin that is installed, as `recipe ls` shows it; without it, all are checked. The
         command ends with 2 when a check fails.
         """
-        from recipe_core.cli.plugin.check import check_plugins
+        from importlib.metadata import entry_points
 
-        return check_plugins(registry(), name, everything=everything)
+        (checks,) = entry_points(group=_CHECKS)
+        code: int = checks.load()(registry(), name, everything=everything)
+        return code
 
 
 def _plugins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

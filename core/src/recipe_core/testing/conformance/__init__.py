@@ -4,5 +4,6 @@
 ``light.py``: names, settings, imports, variants. ``model.py``, ``samples.py``, ``layouts.py``, ``formats.py``,
 ``loop_parts.py``: one kind of contribution each. ``training.py``: recipes, through the real command; ``toy_runs.py``:
 runs of the core's toy. ``subject.py``: the plugin under test. ``outcome.py``: the outcome of a check.
-``suite.py``: the checks as a test class; only this module needs pytest.
+``command.py``: the output of ``recipe plugin check``. ``suite.py``: the checks as a test class; only this module needs
+pytest.
 """

@@ -9,13 +9,13 @@ import torch
 
 from recipe_core.checkpoint.formats.base import Format
 from recipe_core.checkpoint.lazy import same_bits
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import CheckpointFormat
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.subject import Plugin
 from recipe_core.testing.conformance.toy_runs import train_toy
 from recipe_core.testing.conformance.training import resumes_exactly, same_losses
+from recipe_core.train.start.check import checked_job
 
 
 def round_trip(plugin: Plugin, spec: CheckpointFormat) -> str:

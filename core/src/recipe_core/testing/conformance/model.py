@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from recipe_core.checkpoint.adapter import Naming, to_foreign, to_native
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.state import weights
-from recipe_core.cli.check.estimate import estimate
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Model, ModelFacts, load
 from recipe_core.hooks.train import Train
@@ -27,6 +26,7 @@ from recipe_core.testing.activations import kept_bytes
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.samples import first_batch
 from recipe_core.testing.conformance.subject import Plugin
+from recipe_core.train.start.check.estimate import estimate
 
 _TOLERANCE = 0.1
 """Relative error allowed for the estimate of activations."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from recipe_core.cli.check import checked_job
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Recipe
@@ -18,6 +17,7 @@ from recipe_core.testing.conformance.toy_runs import silence
 from recipe_core.testing.runs import run_tiny
 from recipe_core.testing.spawn import spawn
 from recipe_core.train.metrics.curves import METRICS, read_rows
+from recipe_core.train.start.check import checked_job
 
 Cases = Mapping[str, Sequence[str]]
 """Overrides of runs, by the name of the layout."""

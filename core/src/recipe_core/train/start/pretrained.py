@@ -23,6 +23,7 @@ from recipe_core.hooks.specs import Part
 from recipe_core.hooks.specs import load as load_function
 from recipe_core.launch.failures import FILE, SPARE
 from recipe_core.launch.supervisor import STORE, SUPERVISOR
+from recipe_core.train.start.check import checked_job
 from recipe_core.train.start.destination import file_name
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def job_of(name: str) -> Job:
     Raises:
         RecipeError: there is no such recipe, or its settings do not fit together.
     """
-    job: Job = load_function("recipe_core.cli.check:checked_job", "the core")(load(), name, [])
-    return job
+    return checked_job(load(), name)
 
 
 def trained(name: str, cache: Path, stopped: Callable[[], object]) -> Path | None:

@@ -19,7 +19,6 @@ import click
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
 from recipe_core.hooks.registry import Registry
-from recipe_core.hooks.specs import load
 
 if TYPE_CHECKING:
     from recipe_core.testing.conformance.outcome import Outcome
@@ -70,11 +69,12 @@ def _modules() -> Mapping[str, str]:
 
 
 def _outcomes(plugin: str, module: str, registry: Registry) -> Iterator[Outcome]:
-    examine = load("recipe_core.testing.conformance.examine:examine", "the core")
-    subject_of = load("recipe_core.testing.conformance.subject:Plugin", "the core")
+    from recipe_core.testing.conformance.examine import examine
+    from recipe_core.testing.conformance.subject import Plugin
+
     start, heading = time.monotonic(), plugin
     with tempfile.TemporaryDirectory(prefix="recipe-check-") as folder:
-        outcomes = examine(subject_of(plugin, module, registry, Path(folder)), announce=_show_progress)
+        outcomes = examine(Plugin(plugin, module, registry, Path(folder)), announce=_show_progress)
         for outcome in outcomes:
             _show_progress()
             if outcome.subject != heading:

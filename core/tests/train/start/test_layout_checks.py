@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from recipe_core import DataFacts, Layout, Model, ModelFacts, Stages, Train
-from recipe_core.cli.check.layout import layout_problems, saving_problems
 from recipe_core.hooks.specs import Part
 from recipe_core.layouts.settings import Divided, Fsdp, Pp, Tp, Zero1
 from recipe_core.plugin import register_checkpoint_formats
 from recipe_core.settings.facts import Facts
+from recipe_core.train.start.check.layout import layout_problems, saving_problems
 
 HERE = "fake_of_layouts"
 

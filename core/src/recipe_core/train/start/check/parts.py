@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recipe_core.checkpoint.locate import find, steps
-from recipe_core.cli.check.estimate import estimate
-from recipe_core.cli.check.machine import free_space, scaled, size_of
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.registry import load
@@ -16,6 +14,8 @@ from recipe_core.hooks.specs import load as load_function
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.train.metrics.golden import load_golden
+from recipe_core.train.start.check.estimate import estimate
+from recipe_core.train.start.check.machine import free_space, scaled, size_of
 
 
 def fact_problems(facts: Facts) -> Iterator[str]:

@@ -12,11 +12,11 @@ from typing import get_args
 import pytest
 
 from recipe_core import DataFacts, ModelFacts, Train
-from recipe_core.cli.check import machine
-from recipe_core.cli.check.estimate import WIDTHS, Estimate, estimate
-from recipe_core.cli.check.machine import Memory
 from recipe_core.hooks.train import OptimizerStates, Precision
 from recipe_core.settings.optimizer import adam_facts
+from recipe_core.train.start.check import machine
+from recipe_core.train.start.check.estimate import WIDTHS, Estimate, estimate
+from recipe_core.train.start.check.machine import Memory
 
 MODEL = ModelFacts(
     parameters=1_000_000,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipe_core.cli.check.machine import Memory, free_space, memory, scaled
 from recipe_core.errors import RecipeError
 from recipe_core.files import home
 from recipe_core.hooks.facts import IndexFacts
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
+from recipe_core.train.start.check.machine import Memory, free_space, memory, scaled
 
 FREE_SHARE = 0.9
 """Fraction of the main memory that indices may take; the rest is for the system, Python and the run itself."""

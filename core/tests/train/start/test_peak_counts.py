@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from recipe_core import ModelFacts, Train
-from recipe_core.cli.check.estimate import PeakCounts, peak_counts
 from recipe_core.hooks.specs import Division
 from recipe_core.hooks.train import Precision
 from recipe_core.layouts.settings import Divided, Fsdp, Pp, Tp, Zero1
+from recipe_core.train.start.check.estimate import PeakCounts, peak_counts
 
 MODEL = ModelFacts(
     parameters=1000,
