@@ -30,7 +30,6 @@ from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.engine import protocol as engines
-from recipe_core.engine import stack
 from recipe_core.layouts.parallel import Batch, Parallel
 from recipe_core.testing import spawn
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
@@ -255,7 +254,7 @@ def on_xla(recipe: str, folder: str) -> None:
     saved = str(Path(folder, "native", "checkpoints/step-2"))
     words = ["layout=tp", "train.engine=xla", *EVERY]
     neuron = mock.patch.object(machine, "pjrt_device", return_value="NEURON")
-    with neuron, mock.patch.object(stack, "nxd_problems", return_value=()):
+    with neuron, mock.patch.object(machine, "_nxd_problems", return_value=()):
         for number, (name, more) in enumerate(
             [("teams", ["train.stop_after=4"]), ("teams from native", ["train.stop_after=2", f"train.resume={saved}"])]
         ):

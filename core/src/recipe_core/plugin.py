@@ -98,7 +98,7 @@ def register_engines() -> Iterable[EngineSpec]:
         problems="recipe_core.engine.select:native_problems",
         environment="recipe_core.engine.environment:native_variables",
         precompile="recipe_core.engine.environment:native_precompile",
-        findings="recipe_core.engine.doctor:findings",
+        findings="recipe_core.engine.neuron.doctor:findings",
         summary="PyTorch's own devices: CPU, CUDA, and any that torch.accelerator knows",
     )
 

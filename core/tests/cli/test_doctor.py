@@ -14,8 +14,9 @@ from recipe_core.cli.commands import doctor as doctor_command
 from recipe_core.cli.doctor import Finding, machine, packages, variables
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.main import main
-from recipe_core.engine import doctor as native
-from recipe_core.engine import probe, stack
+from recipe_core.engine import packages as installed
+from recipe_core.engine import probe, select
+from recipe_core.engine.neuron import doctor as native
 from recipe_core.engine.probe import ProbeAnswer, ask
 from recipe_core.testing import toy
 from recipe_core.testing.packages import install
@@ -45,10 +46,10 @@ def texts_of(findings: list[Finding], state: str) -> str:
 
 def test_placeholders_are_named_as_such(site: Path) -> None:
     install(site, "torch", "2.13.0")
-    for name in stack.PLACEHOLDERS:
+    for name in installed.PLACEHOLDERS:
         install(site, name, "1.0", size=119)
     broken = texts_of(neuron(), "broken")
-    for name in stack.PLACEHOLDERS:
+    for name in installed.PLACEHOLDERS:
         assert f"{name} 1.0 is a placeholder" in broken
         assert f"pip uninstall {name};" in broken
 
@@ -133,7 +134,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without devices."""
     monkeypatch.setattr(machine, "_ROOT", tmp_path / "root")
     monkeypatch.setattr(native, "_ROOT", tmp_path / "root")
-    monkeypatch.setattr(stack, "_PRODUCT", tmp_path / "product")
+    monkeypatch.setattr(installed, "_PRODUCT", tmp_path / "product")
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
@@ -251,9 +252,9 @@ def test_every_engine_is_listed_with_what_it_finds(site: Path, monkeypatch: pyte
 
 def test_a_torch_xla_that_nothing_drives(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "torch-xla", "2.9.0")
-    monkeypatch.setattr(native, "find_spec", lambda name: None)
+    monkeypatch.setattr(select, "find_spec", lambda name: None)
     assert "the plugin that runs on it is not -> pip install recipe-xla" in texts_of(neuron(), "warning")
-    monkeypatch.setattr(native, "find_spec", lambda name: name if name == "recipe_xla" else None)
+    monkeypatch.setattr(select, "find_spec", lambda name: name if name == "recipe_xla" else None)
     assert "recipe-xla" not in texts_of(neuron(), "warning")
 
 

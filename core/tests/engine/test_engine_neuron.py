@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recipe_core.engine import neuron
+from recipe_core.engine.neuron import device as neuron
 from recipe_core.engine.protocol import start
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.train import Train

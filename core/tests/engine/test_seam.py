@@ -12,7 +12,11 @@ import pytest
 import recipe_core
 
 ROOT = Path(recipe_core.__file__).parent
-FILES = sorted(path for path in ROOT.rglob("*.py") if "engine" not in path.relative_to(ROOT).parts)
+REGISTERS = ROOT / "plugin.py"  # names the functions of the engine native
+FILES = sorted(p for p in ROOT.rglob("*.py") if "engine" not in p.relative_to(ROOT).parts and p != REGISTERS)
+NAMES_IT = {"agreement.py", "devices.py", "packages.py", "select.py"}  # names of packages, words of messages
+THROUGH = sorted(p for p in (ROOT / "engine").rglob("*.py") if p.name not in NAMES_IT and "neuron" not in p.parts)
+NEURON = re.compile(r"(?i)(?<![a-z])(torch_?)?neuron")
 STACK = re.compile(r"(?i)(?<![a-z])(torch_?)?(xla(?!rge)|neuron)")  # an instance type is called trn1.32xlarge
 
 
@@ -21,14 +25,20 @@ def documentation(tree: ast.AST) -> set[int]:
     return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
 
 
-def traces(tree: ast.AST) -> Iterator[str]:
-    """Everything in a module that knows a kind of devices."""
+def words(tree: ast.AST, stack: re.Pattern[str]) -> Iterator[str]:
+    """The strings in a module, but for its documentation, that name ``stack``."""
     docs = documentation(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            if STACK.search(node.value):
-                yield f"{node.lineno}: {node.value!r}"
-        elif isinstance(node, ast.ImportFrom | ast.Import):
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in docs else None
+        if isinstance(text, str) and stack.search(text):
+            yield f"{node.lineno}: {text!r}"
+
+
+def traces(tree: ast.AST) -> Iterator[str]:
+    """Everything in a module that knows a kind of devices."""
+    yield from words(tree, STACK)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom | ast.Import):
             names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
             yield from (f"{node.lineno}: import {name}" for name in names if STACK.search(name))
         elif isinstance(node, ast.Compare):
@@ -43,6 +53,11 @@ def traces(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_file_outside_of_the_engine_knows_a_device(path: Path) -> None:
     assert list(traces(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize("path", THROUGH, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_engine_knows_neuron_in_one_folder(path: Path) -> None:
+    assert list(words(ast.parse(path.read_text(encoding="utf-8")), NEURON)) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.engine import stack
+from recipe_core.engine import packages
+from recipe_core.engine.neuron import stack
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def install(site: Path, name: str, version: str, size: int = 1_000_000, *, edita
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which the hypervisor tells the instance type."""
     product = tmp_path / "product_name"
-    monkeypatch.setattr(stack, "_PRODUCT", product)
+    monkeypatch.setattr(packages, "_PRODUCT", product)
     return product
 
 
@@ -45,7 +46,7 @@ def test_a_package_of_the_public_index_is_a_placeholder(site: Path) -> None:
     install(site, "torch-neuronx", "1.0", size=119)
     install(site, "neuronx-distributed", "0.1", size=119)
     for name in ("torch-neuronx", "neuronx-distributed"):
-        found = stack.package(name)
+        found = packages.package(name)
         assert found is not None
         assert found.placeholder
     assert stack.neuron() is None
@@ -53,7 +54,7 @@ def test_a_package_of_the_public_index_is_a_placeholder(site: Path) -> None:
 
 
 def test_the_two_stacks_of_one_name(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stack.package("torch-neuronx") is None
+    assert packages.package("torch-neuronx") is None
     install(site, "torch-neuronx", "2.9.0.2.11.19912+e48cd891")
     assert (stack.neuron(), stack.at_hand("auto"), stack.at_hand("xla")) == ("legacy",) * 3
     assert stack.at_hand("cpu") is None
@@ -70,7 +71,7 @@ def test_sources_that_are_linked_are_no_placeholder_and_other_names_never_are(si
     install(site, "torch-neuronx", "2.13.3.0", size=10, editable=True)
     install(site, "recipe-tiny", "0.1", size=10)
     assert stack.neuron() == "native"
-    found = stack.package("recipe-tiny")
+    found = packages.package("recipe-tiny")
     assert found is not None
     assert not found.placeholder
     assert found.release == (0, 1)
@@ -81,7 +82,7 @@ def test_sources_that_are_linked_are_no_placeholder_and_other_names_never_are(si
 )
 def test_an_instance_takes_some_counts_and_no_others(machine: Path, kind: str, fitting: set[int]) -> None:
     machine.write_text(f"{kind}\n")
-    assert stack.instance() == kind
+    assert packages.instance() == kind
     assert {n for n in range(1, 65) if not list(stack.worker_problems("legacy", n))} == fitting
     assert not list(stack.worker_problems(None, 3))  # on its CPU
 
@@ -95,7 +96,7 @@ def test_a_wrong_count_is_told_with_the_right_ones(machine: Path) -> None:
 
 
 def test_an_unknown_machine_takes_any_count(machine: Path) -> None:
-    assert stack.instance() == ""
+    assert packages.instance() == ""
     assert not list(stack.worker_problems("legacy", 3))
     machine.write_text("Standard PC (Q35 + ICH9, 2009)\n")
     assert not list(stack.worker_problems("native", 3))

@@ -11,9 +11,9 @@ import pytest
 from torch import nn
 
 from recipe_core import Train
-from recipe_core.engine import stack
+from recipe_core.engine.neuron import stack
+from recipe_core.engine.packages import Package
 from recipe_core.engine.select import engine_problems
-from recipe_core.engine.stack import Package
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.specs import Part
 from recipe_core.layouts.settings import Tp
@@ -82,7 +82,7 @@ def test_a_run_needs_the_real_package(
     monkeypatch: pytest.MonkeyPatch, installed: bool | None, message: str | None
 ) -> None:
     found = None if installed is None else Package("neuronx-distributed", "0.1" if installed else "0.18", installed)
-    monkeypatch.setattr(stack, "package", lambda name: found)
+    monkeypatch.setattr(machine, "package", lambda name: found)
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
     for name in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):

@@ -345,16 +345,16 @@ def _default_processes(job: Job) -> int:
     Raises:
         LaunchError: this machine has too few devices.
     """
-    from recipe_core.engine import stack
+    from recipe_core.engine.select import places
     from recipe_core.train.start.check import machine
 
     count = job.processes
     if count <= job.recipe.processes:
         return count
-    places = stack.places(job.train.device, job.engine.spec.name) or machine.device_slots(job.train.device)
-    if places is not None and places[0] < count:
+    slots = places(job.train.device, job.engine.spec.name) or machine.device_slots(job.train.device)
+    if slots is not None and slots[0] < count:
         raise LaunchError(
-            f"{job.name} is made for {count} processes, and this machine has {places[0]} {places[1]}; start it on as "
+            f"{job.name} is made for {count} processes, and this machine has {slots[0]} {slots[1]}; start it on as "
             "many machines as it takes, by torchrun or srun, or say how many processes to start here: --processes N"
         )
     return count

@@ -10,8 +10,9 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Protocol
 
-from recipe_core.engine import neuron
 from recipe_core.engine.environment import compiled_folder, is_on
+from recipe_core.engine.neuron import device as neuron
+from recipe_core.engine.neuron import stack
 
 _MARK = "__dynamo_disable"
 
@@ -79,20 +80,20 @@ class TorchCompile:
         return sum(1 for _ in cache(self._device).rglob("*.neff")) if self._device == neuron.NAME else 0
 
     def kept(self) -> str:
-        name = "TORCH_NEURONX_NEFF_CACHE_DIR" if self._device == neuron.NAME else "TORCHINDUCTOR_CACHE_DIR"
+        name = stack.CACHE if self._device == neuron.NAME else "TORCHINDUCTOR_CACHE_DIR"
         return f"kept in {cache(self._device)} ({name} names another folder; copy it for other machines)"
 
 
 def cache(device: str) -> Path:
     """The cache of compiled graphs for ``device``; it can be copied to other machines."""
     if device == neuron.NAME:
-        return Path(os.environ.get("TORCH_NEURONX_NEFF_CACHE_DIR") or compiled_folder())
+        return Path(os.environ.get(stack.CACHE) or compiled_folder())
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or compiled_folder() / "inductor")
 
 
 def computes_nothing(environment: Mapping[str, str]) -> bool:
     """True if graphs are only compiled and not run, so that losses are meaningless."""
-    return is_on(environment, "TORCH_NEURONX_COMPILE_ONLY") or is_on(environment, "NEURON_EXTRACT_GRAPHS_ONLY")
+    return is_on(environment, stack.COMPILE_ONLY) or is_on(environment, stack.EXTRACT_ONLY)
 
 
 def spare_compiler() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recipe_core.engine import stack
+from recipe_core.engine.neuron import stack
+from recipe_core.engine.packages import package
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home
@@ -60,10 +61,10 @@ def native_variables(job: Job, processes: int, several_machines: bool) -> Iterat
     """Variables for PyTorch's own devices; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     kind = stack.at_hand(job.train.device, "native")
     if kind is not None:
-        yield Variable("TORCH_NEURONX_NEFF_CACHE_DIR", str(compiled_folder()), "what was compiled once is kept")
+        yield Variable(stack.CACHE, str(compiled_folder()), "what was compiled once is kept")
         if processes > 1 and "tp" in job.axes(processes):
-            yield Variable("TORCH_NEURONX_ENABLE_HOST_CC", "1", "tensor-parallel collectives hang without it")
-    if stack.package("torch-xla"):
+            yield Variable(stack.HOST_COLLECTIVES, "1", "tensor-parallel collectives hang without it")
+    if package("torch-xla"):
         yield Variable("USE_TORCH_XLA", "0", "or transformers takes the run for one on XLA")
     if job.train.compile and kind is None:
         folder = compiled_folder() / "inductor"
@@ -100,7 +101,7 @@ def native_precompile(job: Job, words: Sequence[str], out: Path | None, processe
             f"train.compile: false, and device {job.train.device} compiles nothing by itself; say train.compile=true"
         )
     if kind is not None:
-        os.environ.setdefault("TORCH_NEURONX_COMPILE_ONLY", "1")
+        os.environ.setdefault(stack.COMPILE_ONLY, "1")
     return None
 
 

@@ -24,11 +24,12 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from recipe_core.engine import neuron
 from recipe_core.engine.compiled import Compiler, TorchCompile
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
-from recipe_core.engine.peaks import Peak, known_peak, trainium_instance_peak
+from recipe_core.engine.neuron import device as neuron
+from recipe_core.engine.neuron.peaks import trainium_instance_peak
+from recipe_core.engine.peaks import Peak, known_peak
 from recipe_core.engine.protocol import Engine, Value
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
@@ -38,10 +39,10 @@ from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.launch.worker import Worker, worker
 
 # For other devices torch.distributed knows the backend that an extension registered.
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "neuron": "neuron", "hpu": "hccl", "xpu": "xccl"}
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", neuron.NAME: neuron.NAME, "hpu": "hccl", "xpu": "xccl"}
 
 # Devices without an index: the runtime gives each process its own, by local rank.
-_UNNUMBERED = ("cpu", "neuron", "hpu")
+_UNNUMBERED = ("cpu", neuron.NAME, "hpu")
 
 # Seconds that leaving a failed run may take: gloo waits for pending collectives up to their timeout.
 _EXIT_GRACE = 5.0
@@ -404,7 +405,7 @@ def _destroy_quietly() -> None:
 
 
 def _peak(device: torch.device) -> Peak | None:
-    if device.type == "neuron":
+    if device.type == neuron.NAME:
         return trainium_instance_peak()
     module = getattr(torch, device.type, None)
     name = getattr(module, "get_device_name", None)

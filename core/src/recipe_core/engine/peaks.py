@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from recipe_core.engine.stack import instance, logical_core_size
-
 
 class Peak(NamedTuple):
     """Dense TFLOP/s (data sheets often print twice as much, with structured sparsity); None: not published."""
@@ -47,29 +45,7 @@ _PEAKS = (
     (r"GAUDI2", Peak(432, None, None)),
 )
 
-# Per chip, with the physical cores of a chip: the pages Trainium, Trainium2 and Trainium3 Architecture of
-# https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch/
-_TRAINIUM = {
-    "trn1": (Peak(190, 190, 47.5), 2),
-    "trn2": (Peak(667, 667, 181), 8),
-    "trn3": (Peak(671, 671, 183), 8),
-}
-
 
 def known_peak(name: str) -> Peak | None:
     """Peak of a device by the name that its driver reports."""
     return next((peak for pattern, peak in _PEAKS if re.search(pattern, name)), None)
-
-
-def trainium_peak(instance: str, cores: int) -> Peak | None:
-    """Peak of one logical NeuronCore, made of ``cores`` physical ones, on an EC2 instance type (``trn2.48xlarge``)."""
-    known = _TRAINIUM.get(instance[:4])
-    if known is None:
-        return None
-    chip, physical = known
-    return Peak(*(None if value is None else value * cores / physical for value in chip))
-
-
-def trainium_instance_peak() -> Peak | None:
-    """Peak of one logical NeuronCore of this machine; None if it is no EC2 instance with Trainium."""
-    return trainium_peak(instance(), logical_core_size())

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from recipe_core.engine import stack
+from recipe_core.engine.neuron import stack
+from recipe_core.engine.packages import instance
 from recipe_core.hooks.specs import EngineSpec, Layout, Part
 from recipe_core.hooks.target import call, call_list
 from recipe_core.hooks.train import Train
@@ -45,7 +46,7 @@ def divides(layout: Part[Layout]) -> bool:
 def native_problems(config: object, train: Train, layout: Part[Layout] | None, processes: int | None) -> Iterator[str]:
     """Settings that PyTorch's own devices do not support; see :class:`recipe_core.hooks.specs.EngineSpec`."""
     if train.device == "xla":
-        if find_spec("recipe_xla") is None:
+        if lacks_xla_engine():
             yield f"train.device: xla, and {_MISSING}"
         else:
             yield "train.engine: native, and train.device is xla; take train.engine=xla, or another device"
@@ -73,12 +74,23 @@ def fp8_problems(layout: Part[Layout] | None) -> Iterator[str]:
 
 def unused_accelerator(device: str) -> str:
     """A problem if only PyTorch/XLA reaches this machine's accelerator and its engine is not installed; else empty."""
-    if device != "auto" or find_spec("torch_xla") is None or find_spec("recipe_xla") is not None:
+    if device != "auto" or find_spec("torch_xla") is None or not lacks_xla_engine():
         return ""
     named = os.environ.get("PJRT_DEVICE")
     if named in ("NEURON", "TPU"):
         return f"the environment says PJRT_DEVICE={named}, and {_MISSING}"
     return f"this machine has Neuron over PyTorch/XLA, and {_MISSING}" if find_spec("libneuronxla") else ""
+
+
+def lacks_xla_engine() -> bool:
+    """True if the plugin with the engine for PyTorch/XLA is not installed."""
+    return find_spec("recipe_xla") is None
+
+
+def places(device: str, engine: str) -> tuple[int, str] | None:
+    """The most processes that a Trainium instance supports, and the name of their devices; None on other machines."""
+    counts = stack.WORKERS.get(instance()) if stack.at_hand(device, engine) else None
+    return (counts[-1], "NeuronCores") if counts else None
 
 
 def processes_here(processes: int) -> int:

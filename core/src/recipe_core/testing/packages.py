@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recipe_core.engine import stack
+from recipe_core.engine import packages
 
 
 def bare_site(folder: Path, monkeypatch: Any) -> Path:
@@ -15,7 +15,7 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
 
     Args:
         folder: parent of the new folder.
-        monkeypatch: pytest's fixture. Until it ends, :mod:`recipe_core.engine.stack` finds no other package.
+        monkeypatch: pytest's fixture. Until it ends, :mod:`recipe_core.engine.packages` finds no other package.
     """
     site = folder / "site"
     site.mkdir()
@@ -27,8 +27,8 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
 
     names = {"distribution": distribution, "PackageNotFoundError": metadata.PackageNotFoundError}
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(stack, "metadata", SimpleNamespace(**names))
-    monkeypatch.setattr(stack, "_PRODUCT", folder / "product")
+    monkeypatch.setattr(packages, "metadata", SimpleNamespace(**names))
+    monkeypatch.setattr(packages, "_PRODUCT", folder / "product")
     return site
 
 

@@ -17,7 +17,7 @@ from recipe_core.checkpoint.lazy import to_host
 from recipe_core.engine.loader import DeviceLoader, Request
 from recipe_core.engine.memory import peak_resident
 from recipe_core.engine.native import NativeEngine, fork_rng
-from recipe_core.engine.peaks import trainium_instance_peak
+from recipe_core.engine.neuron.peaks import trainium_instance_peak
 from recipe_core.engine.select import divides
 from recipe_xla import neuronx
 from recipe_xla.batches import StreamLoader, XlaTransfer

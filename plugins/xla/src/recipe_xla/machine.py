@@ -7,12 +7,18 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from recipe_core import Layout, Part, Train
-from recipe_core.engine import stack
 from recipe_core.engine.environment import is_on
+from recipe_core.engine.neuron import stack
+from recipe_core.engine.packages import package
 from recipe_core.engine.select import processes_here
 
 REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 """They silently turn every fp32 tensor on XLA into bf16: losses, counters and optimizer states, too."""
+NXD_REMEDY = (
+    "install it from AWS's own index, as https://awsdocs-neuron.readthedocs-hosted.com says, or take layout=ddp, or "
+    "train.engine=native"
+)
+"""Advice if neuronx-distributed is needed and missing."""
 
 
 def refused(environment: Mapping[str, str]) -> Iterator[str]:
@@ -75,6 +81,18 @@ def problems(config: object, train: Train, layout: Part[Layout] | None, processe
         yield from stack.worker_problems(kind, processes_here(processes))
 
 
+def _nxd_problems() -> Iterator[str]:
+    """Problems with neuronx-distributed: it is not installed, or is a placeholder."""
+    found = package("neuronx-distributed")
+    if found is None:
+        yield f"neuronx-distributed, which divides layers on Neuron over PyTorch/XLA, is not installed; {NXD_REMEDY}"
+    elif found.placeholder:
+        yield (
+            f"neuronx-distributed {found.version} is here by name alone, an empty package of the public index, and the "
+            f"real one divides layers on Neuron over PyTorch/XLA; pip uninstall neuronx-distributed, then {NXD_REMEDY}"
+        )
+
+
 def _layout_problems(layout: Part[Layout]) -> Iterator[str]:
     config, name = layout.config, layout.spec.name
     remedy = "take layout=ddp or layout=tp, or train.engine=native"
@@ -83,7 +101,7 @@ def _layout_problems(layout: Part[Layout]) -> Iterator[str]:
     if config.data != "ddp":
         yield f"layout: {name} shares states out ({config.data}), which train.engine=xla does not; {remedy}"
     if config.tp > 1 and pjrt_device() == "NEURON":
-        yield from (f"layout.tp: {problem}" for problem in stack.nxd_problems())
+        yield from (f"layout.tp: {problem}" for problem in _nxd_problems())
     if config.sequence_parallel:
         yield (
             "layout.sequence_parallel: with train.engine=xla what lies between the layers is not split (on Neuron), or "

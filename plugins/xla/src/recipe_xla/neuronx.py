@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipe_core import ConfigError
-from recipe_core.engine.stack import NXD_REMEDY, logical_core_size
+from recipe_core.engine.neuron.stack import logical_core_size
+from recipe_xla.machine import NXD_REMEDY
 from recipe_xla.mesh import DeviceGrid
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipe_core.engine import stack
+from recipe_core.engine.packages import instance
 from recipe_core.files import home
 from recipe_core.hooks.finding import Finding
 from recipe_core.launch.cores import usable_cores
@@ -33,7 +33,7 @@ def machine_findings(runs: Path) -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    available, kind = machine.memory("cpu"), stack.instance()
+    available, kind = machine.memory("cpu"), instance()
     memory = f", {machine.scaled(available.total, 'B')} of memory" if available else ""
     yield Finding(_DEVICES, "ok", f"{usable_cores()} processor cores{memory}{f' ({kind})' if kind else ''}")
 
@@ -73,9 +73,9 @@ def _efa() -> Iterator[Finding]:
                 _NETWORK, "warning", "the limit of locked memory is not `unlimited`, which EFA needs",
                 "put `* - memlock unlimited` into /etc/security/limits.conf and log in again",
             )  # fmt: skip
-    elif stack.instance() in _EFA:
+    elif instance() in _EFA:
         yield Finding(
-            _NETWORK, "warning", f"this {stack.instance()} was started without EFA, which runs over several need",
+            _NETWORK, "warning", f"this {instance()} was started without EFA, which runs over several need",
             "start it with EFA network interfaces and a security group that lets them speak to each other",
         )  # fmt: skip
     else:

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator
 
 from recipe_core.engine import probe
-from recipe_core.engine.stack import Package, package
+from recipe_core.engine.packages import Package, package
 from recipe_core.hooks.finding import Finding, State
 
 _TOPIC = "Packages"

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from recipe_core.engine import stack
 from recipe_core.engine.environment import is_on
-from recipe_core.engine.stack import Package, package
+from recipe_core.engine.neuron import stack
+from recipe_core.engine.packages import PLACEHOLDERS, Package, instance, package
+from recipe_core.engine.select import lacks_xla_engine
 from recipe_core.hooks.finding import Finding, State
 
 _TOPIC, _DEVICES, _VARIABLES = "Packages", "Devices", "Environment variables"
@@ -24,7 +25,7 @@ _ROOT, _TOOLS = Path("/"), "opt/aws/neuron/bin"
 def findings(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Findings about Neuron, and about a PyTorch/XLA that no engine uses."""
     torch = package("torch")
-    if package("torch-xla") is not None and find_spec("recipe_xla") is None:
+    if package("torch-xla") is not None and lacks_xla_engine():
         yield _finding(
             "warning", "torch-xla is installed, and the plugin that runs on it is not", "pip install recipe-xla"
         )
@@ -37,7 +38,7 @@ def findings(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _placeholders() -> Iterator[Finding]:
-    for name in stack.PLACEHOLDERS:
+    for name in PLACEHOLDERS:
         found = package(name)
         if found is None:
             continue
@@ -53,9 +54,9 @@ def _placeholders() -> Iterator[Finding]:
 def _fitting(torch: Package | None) -> Iterator[Finding]:
     kind, found = stack.neuron(), package("torch-neuronx")
     if kind is None or found is None:
-        if found is None and stack.instance().startswith(("trn", "inf")):
+        if found is None and instance().startswith(("trn", "inf")):
             yield _finding(
-                "broken", f"this is a {stack.instance()}, and torch-neuronx is not installed",
+                "broken", f"this is a {instance()}, and torch-neuronx is not installed",
                 f"install it from AWS's own index, as {_GUIDE} says",
             )  # fmt: skip
         return
@@ -73,11 +74,11 @@ def _fitting(torch: Package | None) -> Iterator[Finding]:
         yield _finding("warning", "the native stack has wheels for Python 3.12 to 3.14", "make an environment of one")
     if package("neuronx-cc") is None:
         yield _finding("broken", "neuronx-cc, the compiler, is not installed", f"install it as {_GUIDE} says")
-    instance = stack.instance()
-    if instance.startswith("trn") and not instance.startswith(_INSTANCES[kind]):
+    machine = instance()
+    if machine.startswith("trn") and not machine.startswith(_INSTANCES[kind]):
         other = "the native stack (torch 2.13)" if kind == "legacy" else "the stack over PyTorch/XLA (torch 2.9)"
         yield _finding(
-            "broken", f"the {kind} Neuron stack does not know {instance}",
+            "broken", f"the {kind} Neuron stack does not know {machine}",
             f"install {other} in an environment of its own: both packages are called torch-neuronx",
         )  # fmt: skip
 
@@ -107,10 +108,10 @@ def _transformers() -> Iterator[Finding]:
 
 
 def _driver() -> Iterator[Finding]:
-    devices = sorted(_ROOT.glob("dev/neuron[0-9]*"))
+    devices = stack.device_files(_ROOT)
     module = _ROOT / "sys/module/neuron"
     version = _first_line(module / "version")
-    expected = stack.instance().startswith(("trn", "inf")) or stack.neuron() is not None
+    expected = instance().startswith(("trn", "inf")) or stack.neuron() is not None
     if devices:
         yield Finding(_DEVICES, "ok", f"{len(devices)} Neuron devices, driver {version or 'of unknown version'}")
         if not os.access(devices[0], os.R_OK | os.W_OK):
@@ -124,7 +125,7 @@ def _driver() -> Iterator[Finding]:
         )  # fmt: skip
     elif expected:
         yield Finding(
-            _DEVICES, "broken" if stack.instance().startswith(("trn", "inf")) else "warning",
+            _DEVICES, "broken" if instance().startswith(("trn", "inf")) else "warning",
             "no Neuron driver is loaded (no /dev/neuron0)",
             "install aws-neuronx-dkms with the headers of this kernel, then `sudo modprobe neuron`",
         )  # fmt: skip
@@ -133,12 +134,12 @@ def _driver() -> Iterator[Finding]:
 
 
 def _compiler(env: Mapping[str, str]) -> Iterator[Finding]:
-    if is_on(env, "NEURON_EXTRACT_GRAPHS_ONLY"):
+    if is_on(env, stack.EXTRACT_ONLY):
         yield Finding(
             _VARIABLES, "broken", "NEURON_EXTRACT_GRAPHS_ONLY is set: nothing is computed, and every loss is wrong",
             "unset it; `recipe precompile` sets it for as long as it needs it",
         )  # fmt: skip
-    if is_on(env, "TORCH_NEURONX_COMPILE_ONLY"):
+    if is_on(env, stack.COMPILE_ONLY):
         yield Finding(
             _VARIABLES, "broken", "TORCH_NEURONX_COMPILE_ONLY is set: graphs are compiled and nothing is computed",
             "unset it; `recipe precompile` sets it for as long as it needs it",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from recipe_core.engine.native import device_kind
+from recipe_core.engine.neuron.stack import device_files
 from recipe_core.launch.cores import usable_cores
-
-_NEURON = "neuron[0-9]*"
-"""AWS Neuron's devices in /dev."""
 
 
 def look(device: str, engine: str) -> Mapping[str, Any]:
@@ -30,7 +27,7 @@ def look(device: str, engine: str) -> Mapping[str, Any]:
     kind = device_kind(device) if engine == "native" else engine
     if kind == "cpu":
         return {"kind": kind, "count": usable_cores(), "name": "cores"}
-    neurons = sorted(Path("/dev").glob(_NEURON))
+    neurons = device_files()
     if kind != "cuda" and neurons:
         return {"kind": kind, "count": len(neurons), "name": "Neuron devices"}
     if engine != "native":
