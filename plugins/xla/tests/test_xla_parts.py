@@ -27,13 +27,14 @@ from recipe_core.plugin import register_layouts
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.train.feed import Feed
-from recipe_core.train.optim.adam import _traced, adam_
+from recipe_core.train.optim.adam import adam_
 from recipe_xla import machine, plugin
 from recipe_xla.batches import StreamLoader
 from recipe_xla.checkpoint.shards import pieces
 from recipe_xla.collectives import HostCollectives, SingleProcessCollectives, average_gradients
 from recipe_xla.layouts.spmd import Spmd
 from recipe_xla.mesh import DeviceGrid, DeviceGroup, along
+from recipe_xla.optim import traced_adam_
 
 LAYOUTS = {spec.name: spec for spec in register_layouts()}
 
@@ -59,7 +60,7 @@ def test_adam_whose_numbers_are_data_is_adam(decay: float) -> None:
         gradients = [torch.randn(4, 3), torch.randn(5)]
         settings = {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-8, "decay": decay}
         adam_(one[0], gradients, *one[1:], step, **settings)
-        _traced(two[0], gradients, *two[1:], step, **settings)
+        traced_adam_(two[0], gradients, *two[1:], step, **settings)
         torch.testing.assert_close(two, one, rtol=2e-6, atol=1e-7)
 
 

@@ -259,7 +259,7 @@ class EngineSpec(Spec):
     """``build(config, train, layout) -> Engine``: a context manager, see :class:`recipe_core.engine.protocol.Engine`.
 
     ``layout`` is the :class:`Part` of the run's layout, None where a caller has none. Of the functions named below, all
-    but those of ``layouts`` are called before a run and import no torch.
+    but those of ``layouts`` and ``optimizers`` are called before a run and import no torch.
     """
 
     build: str = field(metadata=called("config", "train", "layout"))
@@ -275,6 +275,8 @@ class EngineSpec(Spec):
     layouts: Mapping[str, str] = field(default_factory=dict, metadata=called("module", "config", "run"))
     """Its own build of a layout, by the layout's name: ``package.module:function(module, config, run) -> Parallel``,
     which moves the module to the device itself."""
+    optimizers: Mapping[str, str] = field(default_factory=dict, metadata=called("config", "trainable"))
+    """Its own build of an optimizer, by the optimizer's name, see :class:`OptimizerSpec`."""
     one_process: str = field(default="", metadata=called("layout"))
     """``package.module:function(layout) -> bool``: True if one process drives all devices of the run. Empty: never."""
     precompile: str = field(default="", metadata=called("job", "words", "out", "processes"))

@@ -26,6 +26,7 @@ def register_engines() -> Iterable[EngineSpec]:
             "ddp": "recipe_xla.layouts.replicated:build",
             **dict.fromkeys(_DIVIDED, "recipe_xla.layouts.divided:build"),
         },
+        optimizers={"adamw": "recipe_xla.optim:adamw", "lamb": "recipe_xla.optim:lamb"},
         one_process="recipe_xla.machine:one_process",
         precompile="recipe_xla.compiler:precompile",
         findings="recipe_xla.doctor:findings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -86,6 +87,9 @@ def build_optimizer(job: Job, run: Run, model: Parallel, engine: Engine) -> torc
         named=model.named_parameters(), train=job.train, structure=run.structure, shard_groups=model.shard_groups,
         traced=engine.traced,
     )  # fmt: skip
-    optimizer: torch.optim.Optimizer = job.optimizer.build(job.optimizer.config, trainable)
+    part = job.optimizer
+    if own := spec_of(job.engine).optimizers.get(part.spec.name):
+        part = replace(part, spec=replace(part.spec, build=own))
+    optimizer: torch.optim.Optimizer = part.build(part.config, trainable)
     model.attach_optimizer(optimizer)
     return optimizer

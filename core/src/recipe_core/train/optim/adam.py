@@ -19,7 +19,6 @@ def adam_(
     betas: tuple[float, float],
     eps: float,
     decay: float,
-    traced: bool = False,
 ) -> None:
     """One step of AdamW (Loshchilov and Hutter, 2019, algorithm 2), in place on ``weights`` and both moments.
 
@@ -33,12 +32,8 @@ def adam_(
         betas: decay rates of the two moments.
         eps: added to the root of the second moment.
         decay: weight decay; times ``lr``, it is subtracted before the update.
-        traced: trace the same graph in all steps, see :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
     beta1, beta2 = betas
-    if traced:
-        _traced(weights, gradients, firsts, seconds, step, lr=lr, betas=betas, eps=eps, decay=decay)
-        return
     if has_fused_adamw(weights[0].device, weights[0].dtype):
         # created on the device from a number of the host: no synchronisation
         steps = [torch.full((), float(step), dtype=torch.float32, device=weights[0].device)] * len(weights)
@@ -56,36 +51,6 @@ def adam_(
     if decay:
         torch._foreach_mul_(weights, 1 - lr * decay)
     torch._foreach_addcdiv_(weights, firsts, denominators, -lr / (1 - beta1**step))
-
-
-def _traced(
-    weights: list[Tensor],
-    gradients: list[Tensor],
-    firsts: list[Tensor],
-    seconds: list[Tensor],
-    step: int,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    decay: float,
-) -> None:
-    # PyTorch/XLA compiles 0 and 1 as constants, so that a rate of 0 (the first step of a warm-up) or a correction of 1
-    # would give another graph. Here, all that changes from step to step is data.
-    beta1, beta2 = betas
-    values = [(1 - beta2**step) ** 0.5, 1 - lr * decay, -lr / (1 - beta1**step)]
-    root, remaining, rate = device_scalars(values, weights[0]).unbind()
-    for weight, gradient, first, second in zip(weights, gradients, firsts, seconds, strict=True):
-        first.lerp_(gradient, 1 - beta1)
-        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        if decay:
-            weight.mul_(remaining)
-        weight.add_(first / (second.sqrt() / root + eps) * rate)
-
-
-def device_scalars(values: list[float], like: Tensor) -> Tensor:
-    """``values`` with the device and dtype of ``like``, without synchronisation."""
-    return torch.tensor(values, dtype=like.dtype).to(like.device, non_blocking=True)
 
 
 @cache

@@ -33,19 +33,19 @@ class AdamW(torch.optim.Optimizer):
         train: learning rate, dtypes of the states, and the seed.
         names: of all parameters; they seed stochastic rounding.
         sharded: for parameters that are plain tensors but shards, the process groups with the other shards.
-        traced: every step is the same graph, and the runtime rounds, see
-            :attr:`recipe_core.engine.protocol.Engine.traced`.
     """
+
+    _adam = staticmethod(adam_)
+    """The update of lists of tensors, for engines that need another."""
 
     def __init__(
         self, groups: list[ParamGroup], train: Train, names: Mapping[nn.Parameter, str],
-        sharded: Mapping[nn.Parameter, ShardGroups] | None = None, *, traced: bool = False,
+        sharded: Mapping[nn.Parameter, ShardGroups] | None = None,
     ) -> None:  # fmt: skip
         settings = {"lr": train.lr, "betas": train.betas, "eps": train.eps, "weight_decay": train.weight_decay}
         super().__init__(groups, settings)
         self._state_dtypes, self._trust_clip, self._sharded = train.optimizer_states, train.trust_clip, sharded or {}
-        self._traced = traced
-        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding and not traced else None
+        self._rounding = Rounding(train.seed, names) if train.stochastic_rounding else None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -72,10 +72,7 @@ class AdamW(torch.optim.Optimizer):
             gradients = upcaster.upcast("gradients", batch.gradients, chunk, dtype)
             firsts = upcaster.upcast("firsts", batch.firsts, chunk, dtype)
             seconds = upcaster.upcast("seconds", batch.seconds, chunk, dtype)
-            adam_(
-                weights.values, gradients.values, firsts.values, seconds.values, batch.step,
-                traced=self._traced, **settings,
-            )  # fmt: skip
+            self._adam(weights.values, gradients.values, firsts.values, seconds.values, batch.step, **settings)
             upcaster.store_weights(weights, batch, chunk)
             upcaster.store(firsts, batch, chunk, FIRSTS)
             upcaster.store(seconds, batch, chunk, SECONDS)
@@ -98,7 +95,7 @@ class AdamW(torch.optim.Optimizer):
 
     def _in_place(self, shard: Tensor, widths: tuple[torch.dtype, ...], state: Mapping[str, Tensor]) -> bool:
         """True if one fused call can update such parameters; else the update runs in chunks, perhaps on copies."""
-        possible = len(set(widths)) == 1 and "master" not in state and not self._rounding and not self._traced
+        possible = len(set(widths)) == 1 and "master" not in state and not self._rounding
         return possible and has_fused_adamw(shard.device, shard.dtype)
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -115,14 +112,10 @@ class AdamW(torch.optim.Optimizer):
         return state
 
     def make_states(self, parameters: Iterable[nn.Parameter]) -> bool:
-        """Create the states that ``parameters`` lack, as a first step would; False where only a step can.
-
-        With traced steps only a step can: creating states apart would be another graph.
-        """
-        if not self._traced:
-            for parameter in parameters:
-                self._state(parameter)
-        return not self._traced
+        """Create the states that ``parameters`` lack, as a first step would; False where only a step can."""
+        for parameter in parameters:
+            self._state(parameter)
+        return True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the result of ``state_dict()``, each state cast to its dtype here.

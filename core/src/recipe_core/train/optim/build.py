@@ -51,27 +51,25 @@ class Trainable:
 
 def adamw(config: object, trainable: Trainable) -> torch.optim.Optimizer:
     """Build AdamW."""
-    return AdamW(trainable.groups(), trainable.train, trainable.names, trainable.sharded, traced=trainable.traced)
+    return AdamW(trainable.groups(), trainable.train, trainable.names, trainable.sharded)
 
 
 def lamb(config: object, trainable: Trainable) -> torch.optim.Optimizer:
     """Build LAMB; biases and norms have no trust ratio."""
-    return Lamb(trainable.groups(), trainable.train, trainable.names, trainable.sharded, traced=trainable.traced)
+    return Lamb(trainable.groups(), trainable.train, trainable.names, trainable.sharded)
 
 
 def build(
     parameters: Iterable[tuple[str, nn.Parameter]],
     train: Train,
     shard_groups: Mapping[str, ShardGroups] | None = None,
-    *,
-    traced: bool = False,
 ) -> torch.optim.Optimizer:
     """Build the core's optimizer that ``train`` names, without a job.
 
     Args:
-        parameters, train, shard_groups, traced: see :class:`Trainable`.
+        parameters, train, shard_groups: see :class:`Trainable`.
     """
-    trainable = Trainable(named=list(parameters), train=train, shard_groups=shard_groups or {}, traced=traced)
+    trainable = Trainable(named=list(parameters), train=train, shard_groups=shard_groups or {})
     return {"adamw": adamw, "lamb": lamb}[train.optimizer](None, trainable)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from recipe_core.train.optim.adam import adam_, device_scalars
 from recipe_core.train.optim.adamw import AdamW, ParamGroup
 from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.norms import Norms
@@ -56,14 +55,17 @@ class Lamb(AdamW):
             torch._foreach_add_(parts, weights, alpha=group["weight_decay"])
             norms.add(chunk, weights, parts)
         ratios = norms.ratios(self._trust_clip)
-        rate = device_scalars([group["lr"]], ratios) if self._traced else group["lr"]  # see adam.py
-        scales = (ratios * rate).unbind()
+        scales = (ratios * self._rate(group, ratios)).unbind()
         for chunk in plan:
             parts = views(updates, chunk)
             torch._foreach_mul_(parts, [scales[part.tensor] for part in chunk])
             upcast = upcaster.upcast("weights", batch.updated, chunk, dtype)
             torch._foreach_sub_(upcast.values, parts)
             upcaster.store_weights(upcast, batch, chunk)
+
+    def _rate(self, group: ParamGroup, ratios: Tensor) -> float | Tensor:
+        rate: float = group["lr"]
+        return rate
 
     def _direction(
         self, out: list[Tensor], batch: ParameterBatch, chunk: Sequence[Slice], group: ParamGroup, upcaster: Upcaster
@@ -75,9 +77,9 @@ class Lamb(AdamW):
         seconds = upcaster.upcast("seconds", batch.seconds, chunk, dtype)
         # A step of Adam from zero, with the learning rate -1, gives the update.
         torch._foreach_zero_(out)
-        adam_(
+        self._adam(
             out, gradients.values, firsts.values, seconds.values, batch.step,
-            lr=-1.0, betas=group["betas"], eps=group["eps"], decay=0.0, traced=self._traced,
+            lr=-1.0, betas=group["betas"], eps=group["eps"], decay=0.0,
         )  # fmt: skip
         upcaster.store(firsts, batch, chunk, FIRSTS)
         upcaster.store(seconds, batch, chunk, SECONDS)
