@@ -20,6 +20,7 @@ import torch
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp import Dcp
+from recipe_core.checkpoint.ranks.files import Grid
 from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduler_state_dict
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.digest import verify_digest, with_digest
@@ -179,7 +180,7 @@ def test_indexed_state_has_the_rate_of_the_run() -> None:
         scheduler_state_dict(SaveContext(train=train), 3)
 
 
-def test_a_format_without_load_is_for_conversion(tmp_path: Path) -> None:
+def test_a_format_of_rank_files_is_for_conversion(tmp_path: Path) -> None:
     class OneWay(Format):
         name = "one_way"
 
@@ -193,9 +194,10 @@ def test_a_format_without_load_is_for_conversion(tmp_path: Path) -> None:
             return True
 
     form = OneWay()
+    assert (form.files(tmp_path), form.grid, form.background, form.strict_dtypes) == ([tmp_path], None, False, True)
+    form.grid = Grid()
     with pytest.raises(CheckpointError, match="there: one_way is for conversion: recipe convert"):
         form.load(Path("there"), {})
-    assert (form.files(tmp_path), form.grid, form.background, form.strict_dtypes) == ([tmp_path], None, False, True)
 
 
 class Broken(Dcp):

@@ -20,6 +20,7 @@ from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.io.restricted_pickle import read_pickle
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.engine import protocol as engines
+from recipe_core.engine.agreement import on_all_ranks
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.train import Train
@@ -308,23 +309,28 @@ def test_metadata_that_asks_for_more_memory_than_there_is(tmp_path: Path) -> Non
         Dcp().open(path.parent)
 
 
+def read_all(path: Path) -> dict[str, Any]:
+    """Every tensor and plain value of a checkpoint by name."""
+    return {name: leaf.read() if isinstance(leaf, Lazy) else leaf for name, leaf in flat(Dcp().open(path))}
+
+
 def test_a_changed_byte_of_the_metadata(tmp_path: Path) -> None:
     """It has no check sum; what it says agrees with itself and with the files, or is refused. No traceback."""
     state = {"model": tensors(), "optimizer": {"state": {"a": {"m": torch.ones(3), "v": torch.zeros(3)}}}, "step": 7}
     path = saved(tmp_path / "x", state)
-    clean = dict(flat(Dcp().open(path)))
+    clean = read_all(path)
     data = (path / ".metadata").read_bytes()
     refused = 0
     for at in range(0, len(data), 3):
         (path / ".metadata").write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
         try:
-            found = dict(flat(Dcp().open(path)))
+            found = read_all(path)
         except CheckpointError:
             refused += 1
             continue
         # Else a name differs, which no model has.
         for name in found.keys() & clean.keys():
-            one, two = (leaf.read() if isinstance(leaf, Lazy) else leaf for leaf in (found[name], clean[name]))
+            one, two = found[name], clean[name]
             assert same(one, two) if isinstance(two, Tensor) else one == two, (at, name)
     assert refused > len(data) // 6
 
@@ -397,7 +403,7 @@ def failures(engine: Engine, path: Path) -> list[str]:
     odd = {"a": torch.ones(2), "b": object() if engine.rank == 1 else 1}
     for action in (
         lambda: Dcp().save(path / "new", odd),
-        lambda: Dcp().load(path / "old", {"a": torch.ones(2 + engine.rank)}),
+        lambda: on_all_ranks(engine, lambda: Dcp().load(path / "old", {"a": torch.ones(2 + engine.rank)}), path),
         lambda: Dcp().load(path / "nothing", {"a": torch.ones(2)}),
     ):
         with pytest.raises(CheckpointError) as found:

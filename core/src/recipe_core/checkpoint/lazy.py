@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,18 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+Offsets = tuple[int, ...]
+"""Begin of a slice in each dimension."""
+Sizes = tuple[int, ...]
+"""Length of a slice in each dimension."""
+
+
+def narrow(tensor: Tensor, offsets: Offsets, sizes: Sizes) -> Tensor:
+    """Return a slice of ``tensor`` as a view."""
+    for dim, (start, length) in enumerate(zip(offsets, sizes, strict=True)):
+        tensor = tensor.narrow(dim, start, length)
+    return tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +44,8 @@ class Lazy:
     """True if it is sharded: ``read`` is then a collective."""
     rows: Callable[[int, int], Tensor] | None = None
     """Reads only rows ``(start, count)`` of the first dimension; None where that is not possible."""
+    slices: Callable[[Offsets, Sizes], Tensor] | None = None
+    """Reads only the values of :meth:`slice`; None where that is not possible."""
 
     @property
     def nbytes(self) -> int:
@@ -40,15 +54,22 @@ class Lazy:
 
     def part(self, start: int, count: int) -> Tensor:
         """Return rows of the first dimension, without reading the others if possible."""
-        return self.rows(start, count) if self.rows else self.read().narrow(0, start, count)
+        rest = self.shape[1:]
+        return self.slice((start, *(0 for _ in rest)), (count, *rest))
+
+    def slice(self, offsets: Offsets, sizes: Sizes) -> Tensor:
+        """Return the values from ``offsets``, as many as ``sizes`` in each dimension, without reading the others if
+        possible."""
+        if self.slices:
+            return self.slices(offsets, sizes)
+        if self.rows:
+            return narrow(self.rows(offsets[0], sizes[0]), (0, *offsets[1:]), sizes)
+        return narrow(self.read(), offsets, sizes)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the values."""
         values = self.read().contiguous().reshape(-1).view(torch.uint8)
         return hashlib.sha256(values.numpy().data).digest()
-
-
-Offsets = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,22 +138,53 @@ def without_meta(tree: Mapping[str, Any]) -> dict[str, Any]:
     return local
 
 
+def entries(tree: Any, parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the tensors and plain values of a state by name (``model.blocks.0.bias``), as DCP names them.
+
+    A list is one plain value unless it holds tensors. Empty mappings have no entries.
+    """
+    if isinstance(tree, Mapping) or _holds_tensors(tree):
+        for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from entries(value, f"{parent}.{key}" if parent else str(key))
+    else:
+        yield parent, tree
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(leaf, Tensor | Lazy) for leaf in tree_leaves(value))
+
+
+def fill_state(state: Any, saved: Any) -> None:
+    """Fill ``state`` from a state with the same :func:`entries`: tensors in place, plain values replaced."""
+    for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
+        if isinstance(value, Tensor):
+            fill(value, saved[key])
+        elif _holds_tensors(value) or (isinstance(value, Mapping) and value):
+            fill_state(value, saved[key])
+        elif not isinstance(value, Mapping):
+            state[key] = saved[key]
+
+
 @torch.no_grad()
 def fill(target: Tensor, value: Tensor | Lazy) -> None:
-    """Copy ``value`` into ``target``, which may be sharded: each rank copies its shard, without communication.
+    """Copy ``value`` into ``target``, which may be sharded: each rank reads its shard, without communication.
 
     A meta tensor, the placeholder of a tensor that another process holds, is left unchanged.
     """
     if target.is_meta:
         return
-    whole = value.read() if isinstance(value, Lazy) else value
-    if not isinstance(target, DTensor):
-        target.copy_(whole)
-        return
-    shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
-    for dim, (start, length) in enumerate(zip(offset, shape, strict=True)):
-        whole = whole.narrow(dim, min(start, whole.shape[dim]), length)
-    target.to_local().copy_(whole)
+    offsets, sizes = local_slice(target)
+    values = value.slice(offsets, sizes) if isinstance(value, Lazy) else narrow(value, offsets, sizes)
+    (target.to_local() if isinstance(target, DTensor) else target).copy_(values)
+
+
+def local_slice(tensor: Tensor) -> tuple[Offsets, Sizes]:
+    """Return the slice of the whole tensor that this rank holds: all of it, unless ``tensor`` is a DTensor."""
+    if not isinstance(tensor, DTensor):
+        return (0,) * tensor.dim(), tuple(tensor.shape)
+    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    # The offset of a rank without values may lie beyond the end.
+    return tuple(map(min, offsets, tensor.shape)), tuple(sizes)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

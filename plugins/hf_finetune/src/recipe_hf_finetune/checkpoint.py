@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import ProcessGroup
-
 from recipe_core import NO_RUN, CheckpointError, Format, NoSettings, SaveContext
 from recipe_core.checkpoint.formats.hf import Hf
 from recipe_core.checkpoint.io.torch_save import read_tree
@@ -65,15 +63,6 @@ class TrainerFormat(Format):
             for file in sorted(folder.glob(pattern)):
                 if not isinstance(read_tree(file, inert=lambda name: name.startswith(("numpy.", "_codecs."))), Mapping):
                     raise CheckpointError(f"{file}: damaged, it does not hold what the Trainer saves")
-
-    def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
-        """Fill the model's tensors and the position.
-
-        Raises:
-            CheckpointError: a file is damaged or holds other tensors.
-        """
-        state["progress"] = self.open(path)["progress"]
-        self._hf.load(path, state)
 
     def files(self, path: Path) -> list[Path]:
         """Files of the model; archives among them have checksums of their own."""

@@ -51,7 +51,8 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     if provenance.model is not None:
         origin = f"--recipe {request.recipe}" if request.recipe else "its job.yaml"
         require_consistent(provenance.model, source, opened.get("files", {}), origin)
-    native = provenance.to_native(opened, source.format, source.path)
+    translator = provenance.translator
+    native = translator.to_native(opened, source.format, source.path)
     _require_known(native, provenance, source.path)
     if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
         actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
@@ -64,15 +65,17 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     with atomic_folder(request.target) as part:
         form: Format = request.to.build(request.to.config)
         whole = {"progress": {"step": step}, **converted}
-        foreign = provenance.to_foreign(whole, target, source.path, form.grid)
+        if target.naming and not target.ranks:
+            whole["files"] = {**provenance.tokenizer(), **whole.get("files", {})}
+        foreign = translator.to_foreign(whole, target, source.path, form.grid)
         if target.name == "hf":
             foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
         form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
         _write_manifest(part, source, target, provenance, step)
-        written = provenance.to_native(form.open(part), target, part)
+        written = translator.to_native(form.open(part), target, part)
         _compare(converted, written, target)
         ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
-    left = [*source.passed_over, *provenance.left_out(opened, source.format, source.path)]
+    left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
     return _report(request, source, provenance, native, converted, step, ran, left)
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recipe_core.checkpoint.lazy import entries, fill_state
+from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from recipe_core.checkpoint.ranks.join import Grid
+    from recipe_core.checkpoint.ranks.files import Grid
     from recipe_core.hooks.train import Train
     from recipe_core.layouts.parallel import Samples
     from recipe_core.settings.schedule import Rate
@@ -36,12 +38,17 @@ class SaveContext:
     """Writes the files of a checkpoint instead of the format, for a trainer with its own writer."""
 
 
+RUN_PARTS = ("model", "optimizer", "progress")
+"""Parts of a state that a run resumes from."""
+FOR_SCRIPTS = ("files", "epoch")
+"""Parts of a state that no run reads."""
+
 NO_RUN = SaveContext()
 """Context of a state that belongs to no run."""
 
 
 class Format(ABC):
-    """Base class of checkpoint formats. Every method except :meth:`open` is a collective."""
+    """Base class of checkpoint formats. :meth:`save` is a collective; every rank calls :meth:`load`."""
 
     name = ""
     background = False
@@ -59,15 +66,26 @@ class Format(ABC):
         :class:`recipe_core.checkpoint.lazy.Lazy` is read when it is written."""
 
     def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
-        """Fill ``state`` from ``path``: tensors in place, plain values replaced.
+        """Fill ``state`` from ``path``: tensors in place, plain values replaced. Each rank reads its own shards; if
+        reading fails, ``state`` may be partially filled.
 
-        ``group`` is the process group for collectives; None means the default group.
+        ``group`` is the process group for collectives of formats that need some; None means the default group.
 
         Raises:
-            CheckpointError: the checkpoint is damaged or does not match ``state``, or the format is for
-                conversion only, like every format that does not override this method.
+            CheckpointError: the checkpoint is damaged, or holds other names, shapes or dtypes, or the format is for
+                conversion only.
         """
-        raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
+        if self.grid is not None:
+            raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
+        saved = {part: value for part, value in self.open(path).items() if part in state or part not in FOR_SCRIPTS}
+        if lacking := [part for part in RUN_PARTS if part in state and part not in saved]:
+            raise CheckpointError(
+                f"{path}: it holds no {' and no '.join(lacking)}, so that no run can go on from it; a new run can "
+                f"begin with its weights: train.init_from={path}"
+            )
+        if text := mismatch(dict(entries(saved)), dict(entries(state)), dtypes=self.strict_dtypes):
+            raise CheckpointError(f"{path}: {text}")
+        fill_state(state, saved)
 
     @abstractmethod
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:

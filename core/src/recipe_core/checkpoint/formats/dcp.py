@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -16,7 +15,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -29,10 +27,6 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     TensorWriteData,
@@ -47,12 +41,11 @@ from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, verify_checksums
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, ShardedTensorView, without_meta
-from recipe_core.checkpoint.match.mismatch import described, mismatch
+from recipe_core.checkpoint.lazy import Lazy, Offsets, ShardedTensorView, Sizes, narrow, without_meta
+from recipe_core.checkpoint.match.mismatch import described
 from recipe_core.errors import CheckpointError, RecipeError
 from recipe_core.files import disk_error
 from recipe_core.hooks.specs import NoSettings
-from recipe_core.settings.fill import flat
 
 
 class Dcp(Format):
@@ -79,28 +72,12 @@ class Dcp(Format):
             DiskError: the disk is full or cannot be written.
             CheckpointError: ``state`` holds values that could not be read again.
         """
-        with _as_one_error(path, writing=True):
+        with _as_one_error(path):
             dcp.save(
                 without_meta(state), storage_writer=_Writer(path), planner=_SavePlanner(),
                 process_group=context.group,
                 no_dist=not dist.is_initialized(),
             )  # fmt: skip
-
-    def load(self, path: Path, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
-        """Fill ``state`` from the folder ``path``: tensors in place, plain values replaced; a collective.
-
-        If it fails while reading, ``state`` may be partially filled.
-
-        Raises:
-            CheckpointError: ``path`` is damaged, names a forbidden global, or holds other names, shapes or dtypes.
-        """
-        local_state = without_meta(state)
-        with _as_one_error(path, writing=False):
-            dcp.load(
-                local_state, storage_reader=_Reader(path), planner=_LoadPlanner(path, state), process_group=group,
-                no_dist=not dist.is_initialized(),
-            )  # fmt: skip
-        _update(state, local_state)
 
     def files(self, path: Path) -> list[Path]:
         """Return no files: each tensor is a separate archive inside a file, verified when it is read."""
@@ -117,68 +94,102 @@ class Dcp(Format):
             CheckpointError: ``path`` is damaged, or names a forbidden global.
         """
         metadata = read_metadata(path)
-        state: dict[str, Any] = {}
-        pieces: dict[str, list[tuple[MetadataIndex, Any]]] = {}
+        stored: dict[str, list[tuple[MetadataIndex, Any]]] = {}
         for index, info in metadata.storage_data.items():
-            pieces.setdefault(index.fqn, []).append((index, info))
+            stored.setdefault(index.fqn, []).append((index, info))
+        state: dict[str, Any] = {}
         for name, entry in metadata.state_dict_metadata.items():
+            if weights and _place(metadata, name)[0] == "optimizer":
+                continue
             if isinstance(entry, TensorStorageMetadata):
-                state[name] = _tensor(path, pieces.get(name, []), entry)
+                state[name] = _tensor(path, stored.get(name, []), entry)
             else:
-                state[name] = None
-        plain = {name: value for name, value in state.items() if value is None}
-        _read(path, metadata, plain)
-        places = metadata.planner_data or {name: (name,) for name in state}
-        whole: dict[str, Any] = unflatten_state_dict({**state, **plain}, places)
-        return {part: value for part, value in whole.items() if part != "optimizer" or not weights}
+                state[name] = _plain(path, stored[name][0][1])
+        places = {name: _place(metadata, name) for name in state}
+        whole: dict[str, Any] = unflatten_state_dict(state, places)
+        return whole
 
 
-def _update(state: dict[str, Any], loaded: Mapping[str, Any]) -> None:
-    for key, value in loaded.items():
-        if isinstance(value, Mapping) and value:
-            _update(state[key], value)
-        else:
-            state[key] = value
+def _place(metadata: Metadata, name: str) -> tuple[Any, ...]:
+    """Keys of an entry in the nested state."""
+    keys: tuple[Any, ...] = (metadata.planner_data or {}).get(name, (name,))
+    return keys
 
 
-def _tensor(path: Path, pieces: Sequence[tuple[MetadataIndex, Any]], entry: TensorStorageMetadata) -> Lazy:
-    """A lazy tensor whose pieces are read one at a time; DCP's loader would hold a second copy of each."""
-    dtype, sizes = entry.properties.dtype, {tuple(chunk.offsets): chunk.sizes for chunk in entry.chunks}
-    places = {tuple(index.offset or ()): info for index, info in pieces}
+@dataclasses.dataclass(frozen=True)
+class _Chunk:
+    """A stored chunk of a tensor."""
+
+    file: Path
+    begin: int
+    length: int
+    offsets: Offsets
+    """Place in the whole tensor."""
+    sizes: Sizes
+    dtype: torch.dtype
+
+    @cached_property
+    def tensor(self) -> Lazy:
+        """Open the chunk.
+
+        Raises:
+            CheckpointError: it is damaged, or not the tensor that the metadata describes.
+        """
+        tensor = torch_save.embedded(self.file, self.begin, self.length)
+        if (tensor.shape, tensor.dtype) != (torch.Size(self.sizes), self.dtype):
+            raise CheckpointError(
+                f"{self.file}: damaged, at byte {self.begin:,} it has a tensor {described(tensor)}, and {METADATA} "
+                f"says {described(Lazy(torch.Size(self.sizes), self.dtype, tensor.read))}"
+            )
+        return tensor
+
+
+def _tensor(path: Path, stored: Sequence[tuple[MetadataIndex, Any]], entry: TensorStorageMetadata) -> Lazy:
+    dtype, sizes = entry.properties.dtype, {tuple(chunk.offsets): tuple(chunk.sizes) for chunk in entry.chunks}
+    places = {tuple(index.offset or ()): info for index, info in stored}
     if places.keys() != sizes.keys():
         raise CheckpointError(f"{path / METADATA}: damaged, it does not say where all of a tensor's pieces are")
-    if len(places) == 1:
-        return _stored_tensor(path, next(iter(places.values())), entry.size, dtype)
-    chunks = [(offsets, info, sizes[offsets]) for offsets, info in places.items()]
-    return Lazy(entry.size, dtype, partial(_assemble, path, chunks, entry.size, dtype))
+    chunks = [
+        _Chunk(path / info.relative_path, info.offset, info.length, offsets, sizes[offsets], dtype)
+        for offsets, info in places.items()
+    ]
+    read = partial(_assemble, chunks, dtype)
+    return Lazy(entry.size, dtype, partial(read, (0,) * len(entry.size), tuple(entry.size)), slices=read)
 
 
-def _stored_tensor(path: Path, info: Any, shape: Sequence[int], dtype: torch.dtype) -> Lazy:
+def _assemble(chunks: Sequence[_Chunk], dtype: torch.dtype, offsets: Offsets, sizes: Sizes) -> Tensor:
+    """Read a slice of a tensor from the chunks that hold values of it, one at a time."""
+    whole: Tensor | None = None
+    for chunk in chunks:
+        begins = tuple(map(max, offsets, chunk.offsets))
+        ends = [min(o + n, p + m) for o, n, p, m in zip(offsets, sizes, chunk.offsets, chunk.sizes, strict=True)]
+        lengths = tuple(end - begin for begin, end in zip(begins, ends, strict=True))
+        if min(lengths, default=1) <= 0:
+            continue
+        values = chunk.tensor.slice(_minus(begins, chunk.offsets), lengths)
+        if lengths == sizes:
+            return values
+        whole = torch.empty(sizes, dtype=dtype) if whole is None else whole
+        narrow(whole, _minus(begins, offsets), lengths).copy_(values)
+    return torch.empty(sizes, dtype=dtype) if whole is None else whole
+
+
+def _minus(offsets: Offsets, origin: Offsets) -> Offsets:
+    return tuple(a - b for a, b in zip(offsets, origin, strict=True))
+
+
+def _plain(path: Path, info: Any) -> Any:
+    """Read a plain value, after its checksums, which PyTorch's own reader does not compare."""
     file = path / info.relative_path
-    tensor = torch_save.embedded(file, info.offset, info.length)
-    if (tensor.shape, tensor.dtype) != (torch.Size(shape), dtype):
-        raise CheckpointError(
-            f"{file}: damaged, at byte {info.offset:,} it has a tensor {described(tensor)}, and {METADATA} says "
-            f"{described(Lazy(torch.Size(shape), dtype, tensor.read))}"
-        )
-    return tensor
-
-
-def _assemble(
-    path: Path, pieces: Sequence[tuple[Sequence[int], Any, Sequence[int]]], shape: torch.Size, dtype: torch.dtype
-) -> Tensor:
-    whole = torch.empty(shape, dtype=dtype)
-    for offsets, info, size in pieces:
-        target = whole
-        for dim, (start, length) in enumerate(zip(offsets, size, strict=True)):
-            target = target.narrow(dim, start, length)
-        target.copy_(_stored_tensor(path, info, size, dtype).read())
-    return whole
-
-
-def _read(path: Path, metadata: Metadata, state: dict[str, Any]) -> None:
-    with _as_one_error(path, writing=False):
-        dcp.load(state, storage_reader=_Reader(path, metadata), planner=_SafePlanner(), no_dist=True)
+    data = io.BytesIO(read_bytes(file, info.offset, info.length))
+    try:
+        verify_checksums(data, file)
+        data.seek(0)
+        return torch.load(data, weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # damage raises many types
+        raise CheckpointError(unreadable(file, error)) from error
 
 
 class _Writer(dcp.FileSystemWriter):
@@ -286,89 +297,8 @@ def _require_plain(name: str, value: object) -> None:
         )
 
 
-class _Reader(dcp.FileSystemReader):
-    """Reads the metadata without trust, and names the file that cannot be read.
-
-    Args:
-        path: the folder.
-        metadata: the metadata, if it was read before.
-    """
-
-    def __init__(self, path: Path, metadata: Metadata | None = None) -> None:
-        super().__init__(path)
-        self._metadata = metadata
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        try:
-            return self._metadata or read_metadata(Path(self.path))
-        except CheckpointError as error:
-            # On an Exception, DCP looks for metadata of single ranks and loses the message. Its own CheckpointException
-            # is a BaseException, which it passes on.
-            raise CheckpointException("read", {0: (error, traceback.StackSummary())}) from error
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        def place(item: ReadItem) -> tuple[str, int]:
-            info = self.storage_data[item.storage_index]
-            return str(info.relative_path), int(info.offset)
-
-        for item in sorted(plan.items, key=place):
-            try:
-                self._read_item(item, planner)
-            except CheckpointError:
-                raise
-            except Exception as error:
-                raise CheckpointError(unreadable(Path(self.path) / place(item)[0], error)) from error
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def _read_item(self, item: ReadItem, planner: LoadPlanner) -> None:
-        # PyTorch's own reader does not compare checksums.
-        info = self.storage_data[item.storage_index]
-        file = Path(self.path) / info.relative_path
-        if item.type == LoadItemType.BYTE_IO:
-            data = io.BytesIO(read_bytes(file, info.offset, info.length))
-            verify_checksums(data, file)
-            data.seek(0)
-            planner.load_bytes(item, data)
-            return
-        stored = torch_save.embedded(file, info.offset, info.length)
-        target = planner.resolve_tensor(item).detach()
-        if stored.dtype != target.dtype or len(stored.shape) != len(item.lengths):
-            raise CheckpointError(f"{file}: damaged, {METADATA} says other types or shapes than its tensors have")
-        target.copy_(narrow_tensor_by_index(stored.read(), item.storage_offsets, item.lengths))
-        planner.commit_tensor(item, target)
-
-
-class _SafePlanner(dcp.DefaultLoadPlanner):
-    """Unpickles plain values with ``weights_only=True``."""
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        *parents, key = self.mappings[read_item.dest_index.fqn]
-        target: Any = self.original_state_dict
-        for parent in parents:
-            target = target[parent]
-        target[key] = torch.load(value, weights_only=True)
-
-
-class _LoadPlanner(_SafePlanner):
-    """Compares names, shapes and dtypes before it reads."""
-
-    def __init__(self, path: Path, state: Mapping[str, Any]) -> None:
-        """``state``: all entries that the run expects; meta tensors are placeholders for those of other processes."""
-        super().__init__()
-        self._path = path
-        self._placeholders = {name: leaf for name, leaf in flat(state) if isinstance(leaf, Tensor) and leaf.is_meta}
-
-    def create_local_plan(self) -> LoadPlan:
-        assert self.metadata is not None
-        if text := mismatch(self.metadata.state_dict_metadata, {**self.state_dict, **self._placeholders}):
-            raise CheckpointError(f"{self._path}: {text}")
-        return super().create_local_plan()
-
-
 @contextmanager
-def _as_one_error(path: Path, *, writing: bool) -> Iterator[None]:
+def _as_one_error(path: Path) -> Iterator[None]:
     """Convert DCP's exception, a BaseException with every rank's failures, into one RecipeError."""
     try:
         with warnings.catch_warnings():
@@ -380,10 +310,9 @@ def _as_one_error(path: Path, *, writing: bool) -> Iterator[None]:
             raise cause from None  # such as Ctrl-C
         if isinstance(cause, RecipeError):
             raise type(cause)(str(cause)) from error
-        if isinstance(cause, OSError) and writing:
+        if isinstance(cause, OSError):
             raise disk_error(cause, path) from error
-        doing = "written" if writing else "read"
-        raise CheckpointError(f"{path}: cannot be {doing} ({type(cause).__name__}: {cause})") from error
+        raise CheckpointError(f"{path}: cannot be written ({type(cause).__name__}: {cause})") from error
 
 
 def _cause(error: CheckpointException) -> BaseException:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.safetensors import read_tensors, write_tensors
-from recipe_core.checkpoint.lazy import Lazy, fill, lazy
-from recipe_core.checkpoint.match.mismatch import mismatch
+from recipe_core.checkpoint.lazy import Lazy, lazy
 from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.errors import CheckpointError
 from recipe_core.files.documents import DocumentError, parse_json, read_json, read_text
@@ -84,18 +82,6 @@ class Hf(Format):
         if CONFIG in files:
             _require_object(folder / CONFIG, files[CONFIG])
         return {"model": tensors, "files": files}
-
-    def load(self, path: Path, state: dict[str, Any], group: ProcessGroup | None = None) -> None:
-        """Fill the model's tensors of ``state``, which must have the names of the files.
-
-        Raises:
-            CheckpointError: a file is damaged, or holds other names, shapes or dtypes.
-        """
-        saved = self.open(path)["model"]
-        if text := mismatch(saved, state["model"]):
-            raise CheckpointError(f"{path}: {text}")
-        for name, tensor in state["model"].items():
-            fill(tensor, saved[name])
 
     def files(self, path: Path) -> list[Path]:
         """Return the files of tensors; those that are archives have checksums."""

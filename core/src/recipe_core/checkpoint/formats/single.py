@@ -12,11 +12,9 @@ from torch import Tensor
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.io import torch_save
-from recipe_core.checkpoint.lazy import fill, lazy, tree_map
-from recipe_core.checkpoint.match.mismatch import mismatch
+from recipe_core.checkpoint.lazy import lazy, tree_map
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import NoSettings
-from recipe_core.settings.fill import flat
 
 
 class OneFile(Format):
@@ -68,22 +66,6 @@ class OneFile(Format):
             tree.pop("optimizer", None)
         return self.decode(tree, file)
 
-    def load(self, path: Path, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
-        """Fill ``state``: tensors in place, plain values replaced; every rank reads the file.
-
-        Raises:
-            CheckpointError: the file is damaged, holds more than weights, or has other names, shapes or dtypes.
-        """
-        saved = self.open(path)
-        if lacking := [part for part in state if part not in saved]:
-            raise CheckpointError(
-                f"{path}: it holds no {' and no '.join(lacking)}, so that no run can go on from it; a new run can "
-                f"begin with its weights: train.init_from={path}"
-            )
-        if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=self.strict_dtypes):
-            raise CheckpointError(f"{path}: {text}")
-        _fill(state, saved)
-
     def detect(self, path: Path) -> bool:
         """True if ``path`` looks like a checkpoint of this format."""
         return self.find(path) is not None
@@ -110,13 +92,3 @@ class Single(OneFile):
         """Return ``checkpoint.pt`` in a folder, or the file itself."""
         file = path / "checkpoint.pt" if path.is_dir() else path
         return file if file.name == "checkpoint.pt" and file.is_file() else None
-
-
-def _fill(state: dict[str, Any], saved: Mapping[str, Any]) -> None:
-    for key, value in state.items():
-        if isinstance(value, dict) and value:
-            _fill(value, saved[key])
-        elif isinstance(value, Tensor):
-            fill(value, saved[key])
-        else:
-            state[key] = saved[key]

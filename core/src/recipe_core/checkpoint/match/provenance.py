@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from recipe_core.checkpoint.adapter import Adapter, Naming, to_foreign, to_native
 from recipe_core.checkpoint.formats.hf_config import CONFIG, kind_of
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.checkpoint.manifest import STEP
-from recipe_core.checkpoint.match.mismatch import SHOWN
-from recipe_core.checkpoint.ranks.cuts import Shape
-from recipe_core.checkpoint.ranks.join import Grid, foreign_buffers, join_ranks, split_by_rank
+from recipe_core.checkpoint.match.translator import Translator, naming_of
 from recipe_core.data.identity import read_copy, recorded_identity, tokenizer_digest
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import Registry
-from recipe_core.hooks.specs import CheckpointFormat, DataFacts, Dataset, Model, Part, load
+from recipe_core.hooks.specs import DataFacts, Dataset, Model, Part, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.job import resolve
@@ -44,94 +42,10 @@ class Provenance:
     folder: Path | None = None
     """Folder of the checkpoint; None if its job.yaml is unknown."""
 
-    def adapter(self, naming: str, where: Path) -> Adapter:
-        """Return the adapter between the model and a foreign naming.
-
-        Raises:
-            CheckpointError: the model is unknown, or has no such adapter.
-        """
-        if self.model is None:
-            raise CheckpointError(
-                f"{where}: {self.unknown}, and names of tensors have to be changed; name a recipe of this model: "
-                "--recipe NAME[:VARIANT]"
-            )
-        spec = self.model.spec
-        target = spec.adapters.get(naming)
-        if not target:
-            known = ", ".join(spec.adapters) or "none"
-            raise CheckpointError(
-                f"{where}: model {spec.name!r} has no adapter for the naming {naming!r} (it has: {known})"
-            )
-        return _naming(spec, target).adapter(self.model.config)
-
-    def to_native(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> dict[str, Any]:
-        """Convert a state, as a format opened it, to the names of the module.
-
-        Raises:
-            CheckpointError: it has no model, or the adapter for its names is missing.
-        """
-        if spec.ranks:
-            return join_ranks(state, self.shape(where), self.names(spec, where), where, pads=spec.pads)
-        if not isinstance(state.get("model"), dict):
-            raise CheckpointError(f"{where}: it holds no model (its parts: {', '.join(map(str, state)) or 'none'})")
-        if not spec.naming:
-            return dict(state)
-        return {**state, "model": to_native(self.adapter(spec.naming, where), state["model"], where)}
-
-    def weights(self, source: StoredCheckpoint, opened: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the weights of a state that ``source`` opened, under the names of the module; for a bf16 model, the
-        fp32 master weights if the optimizer state has them.
-
-        Raises:
-            CheckpointError: see :meth:`to_native`.
-        """
-        tensors: dict[str, Any] = self.to_native(opened, source.format, source.path)["model"]
-        if not any(isinstance(tensor, Lazy) and tensor.dtype.itemsize < 4 for tensor in tensors.values()):
-            return tensors
-        try:
-            optimizer = self.to_native(source.open(), source.format, source.path).get("optimizer", {}).get("state", {})
-        except CheckpointError:  # the optimizer is not needed
-            return tensors
-        masters = {name: states["master"] for name, states in optimizer.items() if "master" in states}
-        return {name: masters.get(name, tensor) for name, tensor in tensors.items()}
-
-    def left_out(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> list[str]:
-        """Describe the tensors of an opened state that :meth:`to_native` drops."""
-        if not spec.ranks or self.model is None:
-            return []
-        names = foreign_buffers(state, self.shape(where), self.names(spec, where))
-        kind = "buffers" if len(names) > 1 else "a buffer"
-        more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-        return [f"{', '.join(names[:SHOWN])}{more}: {kind} that {self.model.spec.name} does not have"] if names else []
-
-    def to_foreign(
-        self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path, grid: Grid | None = None
-    ) -> dict[str, Any]:
-        """Convert a native state to the form that ``spec`` saves; ``grid`` is for formats with one file per rank."""
-        adapter = self.names(spec, where)
-        if spec.ranks:
-            return {**split_by_rank(state, self.shape(where), adapter, grid or Grid()), "files": {**adapter.files}}
-        if not spec.naming:
-            return dict(state)
-        files = {**adapter.files, **self.tokenizer(), **state.get("files", {})}
-        return {**state, "model": to_foreign(adapter, state["model"], ties=False), "files": files}
-
-    def names(self, spec: CheckpointFormat, where: Path) -> Adapter:
-        """Return the adapter for the names of a format; an identity adapter if it uses the module's names."""
-        return self.adapter(spec.naming, where) if spec.naming else Adapter()
-
-    def shape(self, where: Path) -> Shape:
-        """Return the tensors of the model and their partitions.
-
-        Raises:
-            CheckpointError: the model is unknown, or has no tensor plan.
-        """
-        if self.model is None:
-            raise CheckpointError(
-                f"{where}: {self.unknown}, and without it nobody knows how tensors are divided over the ranks; name a "
-                "recipe of this model: --recipe NAME[:VARIANT]"
-            )
-        return Shape(self.model)
+    @cached_property
+    def translator(self) -> Translator:
+        """Converts states of the model between its names and those of formats."""
+        return Translator(self.model, self.unknown)
 
     def epoch(self, progress: Mapping[str, Any]) -> int:
         """Return the number of full passes over the training data; 0 if its size is unknown or the data is missing."""
@@ -233,7 +147,7 @@ def _inferred(registry: Registry, source: StoredCheckpoint, state: Mapping[str, 
                 continue
             readers.append(name)
             try:
-                recognised = _naming(spec, target).settings(files, shapes)
+                recognised = naming_of(spec, target).settings(files, shapes)
             except CheckpointError as error:
                 raise CheckpointError(f"{source.path}: {error}") from error
             if recognised:
@@ -258,8 +172,3 @@ def _inferred(registry: Registry, source: StoredCheckpoint, state: Mapping[str, 
         sections={"model": {"use": name, **fill.plain(model.config)}},
         guessed=f"{name} by {where}: {summary}",
     )
-
-
-def _naming(spec: Model, target: str) -> Naming:
-    naming: Naming = load(target, f"model {spec.name!r}")()
-    return naming

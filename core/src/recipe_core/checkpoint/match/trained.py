@@ -110,7 +110,7 @@ class TrainedModel:
 
     @cached_property
     def _built(self) -> tuple[nn.Module, Loss]:
-        saved = self.provenance.weights(self.source, self._opened)
+        saved = self.provenance.translator.weights(self.source, self._opened)
         with torch.device("meta" if self.model.spec.deferred else self.device):
             module, loss = build_model(self.model)
         advice = f"Name a recipe of its model: --recipe NAME[:VARIANT] (now: {self.model.spec.name})"

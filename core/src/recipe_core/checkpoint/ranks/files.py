@@ -1,9 +1,10 @@
-"""Files named by rank: group them, and report missing ones."""
+"""The ranks that a checkpoint has files of, and the files named by rank: group them, and report missing ones."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from recipe_core.checkpoint.match.mismatch import SHOWN
@@ -11,6 +12,30 @@ from recipe_core.errors import CheckpointError
 
 Rank = tuple[int, int]
 """Tensor-parallel rank, pipeline rank."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The ranks that a checkpoint is sharded across, and how."""
+
+    tp: int = 1
+    """Tensor-parallel ranks."""
+    pp: int = 1
+    """Pipeline stages."""
+    vocabulary_multiple: int = 1
+    """The vocabulary rows of each tensor-parallel rank are zero-padded to a multiple of this; 1: no padding."""
+    ties: bool = False
+    """True if the files hold tied tensors under their second names too."""
+
+    def ranks(self) -> list[Rank]:
+        """All ranks, ordered by stage, then by tensor-parallel rank."""
+        return [(tensor, stage) for stage in range(self.pp) for tensor in range(self.tp)]
+
+
+def padded_rows(rows: int, grid: Grid) -> int:
+    """Number of vocabulary rows including padding."""
+    unit = grid.vocabulary_multiple * grid.tp
+    return -(-rows // unit) * unit if grid.vocabulary_multiple > 1 else rows
 
 
 def by_rank(paths: Iterable[Path], pattern: re.Pattern[str]) -> dict[Rank, Path]:

@@ -8,7 +8,6 @@ converts the state of a rank like a whole state, so its links must accept shards
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +19,12 @@ from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.match.mismatch import SHOWN
 from recipe_core.checkpoint.ranks.assemble import Assembler
 from recipe_core.checkpoint.ranks.cuts import Partition, Shape
-from recipe_core.checkpoint.ranks.files import Rank
+from recipe_core.checkpoint.ranks.files import Grid, Rank, padded_rows
 from recipe_core.checkpoint.ranks.optimizer import by_name
 from recipe_core.errors import CheckpointError
 
 RankStates = dict[Rank, dict[str, Any]]
 """For each rank ``model``, and ``optimizer`` by parameter name or ``indexed``, as torch's ``state_dict()`` has it."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The ranks that a checkpoint is sharded across, and how."""
-
-    tp: int = 1
-    """Tensor-parallel ranks."""
-    pp: int = 1
-    """Pipeline stages."""
-    vocabulary_multiple: int = 1
-    """The vocabulary rows of each tensor-parallel rank are zero-padded to a multiple of this; 1: no padding."""
-    ties: bool = False
-    """True if the files hold tied tensors under their second names too."""
-
-    def ranks(self) -> list[Rank]:
-        """All ranks, ordered by stage, then by tensor-parallel rank."""
-        return [(tensor, stage) for stage in range(self.pp) for tensor in range(self.tp)]
 
 
 # Split
@@ -84,32 +65,27 @@ def _add_tied(
         rank_state["optimizer"][second] = _state_shards(state["optimizer"]["state"][first], shape, first, rank, grid)
 
 
-def padded_rows(rows: int, grid: Grid) -> int:
-    """Number of vocabulary rows including padding."""
-    unit = grid.vocabulary_multiple * grid.tp
-    return -(-rows // unit) * unit if grid.vocabulary_multiple > 1 else rows
-
-
 def _shard(tensor: Tensor | Lazy, partition: Partition | None, rank: int, grid: Grid) -> Lazy:
     whole = lazy(tensor)
     if partition is None:
         return whole
-    size = padded_rows(whole.shape[partition.dim], grid) if partition.vocabulary else whole.shape[partition.dim]
-    if grid.tp == 1 and size == whole.shape[partition.dim]:
+    dim, rows = partition.dim, whole.shape[partition.dim]
+    size = padded_rows(rows, grid) if partition.vocabulary else rows
+    if grid.tp == 1 and size == rows:
         return whole
     length = size // grid.tp
-    shape = torch.Size([*whole.shape[: partition.dim], length, *whole.shape[partition.dim + 1 :]])
-
-    start = min(rank * length, whole.shape[partition.dim])
-    count = min(length, whole.shape[partition.dim] - start)
+    shape = torch.Size([*whole.shape[:dim], length, *whole.shape[dim + 1 :]])
+    start = min(rank * length, rows)
+    offsets = tuple(start if axis == dim else 0 for axis in range(len(shape)))
+    sizes = tuple(min(length, rows - start) if axis == dim else size for axis, size in enumerate(shape))
 
     def read() -> Tensor:
-        part = whole.part(start, count) if partition.dim == 0 else whole.read().narrow(partition.dim, start, count)
+        part = whole.slice(offsets, sizes)
         if part.shape == shape:
             # Clone, so that the whole tensor is freed if it was read.
-            return part if whole.rows and partition.dim == 0 else part.clone(memory_format=torch.contiguous_format)
+            return part if whole.rows and dim == 0 else part.clone(memory_format=torch.contiguous_format)
         full = part.new_zeros(shape)
-        full.narrow(partition.dim, 0, part.shape[partition.dim]).copy_(part)
+        full.narrow(dim, 0, part.shape[dim]).copy_(part)
         return full
 
     return Lazy(shape, whole.dtype, read, whole.together)

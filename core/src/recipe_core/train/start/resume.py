@@ -11,12 +11,12 @@ import torch
 
 from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.formats.base import Format
-from recipe_core.checkpoint.lazy import fill
+from recipe_core.checkpoint.lazy import fill, fill_state
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
-from recipe_core.checkpoint.match.provenance import Provenance
 from recipe_core.checkpoint.match.same_model import require_same
+from recipe_core.checkpoint.match.translator import Translator
 from recipe_core.checkpoint.state import apply_state, blank_weights, gather_state, load_targets, weights
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.identity import differences, identity_of, named_files, recorded_identity, require_accepted
@@ -116,9 +116,7 @@ def start_problems(job: Job) -> list[str]:
             require_same(job.model, source, _stored_texts(source), "train.resume")
             _require_same_order(job, source, _named_identity(job))
             form: Format = job.checkpoint.build(job.checkpoint.config)
-            # Checkpoints of other formats are converted to the run's dtypes.
-            strict = form.strict_dtypes and source.format.name == job.checkpoint.spec.name
-            _matching_state(source, job, _blank_state(job), dtypes=strict)
+            _matching_state(source, job, _blank_state(job), dtypes=_has_dtypes_of_run(source, form))
         elif job.train.init_from is not None:
             source = find(load(), Path(job.train.init_from), hashes=False)
             require_same(job.model, source, _stored_texts(source), "train.init_from")
@@ -155,12 +153,15 @@ def _load_named(
         raise CheckpointError(f"train.resume: {path} is not a whole checkpoint: {'; '.join(problems)}")
     # Of several in a run folder, all ranks take the one that is whole. Native hashes were compared above.
     source = checkpoints.on_rank_0(lambda: find(load(), path, hashes=not native))
-    note = checkpoints.on_rank_0(lambda: require_same(job.model, source, _stored_texts(source), "train.resume"))
+    checkpoints.on_rank_0(lambda: require_same(job.model, source, _stored_texts(source), "train.resume"))
     checkpoints.on_rank_0(lambda: _require_same_order(job, source, identity))
-    if source.format.name == checkpoints.format.name:
-        checkpoints.load(source.path, state)
-        return [note] if note else []
-    return on_each_rank(checkpoints.engine, lambda: _fill(source, job, state), source.path)
+    strict = _has_dtypes_of_run(source, checkpoints.format)
+    return on_each_rank(checkpoints.engine, lambda: _fill(source, job, state, dtypes=strict), source.path)
+
+
+def _has_dtypes_of_run(source: StoredCheckpoint, form: Format) -> bool:
+    # Checkpoints of other formats are converted to the run's dtypes.
+    return form.strict_dtypes and source.format.name == form.name
 
 
 def _stored_texts(source: StoredCheckpoint) -> Mapping[str, str]:
@@ -169,12 +170,9 @@ def _stored_texts(source: StoredCheckpoint) -> Mapping[str, str]:
     return texts
 
 
-def _fill(source: StoredCheckpoint, job: Job, state: dict[str, Any]) -> list[str]:
-    saved, notes = _matching_state(source, job, state)
-    leaves = dict(flat(saved))
-    for name, target in flat({part: state[part] for part in state if part != "progress"}):
-        if isinstance(target, torch.Tensor):
-            fill(target, leaves[name])
+def _fill(source: StoredCheckpoint, job: Job, state: dict[str, Any], *, dtypes: bool) -> list[str]:
+    saved, notes = _matching_state(source, job, state, dtypes=dtypes)
+    fill_state({part: value for part, value in state.items() if part != "progress"}, saved)
     state["progress"] = dict(saved["progress"])
     return notes
 
@@ -186,9 +184,9 @@ def _matching_state(
 
     With ``dtypes``, dtypes must agree too.
     """
-    provenance, opened = Provenance(model=job.model), source.open()
+    translator, opened = Translator(job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
-    saved = provenance.to_native(opened, source.format, source.path)
+    saved = translator.to_native(opened, source.format, source.path)
     missing = [part for part in state if part not in saved]
     if missing:
         raise CheckpointError(
@@ -198,7 +196,7 @@ def _matching_state(
     saved = {part: saved[part] for part in state}  # other parts (texts, an epoch) are for scripts
     if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
-    return saved, _notes(source, note, provenance.left_out(opened, source.format, source.path))
+    return saved, _notes(source, note, translator.left_out(opened, source.format, source.path))
 
 
 def _notes(source: StoredCheckpoint, note: str, left_out: list[str]) -> list[str]:
@@ -300,17 +298,17 @@ def _matching_weights(
     Returns:
         The weights, the optional names that the source lacks, and lines for the log.
     """
-    provenance, naming = Provenance(model=job.model), source.format.naming
+    translator, naming = Translator(job.model), source.format.naming
     opened = source.open(weights=True)
     note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
-    saved = provenance.weights(source, opened)
-    optional = provenance.adapter(naming, source.path).optional if naming else ()
+    saved = translator.weights(source, opened)
+    optional = translator.adapter(naming, source.path).optional if naming else ()
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
     advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
-    return saved, drawn, _notes(source, note, provenance.left_out(opened, source.format, source.path))
+    return saved, drawn, _notes(source, note, translator.left_out(opened, source.format, source.path))
 
 
 def _with_samples(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

@@ -21,8 +21,7 @@ from recipe_core import NO_RUN, CheckpointError, Format, Lazy, SaveContext
 from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
-from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
-from recipe_core.checkpoint.ranks.join import Grid, padded_rows
+from recipe_core.checkpoint.ranks.files import Grid, Rank, by_rank, padded_rows, require_all
 from recipe_core.checkpoint.ranks.optimizer import by_name, indexed_state, master_weights
 from recipe_megatron_gpt.checkpoint.names import (
     IGNORED,

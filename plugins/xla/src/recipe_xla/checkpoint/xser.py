@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core import NO_RUN, CheckpointError, Format, SaveContext
-from recipe_core.checkpoint.ranks.files import Rank, by_rank, require_all
-from recipe_core.checkpoint.ranks.join import Grid
+from recipe_core.checkpoint.ranks.files import Grid, Rank, by_rank, require_all
 from recipe_xla.checkpoint import rank_files, xser_file
 from recipe_xla.settings import XserSettings
 
