@@ -26,7 +26,12 @@ def parameter_groups(model: Mapping[str, Any]) -> list[list[str]]:
 
 
 def indexed_state(
-    states: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], context: SaveContext, step: int, format_name: str
+    states: Mapping[str, Mapping[str, Any]],
+    model: Mapping[str, Any],
+    context: SaveContext,
+    step: int,
+    format_name: str,
+    more: Callable[[Train, float], Mapping[str, Any]] = lambda train, decay: {},
 ) -> dict[str, Any]:
     """Return the ``state_dict()`` of an optimizer with these states.
 
@@ -36,6 +41,7 @@ def indexed_state(
         context: provides the training settings and the learning rate.
         step: completed optimizer steps.
         format_name: name of the format, for the message.
+        more: further settings of a parameter group, by the training settings and the group's weight decay.
 
     Raises:
         CheckpointError: the training settings are not known.
@@ -55,6 +61,7 @@ def indexed_state(
         settings.append(
             {
                 **_settings(train, _rate(context, train, step), step, decay),
+                **more(train, decay),
                 "params": list(range(first, len(states_by_number))),
             }
         )
@@ -198,12 +205,4 @@ def _settings(train: Train, rate: float, step: int, decay: float) -> dict[str, A
         "step": step,
         "bias_correction": True,
         "correct_bias": True,  # transformers' name for it
-        # Megatron's: multiples of the schedule's values.
-        "max_lr": train.lr,
-        "min_lr": train.min_lr,
-        "lr_mult": 1.0,
-        "wd_mult": 1.0 if decay else 0.0,
-        "is_expert_parallel": False,
-        "is_decoupled_lr": False,
-        "default_config": bool(decay),
     }

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from recipe_core import NO_RUN, CheckpointError, Format, Lazy, SaveContext
+from recipe_core import NO_RUN, CheckpointError, Format, Lazy, SaveContext, Train
 from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.restricted_pickle import Inert
@@ -72,7 +72,7 @@ class MegatronFormat(Format):
             tree: dict[str, Any] = {"args": args, "checkpoint_version": VERSION, "iteration": step}
             tree["model"] = nested(model) if self._config.names == "legacy" else model
             if states is not None:
-                tree["optimizer"] = indexed_state(states, model, context, step, self.name)
+                tree["optimizer"] = indexed_state(states, model, context, step, self.name, _group_settings)
             rank_folder = folder / _folder(rank, self.grid.pp)
             rank_folder.mkdir(parents=True)
             torch_save.write_tree(rank_folder / FILE, tree)
@@ -258,6 +258,19 @@ def _require_order(args: Mapping[Rank, Mapping[str, Any]], folders: Mapping[Rank
                 f"{folders[rank] / FILE}: process {number} wrote it, and process {following} that of the next rank: "
                 "files were exchanged or renamed; give each its own name again"
             )
+
+
+def _group_settings(train: Train, decay: float) -> dict[str, Any]:
+    # Megatron's own, beside those of PyTorch; the factors multiply the schedule's values.
+    return {
+        "max_lr": train.lr,
+        "min_lr": train.min_lr,
+        "lr_mult": 1.0,
+        "wd_mult": 1.0 if decay else 0.0,
+        "is_expert_parallel": False,
+        "is_decoupled_lr": False,
+        "default_config": bool(decay),
+    }
 
 
 def _optimizer(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
