@@ -19,7 +19,8 @@ import click
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from recipe_core.cli.main import Invocation, cli
+from recipe_core.cli.main import cli
+from recipe_core.cli.options import Invocation
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import Registry, installed, load
 from recipe_core.settings.job import resolve

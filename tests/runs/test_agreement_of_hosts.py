@@ -10,8 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-
-from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
+from simulated_hosts import Hosts, two_hosts, unavailable
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
+from simulated_hosts import Hosts, two_hosts, unavailable
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 import slow_toy
 from fault_table import ROWS, Row
+from simulated_hosts import Hosts, two_hosts, unavailable
 from slow_toy import curve
-
-from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(900)]
 CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign"

@@ -109,11 +109,7 @@ _LAZY = {
         "Structure",
         "Use",
     ),
-    "hooks.train": (
-        "Train",
-        "remarked",
-        "too_small",
-    ),
+    "hooks.train": ("Train", "remarked", "too_small"),
     "hooks.version": ("API",),
     "checkpoint.adapter": ("Adapter", "Link", "Naming"),
     "checkpoint.formats.base": ("NO_RUN", "Format", "SaveContext"),

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from recipe_core.testing.hosts import Host, Hosts, two_hosts, unavailable
+from simulated_hosts import Host, Hosts, two_hosts, unavailable
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from simulated_hosts import Hosts, two_hosts, unavailable
 
 from recipe_core.errors import ExitCode
 from recipe_core.launch.ending import read_ending
-from recipe_core.testing.hosts import Hosts, two_hosts, unavailable
 
 TIMEOUT = 6.0
 """``train.timeout`` of these runs; it counts from the fault on."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,6 @@ from recipe_core.errors import ConfigError, RecipeError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _OVERRIDE = re.compile(r"[\w.]*=")
 """Start of an override, valid or not; everything else is a recipe or a file."""
 
@@ -26,11 +25,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return complete_arguments(ctx.params.get("arguments") or (), incomplete)
 
 
-def recipe_arguments(command: Command) -> Command:
-    """Add the click argument ``arguments``: the name and the overrides, in any order."""
-    return click.argument(
-        "arguments", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
-    )(command)
+recipe_arguments = click.argument(
+    "arguments", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
+)
+"""The name and the overrides, in any order."""
 
 
 class RecipeCommand(DescribedCommand):

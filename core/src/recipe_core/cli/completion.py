@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.job import IN_TRAIN, split_name
 from recipe_core.settings.parts import AUTO
-from recipe_core.settings.values import choices, kinds
+from recipe_core.settings.values import choices, paths
 
 
 def script(command: click.Command, shell: str, variable: str) -> str:
@@ -76,23 +75,13 @@ def settings_on(registry: Registry, arguments: Sequence[str]) -> dict[str, Any]:
         name = overrides.get(kind, {}).get("use") or in_train or (_default_part(recipe, kind) if recipe else None)
         declared[kind] = None
         if name in registry.names(kind):
-            declared |= _paths(registry.get(kind, name).config, kind)
-    return declared | _paths(type(recipe.train) if recipe else Train, "train")
+            declared |= paths(registry.get(kind, name).config, kind)
+    return declared | paths(type(recipe.train) if recipe else Train, "train")
 
 
 def _default_part(recipe: Recipe, kind: PartKind) -> str:
     use: Use | None = getattr(recipe, kind)
     return use.name if use is not None else str(getattr(recipe.train, kind))
-
-
-def _paths(settings: type, parent: str) -> dict[str, Any]:
-    """Map ``parent.setting`` of each setting, nested ones included, to its declared type."""
-    paths: dict[str, Any] = {}
-    for name, kind in kinds(settings).items():
-        paths[f"{parent}.{name}"] = kind
-        if dataclasses.is_dataclass(kind):
-            paths |= _paths(kind, f"{parent}.{name}")  # type: ignore[arg-type]
-    return paths
 
 
 def _values(registry: Registry, arguments: Sequence[str], path: str) -> Iterator[str]:

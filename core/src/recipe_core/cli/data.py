@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
 from recipe_core.cli.commands.describe import DescribedCommand, describe_class
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, debug_option, load_plugins
 from recipe_core.errors import ConfigError, DataError, ExitCode, PluginError, RecipeError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,65 +33,6 @@ _BAR = 40
 """Columns of the longest bar of a histogram."""
 
 
-def add_data_commands(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the commands to ``group``; ``debug`` decorates each, ``registry`` loads the plugins."""
-
-    @group.command(cls=_PrepareCommand)
-    @click.argument("arguments", nargs=-1, metavar="[DATASET] [SETTING=VALUE]...", shell_complete=_complete)
-    @debug
-    def prepare(arguments: tuple[str, ...]) -> None:
-        """Make a data set from text or dumps.
-
-        An interrupted run continues where it was when the same command is given again. Without a name, what can be
-        prepared is listed.
-        """
-        datasets = _preparable(registry())
-        if not arguments:
-            click.echo(_listing(datasets))
-        else:
-            click.echo(_prepare(datasets, arguments))
-
-    prepare.details = lambda arguments: _settings_of(_preparable(registry()), arguments)  # type: ignore[attr-defined]
-
-    @group.command()
-    @click.argument("path", type=LocalPath(path_type=Path))
-    @click.option(
-        "--tokenizer",
-        type=LocalPath(path_type=Path),
-        metavar="FILE",
-        help="A tokenizer.json or vocab.txt to show an example by (default: the one beside the files).",
-    )
-    @debug
-    def inspect(path: Path, tokenizer: Path | None) -> None:
-        """Show what a prepared data set or a checkpoint holds.
-
-        PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
-        a run folder, for its newest one.
-        """
-        readers = _files(registry(), path)
-        click.echo("\n\n".join(_inspection_text(path, files.inspect(path, tokenizer)) for files in readers))
-
-    @group.command()
-    @click.argument("path", type=LocalPath(path_type=Path))
-    @debug
-    def verify(path: Path) -> int:
-        """Check the files of a prepared data set, or of checkpoints.
-
-        All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
-        when something is wrong.
-        """
-        readers = _files(registry(), path)
-        problems = [problem for files in readers for problem in files.verify(path)]
-        for problem in problems:
-            click.echo(problem)
-        for files in readers:
-            if unchecked := files.unchecked(path) if isinstance(files, Unchecked) and not problems else "":
-                click.echo(f"{path}: not checked: {unchecked}")
-        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-        click.echo(f"{path}: {count if problems else 'no problem found'}", err=bool(problems))
-        return ExitCode.FINDING if problems else ExitCode.FINISHED
-
-
 class _PrepareCommand(DescribedCommand):
     """The command ``prepare``, whose settings are not options."""
 
@@ -111,6 +52,87 @@ class _PrepareCommand(DescribedCommand):
             value = original[index].partition("=")[2] or next(iter(original[index + 1 : index + 2]), "VALUE")
             name = error.option_name.lstrip("-").replace("-", "_")
             raise ConfigError(f"{error.option_name}: no such option; write `{name}={value}`") from error
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from recipe_core.hooks.registry import load
+    from recipe_core.settings.values import choices, kinds
+
+    try:
+        datasets = _preparable(load())
+    except RecipeError:  # which the command itself reports
+        return []
+    name = next((argument for argument in ctx.params.get("arguments") or () if "=" not in argument), None)
+    if name is None:
+        return [CompletionItem(known) for known in datasets if known.startswith(incomplete)]
+    if name not in datasets:
+        return []
+    declared = kinds(datasets[name].prepare_config)
+    setting, equals, _ = incomplete.partition("=")
+    values = [f"{setting}={value}" for value in choices(declared.get(setting))]
+    texts = values if equals else [f"{known}=" for known in declared]
+    return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
+
+
+@click.command(cls=_PrepareCommand)
+@click.argument("arguments", nargs=-1, metavar="[DATASET] [SETTING=VALUE]...", shell_complete=_complete)
+@debug_option
+def prepare(arguments: tuple[str, ...]) -> None:
+    """Make a data set from text or dumps.
+
+    An interrupted run continues where it was when the same command is given again. Without a name, what can be
+    prepared is listed.
+    """
+    datasets = _preparable(load_plugins())
+    if not arguments:
+        click.echo(_listing(datasets))
+    else:
+        click.echo(_prepare(datasets, arguments))
+
+
+prepare.details = lambda arguments: _settings_of(_preparable(load_plugins()), arguments)
+
+
+@click.command()
+@click.argument("path", type=LocalPath())
+@click.option(
+    "--tokenizer",
+    type=LocalPath(),
+    metavar="FILE",
+    help="A tokenizer.json or vocab.txt to show an example by (default: the one beside the files).",
+)
+@debug_option
+def inspect(path: Path, tokenizer: Path | None) -> None:
+    """Show what a prepared data set or a checkpoint holds.
+
+    PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
+    a run folder, for its newest one.
+    """
+    readers = _files(load_plugins(), path)
+    click.echo("\n\n".join(_inspection_text(path, files.inspect(path, tokenizer)) for files in readers))
+
+
+@click.command()
+@click.argument("path", type=LocalPath())
+@debug_option
+def verify(path: Path) -> int:
+    """Check the files of a prepared data set, or of checkpoints.
+
+    All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
+    when something is wrong.
+    """
+    readers = _files(load_plugins(), path)
+    problems = [problem for files in readers for problem in files.verify(path)]
+    for problem in problems:
+        click.echo(problem)
+    for files in readers:
+        if unchecked := files.unchecked(path) if isinstance(files, Unchecked) and not problems else "":
+            click.echo(f"{path}: not checked: {unchecked}")
+    count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+    click.echo(f"{path}: {count if problems else 'no problem found'}", err=bool(problems))
+    return ExitCode.FINDING if problems else ExitCode.FINISHED
 
 
 def _datasets(registry: Registry) -> dict[str, Dataset]:
@@ -234,25 +256,3 @@ def _histogram(lengths: Sequence[tuple[str, int]]) -> str:
         for label, count in lengths
     ]
     return "\n".join([click.style("Lengths", bold=True), "", *lines])
-
-
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    from recipe_core.hooks.registry import load
-    from recipe_core.settings.values import choices, kinds
-
-    try:
-        datasets = _preparable(load())
-    except RecipeError:  # which the command itself reports
-        return []
-    name = next((argument for argument in ctx.params.get("arguments") or () if "=" not in argument), None)
-    if name is None:
-        return [CompletionItem(known) for known in datasets if known.startswith(incomplete)]
-    if name not in datasets:
-        return []
-    declared = kinds(datasets[name].prepare_config)
-    setting, equals, _ = incomplete.partition("=")
-    values = [f"{setting}={value}" for value in choices(declared.get(setting))]
-    texts = values if equals else [f"{known}=" for known in declared]
-    return [CompletionItem(text) for text in texts if text.startswith(incomplete)]

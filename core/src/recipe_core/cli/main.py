@@ -13,7 +13,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -21,26 +20,25 @@ from typing import TYPE_CHECKING
 import click
 
 from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, run_folder, split
-from recipe_core.cli.checkpoint.convert import add_convert_command
-from recipe_core.cli.checkpoint.evaluate import add_eval_command
-from recipe_core.cli.checkpoint.generate import add_generate_command
-from recipe_core.cli.cluster.logs import add_logs_command
-from recipe_core.cli.cluster.status import add_status_command
-from recipe_core.cli.cluster.stop import add_stop_command
-from recipe_core.cli.cluster.submit import add_submit_command
-from recipe_core.cli.commands.check import add_check_command
+from recipe_core.cli.checkpoint.convert import convert, merge
+from recipe_core.cli.checkpoint.evaluate import evaluate
+from recipe_core.cli.checkpoint.generate import generate
+from recipe_core.cli.cluster.logs import logs
+from recipe_core.cli.cluster.status import status
+from recipe_core.cli.cluster.stop import stop
+from recipe_core.cli.cluster.submit import submit
+from recipe_core.cli.commands.check import check
 from recipe_core.cli.commands.describe import ALL, describe_job, summary_of
-from recipe_core.cli.commands.doctor import add_doctor_command
-from recipe_core.cli.compare.command import add_compare_command
-from recipe_core.cli.compare.report.command import add_report_command
-from recipe_core.cli.data import add_data_commands
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.commands.doctor import doctor
+from recipe_core.cli.compare.command import compare
+from recipe_core.cli.compare.report.command import report
+from recipe_core.cli.data import inspect, prepare, verify
+from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, out_option, processes_option
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
 from recipe_core.launch.cores import limit_spinning
 
 if TYPE_CHECKING:
-    from recipe_core.hooks.registry import Registry
     from recipe_core.launch.worker import Worker
     from recipe_core.settings.job import Job
 
@@ -48,18 +46,6 @@ COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
 _USERS_ENVIRONMENT = ("check", "doctor", "submit")
 """Commands that do not compute, and show or pass on the environment as the user set it."""
-
-
-@dataclass
-class Invocation:
-    """The command that runs, as far as its error message needs it."""
-
-    command: str = "recipe"
-    debug: bool = False
-    registry: Registry | None = None
-    """The plugins, once they are loaded."""
-    interrupted: bool = False
-    """Ctrl-C was pressed. Libraries in C swallow its exception, and fail later with another error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,35 +141,9 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _record_command(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
-    line = ctx.ensure_object(Invocation)
-    line.command, line.debug = ctx.command_path, line.debug or debug
-
-
-_debug = click.option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_record_command,
-    help="Show the traceback of an error.",
-)
-
-
-_processes = click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes on this machine (default: the recipe's, mostly 1).",
-)
-_out = click.option(
-    "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
-)
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="recipe-core", prog_name="recipe")
-@_debug
+@debug_option
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Train models by recipes: each composes a model, a dataset, a parallel layout and a checkpoint format."""
@@ -192,13 +152,13 @@ def cli(ctx: click.Context) -> None:
 
 
 @cli.command("ls")
-@_debug
+@debug_option
 def ls() -> int:
     """List recipes, and the parts that they can be composed of."""
     from recipe_core.cli.show import listing
     from recipe_core.hooks.registry import distributions
 
-    registry = _registry()
+    registry = load_plugins()
     click.echo(listing(registry, distributions()))
     for note in (*registry.conflicts(), *registry.shadowed()):
         click.echo(f"recipe: {note}", err=True)
@@ -214,7 +174,7 @@ def ls() -> int:
     metavar="[SECTION]",
     help="Explain the settings instead: all, or those of a section (train), or one (train.lr).",
 )
-@_debug
+@debug_option
 def show(arguments: tuple[str, ...], describe: str | None) -> None:
     """Print the settings of a recipe.
 
@@ -225,17 +185,17 @@ def show(arguments: tuple[str, ...], describe: str | None) -> None:
     else:
         # click took the name for the option's value
         arguments, describe = (arguments, describe) if arguments else ((describe,), ALL)
-        click.echo(describe_job(_registry(), _job(arguments), describe))
+        click.echo(describe_job(load_plugins(), _job(arguments), describe))
 
 
-add_check_command(cli, _debug, lambda: _registry())
+cli.add_command(check)
 
 
 @cli.command(cls=RecipeCommand)
 @recipe_arguments
-@_processes
-@_out
-@_debug
+@processes_option
+@out_option
+@debug_option
 @click.pass_context
 def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, out: Path | None) -> int:
     """Train.
@@ -246,7 +206,7 @@ def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, o
     from recipe_core.engine import environment
     from recipe_core.launch import worker as launch
     from recipe_core.settings.remarks import remarks_of
-    from recipe_core.train.start.destination import begun, new_folder, require_run_folder, shared_folder
+    from recipe_core.train.start.destination import RUNS, begun, new_folder, require_run_folder, shared_folder
 
     launch.die_with_parent()
     worker = launch.worker()
@@ -254,7 +214,7 @@ def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, o
         launch.refuse_processes(worker, processes)
         arguments, named_folder = run_folder(arguments)
         out = out or named_folder
-        job = _checked_job(arguments, worker.world_size if worker else processes or 0, out)
+        job = _job(arguments, worker.world_size if worker else processes or 0, out or RUNS)
         folder = out or (shared_folder(job.name, worker) if worker else None)
     except Exception as error:
         # All ranks of a machine see a mistake; local rank 0 reports it. Our supervisor reports it once by itself.
@@ -290,9 +250,8 @@ def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, o
 
 def _report_to_peers(worker: Worker, out: Path, error: Exception) -> None:
     """Record the error in the run folder, so that the ranks of other machines stop waiting for this one."""
-    from recipe_core.launch.failures import first_line, message_of
+    from recipe_core.launch.failures import exit_code, first_line, message_of
     from recipe_core.launch.watch.heartbeat_files import write_early_failure
-    from recipe_core.launch.worker import exit_code
     from recipe_core.train.start.destination import require_run_folder
 
     with contextlib.suppress(RecipeError):
@@ -310,14 +269,14 @@ run.details = _settings_summary  # type: ignore[attr-defined]
 
 @cli.command(cls=RecipeCommand)
 @recipe_arguments
-@_processes
+@processes_option
 @click.option(
     "--out",
-    type=LocalPath(path_type=Path),
+    type=LocalPath(),
     metavar="DIR",
     help="Where a dry run keeps what it needs (default: a temporary folder); one that all machines see.",
 )
-@_debug
+@debug_option
 def precompile(arguments: tuple[str, ...], processes: int | None, out: Path | None) -> int:
     """Compile the graphs of a run before it.
 
@@ -360,22 +319,16 @@ def _default_processes(job: Job) -> int:
     return count
 
 
-def _checked_job(arguments: Sequence[str], world_size: int, out: Path | None) -> Job:
-    from recipe_core.train.start.destination import RUNS
-
-    return _job(arguments, world_size, out or RUNS)
-
-
 def _job(arguments: Sequence[str], world_size: int | None = None, out: Path | None = None) -> Job:
     """The job of a command line; with a world size, all checks that are possible before a run are made."""
     target, overrides = split(arguments)
     if world_size is None:
         from recipe_core.settings.job import resolve
 
-        return resolve(_registry(), target, overrides)
+        return resolve(load_plugins(), target, overrides)
     from recipe_core.train.start.check import checked_job
 
-    return checked_job(_registry(), target, overrides, world_size, out)
+    return checked_job(load_plugins(), target, overrides, world_size, out)
 
 
 def _start(ctx: click.Context, job: Job, arguments: Sequence[str], folder: Path, processes: int) -> int:
@@ -395,21 +348,16 @@ def _start(ctx: click.Context, job: Job, arguments: Sequence[str], folder: Path,
     return int((results or {}).get("exit_code", ExitCode.FINISHED))
 
 
-for _add in (add_submit_command, add_status_command, add_logs_command, add_stop_command):
-    _add(cli, _debug, lambda: _registry())
-add_compare_command(cli, _debug)
-add_report_command(cli, _debug, lambda: _registry())
-add_data_commands(cli, _debug, lambda: _registry())
-add_generate_command(cli, _debug, lambda: _registry())
-add_eval_command(cli, _debug, lambda: _registry())
-add_convert_command(cli, _debug, lambda: _registry())
-add_doctor_command(cli, _debug)
-add_plugin_command(cli, _debug, lambda: _registry())
+for _command in (
+    submit, status, logs, stop, compare, report, prepare, inspect, verify, generate, evaluate, convert, merge, doctor,
+):  # fmt: skip
+    cli.add_command(_command)
+add_plugin_command(cli, debug_option, load_plugins)
 
 
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@_debug
+@debug_option
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
 
@@ -421,15 +369,3 @@ def completion(shell: str) -> None:
     from recipe_core.cli.completion import script
 
     click.echo(script(cli, shell, COMPLETE))
-
-
-def _registry() -> Registry:
-    from recipe_core.hooks.registry import load
-
-    line = click.get_current_context().ensure_object(Invocation)
-    if line.registry is None:
-        line.registry = load()
-        if os.environ.get("RANK", "0") == "0":  # every rank would print the same
-            for complaint in line.registry.complaints():
-                click.echo(f"recipe: {complaint}", err=True)
-    return line.registry

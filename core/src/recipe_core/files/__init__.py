@@ -111,20 +111,6 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Raises:
         DiskError: the disk is full or cannot be written; ``path`` is unchanged.
     """
-    with _atomic(path) as part:
-        yield part
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Like :func:`atomic_file`, for an empty folder; ``path`` must not exist when the block ends."""
-    with _atomic(path) as part:
-        part.mkdir()
-        yield part
-
-
-@contextmanager
-def _atomic(path: Path) -> Iterator[Path]:
     require_local(path, "output")
     part = aside(path)
     try:
@@ -140,6 +126,14 @@ def _atomic(path: Path) -> Iterator[Path]:
         raise disk_error(error, path, after="What was there before is untouched") from error
     finally:
         remove(part)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Like :func:`atomic_file`, for an empty folder; ``path`` must not exist when the block ends."""
+    with atomic_file(path) as part:
+        part.mkdir()
+        yield part
 
 
 def _about(error: OSError, path: Path, part: Path) -> bool:

@@ -15,7 +15,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class _Options:
+    """Options of a command that the function of a model gets."""
+
+    def require_only(self, model: str, *names: str) -> None:
+        """Refuse settings that ``model`` does not use.
+
+        Raises:
+            ConfigError: a setting other than ``names`` is given.
+        """
+        usable = ", ".join(map(_option, names)) or "none"
+        _refuse(
+            [
+                f"{_option(field.name)}: model {model!r} has no use for it (it takes: {usable})"
+                for field in fields(self)
+                if field.name not in (*names, "accept") and getattr(self, field.name) != field.default
+            ]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(_Options):
     """Settings of ``recipe generate``; None: not given, for which the model's function has its own default.
 
     Raises:
@@ -53,17 +73,9 @@ class Generation:
             problems.append("--stop: expected a text, got an empty one")
         _refuse(problems)
 
-    def require_only(self, model: str, *names: str) -> None:
-        """Refuse settings that ``model`` does not use.
-
-        Raises:
-            ConfigError: a setting other than ``names`` is given.
-        """
-        _require_only(self, model, names)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(_Options):
     """Settings of ``recipe eval`` for one checkpoint and one set of data; None: not given.
 
     Raises:
@@ -87,14 +99,6 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         _refuse([_below(self, name, 1) for name in ("window", "stride", "limit", "batch")])
-
-    def require_only(self, model: str, *names: str) -> None:
-        """Refuse settings that ``model`` does not use.
-
-        Raises:
-            ConfigError: a setting other than ``names`` is given.
-        """
-        _require_only(self, model, names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,17 +126,6 @@ def _below(settings: object, name: str, least: int) -> str | None:
 def _refuse(problems: list[str | None]) -> None:
     if wrong := [problem for problem in problems if problem]:
         raise ConfigError.of(wrong)
-
-
-def _require_only(settings: Generation | Evaluation, model: str, names: tuple[str, ...]) -> None:
-    usable = ", ".join(map(_option, names)) or "none"
-    _refuse(
-        [
-            f"{_option(field.name)}: model {model!r} has no use for it (it takes: {usable})"
-            for field in fields(settings)
-            if field.name not in (*names, "accept") and getattr(settings, field.name) != field.default
-        ]
-    )
 
 
 def _option(name: str) -> str:

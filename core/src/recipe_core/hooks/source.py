@@ -10,11 +10,10 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -183,19 +182,10 @@ def _block(text: str, word: str) -> Definition:
 
 def _compiles(source: _Source) -> bool:
     """True if the file compiles: its cached bytecode is current, or is written now, as by an import."""
-    spec = source.spec
+    get_code = getattr(source.spec.loader, "get_code", None)
     try:
-        stat = Path(spec.origin or "").stat()
-        with Path(importlib.util.cache_from_source(spec.origin or "")).open("rb") as file:
-            header = file.read(16)
-        numbers = [0, int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF]
-        if header == importlib.util.MAGIC_NUMBER + b"".join(number.to_bytes(4, "little") for number in numbers):
-            return True
-    except (OSError, NotImplementedError):
-        pass
-    try:
-        return getattr(spec.loader, "get_code")(spec.name) is not None  # noqa: B009
-    except (SyntaxError, ValueError, AttributeError):  # the tree gives a better message
+        return get_code is not None and get_code(source.spec.name) is not None
+    except (SyntaxError, ImportError, ValueError, TypeError, EOFError):  # the tree gives a better message
         return False
 
 
@@ -306,7 +296,7 @@ def _not_there(place: str, name: str, known: Any) -> str:
     return f"{place} holds no {name!r}{did_you_mean(name, known)}"
 
 
-def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:
+def _definitions(body: Iterable[ast.AST]) -> Iterator[tuple[str, Definition]]:
     """Names that the statements of a module bind, with their definitions; those of branches too."""
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -319,9 +309,7 @@ def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:
             yield from _assigned(statement.target, statement.value)
         else:
             for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
-                blocks = getattr(statement, inner, [])
-                nested = [part for block in blocks for part in getattr(block, "body", [block])]
-                yield from _definitions(nested if inner in ("handlers", "cases") else blocks)
+                yield from _definitions(getattr(statement, inner, []))
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, Definition]]:

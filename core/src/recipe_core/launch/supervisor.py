@@ -45,7 +45,7 @@ def supervise(argv: list[str], processes: int, logs: Path) -> int:
 
     Args:
         argv: the whole command of a rank; it should call :func:`recipe_core.launch.worker.die_with_parent` early and
-            :func:`recipe_core.launch.worker.record_failure` when it fails.
+            :func:`recipe_core.launch.failures.record_failure` when it fails.
         processes: number of ranks, at least 1.
         logs: folder for ``rank-N.log`` (both streams of rank N, appended) and ``rank-N.error.json``. Rank 0's
             output is also shown on this process's, as it comes.

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from recipe_core.errors import LaunchError
-from recipe_core.launch.failures import exit_code, record_failure
 from recipe_core.launch.slurm_nodes import hosts, tasks_of_nodes
 from recipe_core.launch.stop import leave_second_to_supervisor, unblock
 from recipe_core.launch.supervisor import STORE, SUPERVISOR, TERMINAL, supervise
 from recipe_core.launch.tee import keep
 
-__all__ = ["Worker", "die_with_parent", "exit_code", "record_failure", "supervise", "worker"]
+__all__ = ["Worker", "die_with_parent", "supervise", "worker"]
 
 
 @dataclass(frozen=True)

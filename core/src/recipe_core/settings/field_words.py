@@ -6,13 +6,13 @@ A hint is shown only if the recipe has the setting that it names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from recipe_core.hooks.registry import PARTS, Registry
 from recipe_core.hooks.train import Train
-from recipe_core.settings.values import kinds
+from recipe_core.settings.values import paths
 
 
 @dataclass(frozen=True)
@@ -118,21 +118,12 @@ WORDS: Mapping[str, tuple[Hint, ...]] = {word: hints for words, hints in _TABLE 
 
 def settings_of(registry: Registry, sections: Mapping[str, Any], train: type[Train]) -> set[str]:
     """Return the paths of all settings of a recipe with the parts that ``sections`` name (``use``)."""
-    paths = set(_paths(train, "train"))
+    known = set(paths(train, "train"))
     for kind in PARTS:
         name = str(sections.get(kind, {}).get("use"))
         if name in registry.names(kind):
-            paths |= set(_paths(registry.get(kind, name).config, kind))
-    return paths
-
-
-def _paths(settings: Any, parent: str) -> Iterator[str]:
-    for field in fields(settings):
-        if field.init:
-            yield f"{parent}.{field.name}"
-            kind = kinds(settings)[field.name]
-            if is_dataclass(kind):
-                yield from _paths(kind, f"{parent}.{field.name}")
+            known |= paths(registry.get(kind, name).config, kind).keys()
+    return known
 
 
 def words_for(word: str, value: str, known: set[str], registry: Registry) -> str:

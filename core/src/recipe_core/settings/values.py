@@ -35,6 +35,16 @@ def kinds(settings: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(settings) if f.init}
 
 
+def paths(settings: type, parent: str) -> dict[str, Any]:
+    """Map ``parent.setting`` of each setting of a settings class, nested ones included, to its declared type."""
+    declared: dict[str, Any] = {}
+    for name, kind in kinds(settings).items():
+        declared[f"{parent}.{name}"] = kind
+        if dataclasses.is_dataclass(kind):
+            declared |= paths(kind, f"{parent}.{name}")  # type: ignore[arg-type]
+    return declared
+
+
 def choices(kind: Any) -> list[str]:
     """List the texts that a setting declared as ``kind`` accepts; empty if there are too many."""
     if _is_union(kind):

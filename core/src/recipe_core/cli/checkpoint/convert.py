@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, debug_option, join, load_plugins
 from recipe_core.settings.fill import from_words
 
 if TYPE_CHECKING:
@@ -22,65 +22,63 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
 
 
-def add_convert_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
+def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
 
-    @group.command()
-    @_path_arguments
-    @click.option("--to", "to", required=True, metavar="FORMAT", shell_complete=_formats, help="The format to make.")
-    @_source_options
-    @debug
-    def convert(source: Path, target: Path, overrides: tuple[str, ...], to: str, **options: str | None) -> None:
-        """Turn a checkpoint into one of another format.
+    from recipe_core.hooks.registry import load
 
-        SRC is a run folder (its newest checkpoint is taken), the folder of a checkpoint, or a file. The folder DST
-        appears when everything is written and compared with SRC, bit by bit. The settings are those of the format
-        (tp=4 pp=2 for those with a file for each rank); `recipe ls` lists the formats.
-        """
-        plugins = registry()
-        _convert(plugins, source, target, plugins.get("checkpoint", to), overrides, options)
-
-    @group.command()
-    @_path_arguments
-    @_source_options
-    @debug
-    def merge(source: Path, target: Path, overrides: tuple[str, ...], **options: str | None) -> None:
-        """Join the shards of a checkpoint into one of the same format.
-
-        It is `recipe convert` to the format of SRC with tp=1 and pp=1, or, for hf, with one file of tensors; the
-        folder DST appears when everything is written and compared with SRC, bit by bit.
-        """
-        from recipe_core.checkpoint.locate import find
-
-        plugins = registry()
-        spec = find(plugins, source, options["form"], hashes=False).format
-        _convert(plugins, source, target, spec, (*spec.whole, *overrides), options)
+    return [CompletionItem(name) for name in load().names("checkpoint") if name.startswith(incomplete)]
 
 
-def _path_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    for add in (
-        click.argument("overrides", nargs=-1, metavar="[SETTING=VALUE]..."),
-        click.argument("target", type=LocalPath(path_type=Path), metavar="DST"),
-        click.argument("source", type=LocalPath(path_type=Path), metavar="SRC"),
-    ):
-        command = add(command)
-    return command
+_path_arguments = join(
+    click.argument("source", type=LocalPath(), metavar="SRC"),
+    click.argument("target", type=LocalPath(), metavar="DST"),
+    click.argument("overrides", nargs=-1, metavar="[SETTING=VALUE]..."),
+)
+_source_options = join(
+    click.option(
+        "--from",
+        "form",
+        metavar="FORMAT",
+        shell_complete=_formats,
+        help="The format of SRC, where its files don't tell.",
+    ),
+    click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),
+    click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
+)
 
 
-def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for add in (
-        click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
-        click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),
-        click.option(
-            "--from",
-            "form",
-            metavar="FORMAT",
-            shell_complete=_formats,
-            help="The format of SRC, where its files don't tell.",
-        ),
-    ):
-        command = add(command)
-    return command
+@click.command()
+@_path_arguments
+@click.option("--to", "to", required=True, metavar="FORMAT", shell_complete=_formats, help="The format to make.")
+@_source_options
+@debug_option
+def convert(source: Path, target: Path, overrides: tuple[str, ...], to: str, **options: str | None) -> None:
+    """Turn a checkpoint into one of another format.
+
+    SRC is a run folder (its newest checkpoint is taken), the folder of a checkpoint, or a file. The folder DST
+    appears when everything is written and compared with SRC, bit by bit. The settings are those of the format
+    (tp=4 pp=2 for those with a file for each rank); `recipe ls` lists the formats.
+    """
+    plugins = load_plugins()
+    _convert(plugins, source, target, plugins.get("checkpoint", to), overrides, options)
+
+
+@click.command()
+@_path_arguments
+@_source_options
+@debug_option
+def merge(source: Path, target: Path, overrides: tuple[str, ...], **options: str | None) -> None:
+    """Join the shards of a checkpoint into one of the same format.
+
+    It is `recipe convert` to the format of SRC with tp=1 and pp=1, or, for hf, with one file of tensors; the
+    folder DST appears when everything is written and compared with SRC, bit by bit.
+    """
+    from recipe_core.checkpoint.locate import find
+
+    plugins = load_plugins()
+    spec = find(plugins, source, options["form"], hashes=False).format
+    _convert(plugins, source, target, spec, (*spec.whole, *overrides), options)
 
 
 def _convert(
@@ -134,11 +132,3 @@ def _clean_up_on_signals() -> Iterator[None]:
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    from recipe_core.hooks.registry import load
-
-    return [CompletionItem(name) for name in load().names("checkpoint") if name.startswith(incomplete)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,86 +13,80 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.checkpoint.source import source_options
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, debug_option, load_plugins
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.match.trained import TrainedModel
     from recipe_core.hooks.inference import Evaluation
-    from recipe_core.hooks.registry import Registry
 
 _VALIDATE = "recipe_core.train.metrics.validation:validate"
 """The evaluation of models without a function of their own."""
 _TASKS = "recipe_core.train.metrics.harness:evaluate"
 
 
-def add_eval_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it, ``registry`` loads the plugins."""
+@click.command("eval")
+@click.argument("sources", nargs=-1, required=True, type=LocalPath(), metavar="RUN|CHECKPOINT...")
+@click.option("--data", multiple=True, metavar="PATH", help="Prepared data, or a text (default: the run's own).")
+@click.option(
+    "--tasks",
+    multiple=True,
+    type=LocalPath(),
+    metavar="PATH",
+    help="Tasks of lm-evaluation-harness: a .yaml file, or a folder of them.",
+)
+@click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
+@click.option("--stride", type=int, metavar="N", help="Tokens by which the window moves (default: half of it).")
+@click.option("--limit", type=int, metavar="N", help="Tokens, or samples, at most.")
+@click.option("--batch", type=int, metavar="N", help="Samples, or windows, at once.")
+@click.option("--json", "file", type=LocalPath(), metavar="FILE", help="Write the results there.")
+@click.option("--png", type=LocalPath(dir_okay=False), metavar="FILE", help="Draw them there.")
+@source_options
+@debug_option
+def evaluate(
+    sources: tuple[Path, ...],
+    data: tuple[str, ...],
+    tasks: tuple[Path, ...],
+    file: Path | None,
+    png: Path | None,
+    **options: Any,
+) -> None:
+    """Measure trained models.
 
-    @group.command("eval")
-    @click.argument("sources", nargs=-1, required=True, type=LocalPath(path_type=Path), metavar="RUN|CHECKPOINT...")
-    @click.option("--data", multiple=True, metavar="PATH", help="Prepared data, or a text (default: the run's own).")
-    @click.option(
-        "--tasks",
-        multiple=True,
-        type=LocalPath(path_type=Path),
-        metavar="PATH",
-        help="Tasks of lm-evaluation-harness: a .yaml file, or a folder of them.",
-    )
-    @click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
-    @click.option("--stride", type=int, metavar="N", help="Tokens by which the window moves (default: half of it).")
-    @click.option("--limit", type=int, metavar="N", help="Tokens, or samples, at most.")
-    @click.option("--batch", type=int, metavar="N", help="Samples, or windows, at once.")
-    @click.option("--json", "file", type=LocalPath(path_type=Path), metavar="FILE", help="Write the results there.")
-    @click.option("--png", type=LocalPath(path_type=Path, dir_okay=False), metavar="FILE", help="Draw them there.")
-    @source_options
-    @debug
-    def evaluate(
-        sources: tuple[Path, ...],
-        data: tuple[str, ...],
-        tasks: tuple[Path, ...],
-        file: Path | None,
-        png: Path | None,
-        **options: Any,
-    ) -> None:
-        """Measure trained models.
+    Each is evaluated on the validation data of its run, or on each --data and by each of --tasks. A GPT has loss,
+    perplexity and bits per byte; a BERT losses and accuracies of masked words; a classifier the metrics of its
+    task.
+    """
+    from recipe_core.cli.checkpoint import plot
+    from recipe_core.cli.checkpoint.source import engine, model_at, require_exists
+    from recipe_core.files import write_text
+    from recipe_core.hooks.inference import Evaluation
+    from recipe_core.hooks.target import call
 
-        Each is evaluated on the validation data of its run, or on each --data and by each of --tasks. A GPT has loss,
-        perplexity and bits per byte; a BERT losses and accuracies of masked words; a classifier the metrics of its
-        task.
-        """
-        from recipe_core.cli.checkpoint import plot
-        from recipe_core.cli.checkpoint.source import engine, model_at, require_exists
-        from recipe_core.files import write_text
-        from recipe_core.hooks.inference import Evaluation
-        from recipe_core.hooks.target import call
-
-        shared = {name: options[name] for name in Evaluation.__dataclass_fields__ if name in options}
-        settings = [Evaluation(data=path, **shared) for path in data or ((None,) if not tasks else ())]
-        if tasks:
-            _require_tasks(tasks)
+    shared = {name: options[name] for name in Evaluation.__dataclass_fields__ if name in options}
+    settings = [Evaluation(data=path, **shared) for path in data or ((None,) if not tasks else ())]
+    if tasks:
+        _require_tasks(tasks)
+    for source in sources:
+        require_exists(source)
+    if png is not None:
+        plot.require(png)
+    plugins, rows = load_plugins(), []
+    with engine(options["device"]) as started:
         for source in sources:
-            require_exists(source)
-        if png is not None:
-            plot.require(png)
-        plugins, rows = registry(), []
-        with engine(options["device"]) as started:
-            for source in sources:
-                trained = model_at(plugins, source, started, options)
-                head = {"checkpoint": str(source), "step": trained.step}
-                rows += [{**head, **_evaluate(trained, evaluation)} for evaluation in settings]
-                if tasks:
-                    stride = None if data else shared["stride"]  # --stride is for the windows over --data
-                    results = call(_TASKS, "the core", trained, tasks, Evaluation(**{**shared, "stride": stride}))
-                    rows += [{**head, **row} for row in results]
-                del trained  # before the next setting takes its memory
-        click.echo("\n\n".join(_table(group) for group in _by_columns(rows)))
-        if file is not None:
-            write_text(
-                file, json.dumps({"results": [_plain(row) for row in rows]}, indent=2, ensure_ascii=False) + "\n"
-            )
-        if png is not None:
-            plot.draw(rows, png)
-            click.echo(f"\npicture: {png}")
+            trained = model_at(plugins, source, started, options)
+            head = {"checkpoint": str(source), "step": trained.step}
+            rows += [{**head, **_evaluate(trained, evaluation)} for evaluation in settings]
+            if tasks:
+                stride = None if data else shared["stride"]  # --stride is for the windows over --data
+                results = call(_TASKS, "the core", trained, tasks, Evaluation(**{**shared, "stride": stride}))
+                rows += [{**head, **row} for row in results]
+            del trained  # before the next setting takes its memory
+    click.echo("\n\n".join(_table(group) for group in _by_columns(rows)))
+    if file is not None:
+        write_text(file, json.dumps({"results": [_plain(row) for row in rows]}, indent=2, ensure_ascii=False) + "\n")
+    if png is not None:
+        plot.draw(rows, png)
+        click.echo(f"\npicture: {png}")
 
 
 def _evaluate(trained: TrainedModel, settings: Evaluation) -> Mapping[str, Any]:

@@ -11,72 +11,59 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.checkpoint.source import source_options
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, debug_option, load_plugins
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.match.trained import TrainedModel
     from recipe_core.hooks.inference import Generation
-    from recipe_core.hooks.registry import Registry
 
 Answer = Callable[[str], Mapping[str, Any]]
 """Maps a prompt to the answer of a model; see :attr:`recipe_core.Model.generate`."""
 
 
-def add_generate_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it, ``registry`` loads the plugins."""
+@click.command()
+@click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
+@click.argument("more", nargs=-1, metavar="")
+@click.option("--prompt", "prompt_texts", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line.")
+@click.option("--prompts", "file", type=LocalPath(), metavar="FILE", help="A prompt in each line, or .jsonl.")
+@click.option("--tokens", type=int, metavar="N", help="New tokens at most.")
+@click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 takes the likeliest token.")
+@click.option("--top-k", type=int, metavar="K", help="Sample from the K most likely tokens.")
+@click.option("--top-p", type=float, metavar="P", help="Draw among the likeliest that have this probability.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the draws, for every prompt (default: 0).")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End where this text comes; it is cut off.")
+@click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each prompt.")
+@source_options
+@debug_option
+def generate(
+    source: Path, more: tuple[str, ...], prompt_texts: tuple[str, ...], file: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Have a trained model answer prompts.
 
-    @group.command()
-    @click.argument("source", type=LocalPath(path_type=Path), metavar="RUN|CHECKPOINT")
-    @click.argument("more", nargs=-1, metavar="")
-    @click.option(
-        "--prompt", "prompt_texts", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line."
-    )
-    @click.option(
-        "--prompts", "file", type=LocalPath(path_type=Path), metavar="FILE", help="A prompt in each line, or .jsonl."
-    )
-    @click.option("--tokens", type=int, metavar="N", help="New tokens at most.")
-    @click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 takes the likeliest token.")
-    @click.option("--top-k", type=int, metavar="K", help="Sample from the K most likely tokens.")
-    @click.option("--top-p", type=float, metavar="P", help="Draw among the likeliest that have this probability.")
-    @click.option("--seed", type=int, metavar="N", help="Seed of the draws, for every prompt (default: 0).")
-    @click.option("--stop", multiple=True, metavar="TEXT", help="End where this text comes; it is cut off.")
-    @click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
-    @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each prompt.")
-    @source_options
-    @debug
-    def generate(
-        source: Path,
-        more: tuple[str, ...],
-        prompt_texts: tuple[str, ...],
-        file: Path | None,
-        as_json: bool,
-        **options: Any,
-    ) -> None:
-        """Have a trained model answer prompts.
+    A GPT continues them, a BERT fills [MASK], a classifier labels them. RUN|CHECKPOINT is a run folder (its newest
+    checkpoint is taken), the folder of a checkpoint of any format, or a file. Without --prompt, prompts are typed,
+    or read from a pipe.
+    """
+    from recipe_core.cli.checkpoint.prompts import prompts
+    from recipe_core.cli.checkpoint.source import engine, model_at, require_exists
+    from recipe_core.errors import ConfigError
+    from recipe_core.hooks.inference import Generation
 
-        A GPT continues them, a BERT fills [MASK], a classifier labels them. RUN|CHECKPOINT is a run folder (its newest
-        checkpoint is taken), the folder of a checkpoint of any format, or a file. Without --prompt, prompts are typed,
-        or read from a pipe.
-        """
-        from recipe_core.cli.checkpoint.prompts import prompts
-        from recipe_core.cli.checkpoint.source import engine, model_at, require_exists
-        from recipe_core.errors import ConfigError
-        from recipe_core.hooks.inference import Generation
-
-        if more:
-            raise ConfigError(f"{more[0]}: a prompt is given as an option: --prompt {shlex.quote(more[0])}")
-        settings = Generation(**{name: options[name] for name in Generation.__dataclass_fields__})
-        require_exists(source)
-        texts, typed = prompts(prompt_texts, file)
-        plugins = registry()
-        with engine(options["device"]) as started:
-            answer = _load_answer(model_at(plugins, source, started, options), settings)
-            for number, prompt in enumerate(texts):
-                result = dict(answer(prompt))
-                shown = str(result.pop("shown", ""))
-                if number and not as_json and not typed:
-                    click.echo()
-                click.echo(json.dumps({"prompt": prompt, **result}, ensure_ascii=False) if as_json else shown)
+    if more:
+        raise ConfigError(f"{more[0]}: a prompt is given as an option: --prompt {shlex.quote(more[0])}")
+    settings = Generation(**{name: options[name] for name in Generation.__dataclass_fields__})
+    require_exists(source)
+    texts, typed = prompts(prompt_texts, file)
+    plugins = load_plugins()
+    with engine(options["device"]) as started:
+        answer = _load_answer(model_at(plugins, source, started, options), settings)
+        for number, prompt in enumerate(texts):
+            result = dict(answer(prompt))
+            shown = str(result.pop("shown", ""))
+            if number and not as_json and not typed:
+                click.echo()
+            click.echo(json.dumps({"prompt": prompt, **result}, ensure_ascii=False) if as_json else shown)
 
 
 def _load_answer(trained: TrainedModel, settings: Generation) -> Answer:

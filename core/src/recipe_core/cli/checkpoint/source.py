@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, join
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,22 +18,14 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
     from recipe_core.hooks.specs import Model
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def source_options(command: Command) -> Command:
-    """Add the options that describe a checkpoint where its files do not, and the device."""
-    for add in (
-        click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of its model, where it doesn't tell."),
-        click.option("--from", "form", metavar="FORMAT", help="Its format, where its files don't tell."),
-        click.option("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, ... (default: auto)."),
-        click.option(
-            "--tokenizer", type=LocalPath(path_type=Path), metavar="PATH", help="Its tokenizer: a file or a folder."
-        ),
-        click.option("--accept", metavar="WORD", help="Use data or a tokenizer that differ, as a message said."),
-    ):
-        command = add(command)
-    return command
+source_options = join(
+    click.option("--accept", metavar="WORD", help="Use data or a tokenizer that differ, as a message said."),
+    click.option("--tokenizer", type=LocalPath(), metavar="PATH", help="Its tokenizer: a file or a folder."),
+    click.option("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, ... (default: auto)."),
+    click.option("--from", "form", metavar="FORMAT", help="Its format, where its files don't tell."),
+    click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of its model, where it doesn't tell."),
+)
+"""The options that describe a checkpoint where its files do not, and the device."""
 
 
 @contextmanager

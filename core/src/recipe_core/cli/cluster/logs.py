@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from recipe_core.cli.cluster.status import run_folder, runs_in
+from recipe_core.cli.options import debug_option, load_plugins
 from recipe_core.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,25 +22,20 @@ _POLL, _CHECK = 0.3, 5.0
 """Seconds between reads of the file, and between checks whether the run is still active."""
 
 
-def add_logs_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it."""
+@click.command()
+@run_folder
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until the run has ended.")
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, metavar="N")
+@click.option("--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines (default: all).")
+@debug_option
+def logs(out: Path, follow: bool, rank: int, lines: int | None) -> None:
+    """Print the log of a rank.
 
-    @group.command()
-    @run_folder
-    @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until the run has ended.")
-    @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, metavar="N")
-    @click.option(
-        "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines (default: all)."
-    )
-    @debug
-    def logs(out: Path, follow: bool, rank: int, lines: int | None) -> None:
-        """Print the log of a rank.
-
-        RUN is a run folder; of several runs of `recipe submit --array`, name one: RUN/seed-0.
-        """
-        if len(runs := runs_in(out)) > 1:
-            raise click.UsageError(f"{out} holds {len(runs)} runs; name one: {runs[0]}")
-        _print(registry, runs[0], rank, lines, follow)
+    RUN is a run folder; of several runs of `recipe submit --array`, name one: RUN/seed-0.
+    """
+    if len(runs := runs_in(out)) > 1:
+        raise click.UsageError(f"{out} holds {len(runs)} runs; name one: {runs[0]}")
+    _print(load_plugins(), runs[0], rank, lines, follow)
 
 
 def newest_log(out: Path, rank: int) -> Path | None:
@@ -62,12 +57,11 @@ def _written(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _print(registry: Callable[[], Registry], out: Path, rank: int, lines: int | None, follow: bool) -> None:
+def _print(registry: Registry, out: Path, rank: int, lines: int | None, follow: bool) -> None:
     from recipe_core.cli.cluster.run_status import ACTIVE, run_status
 
-    plugins = registry()
     offsets: dict[Path, int] = {}
-    checked_at, active = time.monotonic(), follow and run_status(plugins, out).state in (*ACTIVE, "unknown")
+    checked_at, active = time.monotonic(), follow and run_status(registry, out).state in (*ACTIVE, "unknown")
     if newest_log(out, rank) is None and not active:
         raise DataError(
             f"{out / 'logs'}: there is no log of rank {rank}; a run of one process that a terminal started has none"
@@ -78,7 +72,7 @@ def _print(registry: Callable[[], Registry], out: Path, rank: int, lines: int | 
             return
         time.sleep(_POLL)
         if time.monotonic() - checked_at > _CHECK:
-            checked_at, active = time.monotonic(), run_status(plugins, out).state in (*ACTIVE, "unknown")
+            checked_at, active = time.monotonic(), run_status(registry, out).state in (*ACTIVE, "unknown")
 
 
 def _copy(log: Path | None, offsets: dict[Path, int], lines: int | None) -> None:

@@ -145,10 +145,10 @@ def _results(out: Path, process: Process) -> Mapping[str, Any]:
         return {}
 
 
-def wait_until(registry: Registry, out: Path, seconds: float, *, active: tuple[State, ...] = ACTIVE) -> RunStatus:
-    """Wait at most ``seconds`` until the run leaves the states ``active``; return its status."""
+def wait_for_end(registry: Registry, out: Path, seconds: float) -> RunStatus:
+    """Wait at most ``seconds`` until the run is no longer active; return its status."""
     deadline, pause = time.monotonic() + seconds, 0.2
-    while (status := run_status(registry, out)).state in active and time.monotonic() < deadline:
+    while (status := run_status(registry, out)).state in ACTIVE and time.monotonic() < deadline:
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(5.0, pause * 1.5)
     return status

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, debug_option, json_option, load_plugins
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,45 +20,40 @@ if TYPE_CHECKING:
     from recipe_core.launch.ending import Ending
 
 _COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}
-run_folder = click.argument("out", type=LocalPath(path_type=Path), metavar="RUN")
+run_folder = click.argument("out", type=LocalPath(), metavar="RUN")
 
 
-def add_status_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it."""
+@click.command()
+@run_folder
+@json_option
+@click.option("--step", "only_step", is_flag=True, help="Print the step of the newest checkpoint, 0 without one.")
+@click.option(
+    "--again", is_flag=True, help="Say why the last start ended; exit with 0 if the same line may go on, else 1."
+)
+@click.option("--since", type=float, metavar="TIME", help="With --again: of a start from then on, in Unix time.")
+@click.option("--code", type=int, metavar="N", help="With --again: its exit code, where nobody said more.")
+@debug_option
+def status(out: Path, as_json: bool, only_step: bool, again: bool, since: float | None, code: int | None) -> int | None:
+    """Tell how a run stands.
 
-    @group.command()
-    @run_folder
-    @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-    @click.option("--step", "only_step", is_flag=True, help="Print the step of the newest checkpoint, 0 without one.")
-    @click.option(
-        "--again", is_flag=True, help="Say why the last start ended; exit with 0 if the same line may go on, else 1."
-    )
-    @click.option("--since", type=float, metavar="TIME", help="With --again: of a start from then on, in Unix time.")
-    @click.option("--code", type=int, metavar="N", help="With --again: its exit code, where nobody said more.")
-    @debug
-    def status(
-        out: Path, as_json: bool, only_step: bool, again: bool, since: float | None, code: int | None
-    ) -> int | None:
-        """Tell how a run stands.
-
-        It waits, runs, or has ended, and how; step, losses, time left, host and job. RUN is a run folder, or that of
-        several runs of `recipe submit --array`.
-        """
-        if only_step:
-            click.echo(saved_step(out))
-            return None
-        if again:
-            ending = _ending(out, since, code)
-            click.echo(ending.line())
-            return 0 if ending.again else 1
-        plugins = registry()
-        folders = runs_in(out)
-        facts = [_facts(plugins, folder) for folder in folders]
-        if as_json:
-            click.echo(json.dumps(facts[0] if folders == [out] else facts, indent=2))
-        else:
-            click.echo("\n\n".join("\n".join(_lines(fact)) for fact in facts))
+    It waits, runs, or has ended, and how; step, losses, time left, host and job. RUN is a run folder, or that of
+    several runs of `recipe submit --array`.
+    """
+    if only_step:
+        click.echo(saved_step(out))
         return None
+    if again:
+        ending = _ending(out, since, code)
+        click.echo(ending.line())
+        return 0 if ending.again else 1
+    plugins = load_plugins()
+    folders = runs_in(out)
+    facts = [_facts(plugins, folder) for folder in folders]
+    if as_json:
+        click.echo(json.dumps(facts[0] if folders == [out] else facts, indent=2))
+    else:
+        click.echo("\n\n".join("\n".join(_lines(fact)) for fact in facts))
+    return None
 
 
 def _ending(out: Path, since: float | None, code: int | None) -> Ending:

@@ -6,14 +6,14 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from recipe_core.cli.cluster.status import run_folder, runs_in
+from recipe_core.cli.options import debug_option, load_plugins
 from recipe_core.errors import DiskError, LaunchError
 
 if TYPE_CHECKING:
@@ -22,29 +22,26 @@ if TYPE_CHECKING:
     from recipe_core.launch.process import Process
 
 
-def add_stop_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it."""
+@click.command()
+@run_folder
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the end; 0 does not wait.",
+)
+@debug_option
+def stop(out: Path, wait: float) -> None:
+    """Ask a run to save and stop, and wait for its end.
 
-    @group.command()
-    @run_folder
-    @click.option(
-        "--wait",
-        type=click.FloatRange(min=0),
-        default=600,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for the end; 0 does not wait.",
-    )
-    @debug
-    def stop(out: Path, wait: float) -> None:
-        """Ask a run to save and stop, and wait for its end.
-
-        A job of Slurm that waits is cancelled; one that runs is not started again.
-        """
-        plugins = registry()
-        deadline = time.monotonic() + wait
-        for folder in runs_in(out):
-            click.echo(_stop(plugins, folder, deadline, wait > 0))
+    A job of Slurm that waits is cancelled; one that runs is not started again.
+    """
+    plugins = load_plugins()
+    deadline = time.monotonic() + wait
+    for folder in runs_in(out):
+        click.echo(_stop(plugins, folder, deadline, wait > 0))
 
 
 def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
@@ -53,7 +50,7 @@ def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
     Raises:
         LaunchError: this machine cannot reach the run, or it has not ended in time.
     """
-    from recipe_core.cli.cluster.run_status import ACTIVE, run_status, wait_until
+    from recipe_core.cli.cluster.run_status import ACTIVE, run_status, wait_for_end
 
     status = run_status(registry, out)
     if status.state not in (*ACTIVE, "unknown"):
@@ -71,7 +68,7 @@ def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
         )
     if not wait:
         return f"{out}: asked to stop"
-    ended = wait_until(registry, out, max(0.0, deadline - time.monotonic()))
+    ended = wait_for_end(registry, out, max(0.0, deadline - time.monotonic()))
     if ended.state in ACTIVE:
         raise LaunchError(
             f"{out}: asked to stop, and {ended.detail} has not ended in time; it ends when its step and its checkpoint "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, split
 from recipe_core.cli.cluster.limits import TimeLimit
 from recipe_core.cli.commands.check import target_options
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import debug_option, load_plugins, out_option
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,65 +29,62 @@ _WEIGHT = re.compile(r"^[\d.eE+-]+:")
 """The weight before a path in a list of data files: its share of the samples."""
 
 
-def add_submit_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it."""
+@click.command(cls=RecipeCommand)
+@recipe_arguments
+@click.option("--to", metavar="LAUNCHER", default="slurm", show_default=True, help="slurm, k8s, sky or a plugin's.")
+@target_options
+@click.option("--time", "minutes", type=TimeLimit(), help="Time limit: 90m, 4h, 2d, 4:00:00.")
+@click.option(
+    "--stop-before",
+    type=click.IntRange(min=1),
+    metavar="SECONDS",
+    help="Save and stop so long before the limit (default: by an earlier run in the folder, else 300).",
+)
+@click.option("--array", type=click.IntRange(min=1), metavar="K", help="K runs with seeds of their own.")
+@click.option(
+    "--precompile/--no-precompile",
+    default=None,
+    help="Compile in a job before the run (default: where the engine compiles every shape).",
+)
+@click.option("--check-nodes", is_flag=True, help="Begin the job with `recipe check --on-nodes`.")
+@click.option("--print", "only_print", is_flag=True, help="Print the script; write and submit nothing.")
+@out_option
+@debug_option
+def submit(
+    arguments: tuple[str, ...], to: str, site: Path | None, only_print: bool, out: Path | None, **line: Any
+) -> None:
+    """Start a run on other machines.
 
-    @group.command(cls=RecipeCommand)
-    @recipe_arguments
-    @click.option("--to", metavar="LAUNCHER", default="slurm", show_default=True, help="slurm, k8s, sky or a plugin's.")
-    @target_options
-    @click.option("--time", "minutes", type=TimeLimit(), help="Time limit: 90m, 4h, 2d, 4:00:00.")
-    @click.option(
-        "--stop-before",
-        type=click.IntRange(min=1),
-        metavar="SECONDS",
-        help="Save and stop so long before the limit (default: by an earlier run in the folder, else 300).",
-    )
-    @click.option("--array", type=click.IntRange(min=1), metavar="K", help="K runs with seeds of their own.")
-    @click.option(
-        "--precompile/--no-precompile",
-        default=None,
-        help="Compile in a job before the run (default: where the engine compiles every shape).",
-    )
-    @click.option("--check-nodes", is_flag=True, help="Begin the job with `recipe check --on-nodes`.")
-    @click.option("--print", "only_print", is_flag=True, help="Print the script; write and submit nothing.")
-    @click.option(
-        "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
-    )
-    @debug
-    def submit(
-        arguments: tuple[str, ...], to: str, site: Path | None, only_print: bool, out: Path | None, **line: Any
-    ) -> None:
-        """Start a run on other machines.
+    The job is checked for these machines, frozen as job.yaml in the run folder, and given to Slurm as a script that
+    starts it again when it was stopped before its end; or printed for kubectl (--to k8s) or sky (--to sky).
+    """
+    from recipe_core.cli.check.line import choose_target
+    from recipe_core.cli.check.target import warnings
+    from recipe_core.launch.launchers.site import read_profile
 
-        The job is checked for these machines, frozen as job.yaml in the run folder, and given to Slurm as a script that
-        starts it again when it was stopped before its end; or printed for kubectl (--to k8s) or sky (--to sky).
-        """
-        from recipe_core.cli.check.line import choose_target
-        from recipe_core.launch.launchers.site import read_profile
-
-        plugins = registry()
-        launcher = plugins.get("launcher", to)
-        if line["check_nodes"] and not launcher.checks_nodes:
-            raise ConfigError(f"--check-nodes: --to {to} does not start one process on each node; leave it out")
-        profile = read_profile(plugins, launcher, site)
-        target = choose_target(
-            plugins, arguments, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
-        )
-        folder = out or _new_folder_name(plugins, arguments)
-        checkable, notes = (arguments, []) if launcher.sees_files else _without_remote_files(plugins, arguments)
-        job = _checked(plugins, checkable, folder, target, line["array"])
-        submission = _submission(plugins, arguments, job, folder, target, profile.site, line)
-        files: Mapping[str, str] = launcher.load()(submission, profile.config)
-        _warn(job, target)
-        for note in notes:
-            click.echo(f"recipe: note: {note}", err=True)
-        if only_print or not launcher.submit:
-            if not only_print:
-                click.echo(f"recipe: not submitted: --to {to} prints what its own command takes", err=True)
-            click.echo("\n".join(files.values()), nl=False)
-        else:
-            click.echo(_submit(launcher, submission, files, _jobs(plugins, arguments, submission)))
+    plugins = load_plugins()
+    launcher = plugins.get("launcher", to)
+    if line["check_nodes"] and not launcher.checks_nodes:
+        raise ConfigError(f"--check-nodes: --to {to} does not start one process on each node; leave it out")
+    profile = read_profile(plugins, launcher, site)
+    target = choose_target(
+        plugins, arguments, profile, line["nodes"], line["processes_per_node"], line["device_memory"]
+    )
+    folder = out or _new_folder_name(plugins, arguments)
+    checkable, notes = (arguments, []) if launcher.sees_files else _without_remote_files(plugins, arguments)
+    job = _checked(plugins, checkable, folder, target, line["array"])
+    submission = _submission(plugins, arguments, job, folder, target, profile.site, line)
+    files: Mapping[str, str] = launcher.load()(submission, profile.config)
+    for warning in warnings(job, target):
+        click.echo(f"recipe: {warning}", err=True)
+    for note in notes:
+        click.echo(f"recipe: note: {note}", err=True)
+    if only_print or not launcher.submit:
+        if not only_print:
+            click.echo(f"recipe: not submitted: --to {to} prints what its own command takes", err=True)
+        click.echo("\n".join(files.values()), nl=False)
+    else:
+        click.echo(_submit(launcher, submission, files, _jobs(plugins, arguments, submission)))
 
 
 def _new_folder_name(registry: Registry, arguments: tuple[str, ...]) -> Path:
@@ -250,10 +247,3 @@ def _submit(
         f"  script  {folder / next(iter(files))}\n"
         f"  recipe status {run}\n  recipe logs -f {run}\n  recipe stop {run}"
     )
-
-
-def _warn(job: Job, target: Target) -> None:
-    from recipe_core.cli.check.target import warnings
-
-    for warning in warnings(job, target):
-        click.echo(f"recipe: {warning}", err=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from recipe_core.cli.arguments import Command, RecipeCommand, recipe_arguments, split
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, split
+from recipe_core.cli.options import LocalPath, debug_option, join, load_plugins, out_option, processes_option
 from recipe_core.errors import ExitCode, RecipeError
 
 if TYPE_CHECKING:
@@ -18,89 +17,76 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
 
 
-def target_options(command: Command) -> Command:
-    """Add the options that describe the machines of a run."""
-    for option in (
-        click.option(
-            "--site",
-            type=LocalPath(path_type=Path),
-            metavar="FILE",
-            help="Site profile of the target (default: $RECIPE_SITE, or site.yaml in the folder of settings).",
-        ),
-        click.option(
-            "--device-memory",
-            type=click.FloatRange(min=0, min_open=True),
-            metavar="GB",
-            help="Memory of one device of the target (default: the site profile's).",
-        ),
-        click.option(
-            "--processes-per-node",
-            type=click.IntRange(min=1),
-            metavar="M",
-            help="Processes on each node (default: the devices of a node in the site profile).",
-        ),
-        click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the target."),
-    ):
-        command = option(command)
-    return command
-
-
-def add_check_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it."""
-
-    @group.command(cls=RecipeCommand)
-    @recipe_arguments
-    @click.option(
-        "--processes",
+target_options = join(
+    click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the target."),
+    click.option(
+        "--processes-per-node",
         type=click.IntRange(min=1),
-        metavar="N",
-        help="Processes on this machine (default: the recipe's, mostly 1).",
-    )
-    @target_options
-    @click.option("--on-nodes", is_flag=True, help="Started once on each node (srun): compare what the nodes see.")
-    @click.option(
-        "--out", type=LocalPath(path_type=Path), metavar="DIR", help="The run folder (default: a new one in runs/)."
-    )
-    @debug
-    def check(
-        arguments: tuple[str, ...],
-        processes: int | None,
-        nodes: int | None,
-        processes_per_node: int | None,
-        device_memory: float | None,
-        site: Path | None,
-        on_nodes: bool,
-        out: Path | None,
-    ) -> int:
-        """Find what is wrong with a run, and what it needs.
+        metavar="M",
+        help="Processes on each node (default: the devices of a node in the site profile).",
+    ),
+    click.option(
+        "--device-memory",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="GB",
+        help="Memory of one device of the target (default: the site profile's).",
+    ),
+    click.option(
+        "--site",
+        type=LocalPath(),
+        metavar="FILE",
+        help="Site profile of the target (default: $RECIPE_SITE, or site.yaml in the folder of settings).",
+    ),
+)
+"""The options that describe the machines of a run."""
 
-        All problems of settings, files and processes at once, and an estimate of memory, work and disk. With --nodes,
-        --processes-per-node, --device-memory or --site, the run is meant for other machines: what does not fit there is
-        a problem. What this machine cannot hold is a note.
 
-        With --on-nodes, the line is started once on each node of a job (srun --ntasks-per-node=1), and prints a table
-        of what they see: devices, memory, disk, data, packages, clocks, and how fast they reach each other.
-        """
-        elsewhere = any(option is not None for option in (nodes, processes_per_node, device_memory, site))
-        if elsewhere and processes is not None:
-            raise click.UsageError("--processes is for this machine; give --nodes and --processes-per-node instead")
-        if on_nodes:
-            if processes is not None:
-                raise click.UsageError("--processes: --on-nodes is one process on each node; give --processes-per-node")
-            from recipe_core.cli.commands.nodes import check_nodes
+@click.command(cls=RecipeCommand)
+@recipe_arguments
+@processes_option
+@target_options
+@click.option("--on-nodes", is_flag=True, help="Started once on each node (srun): compare what the nodes see.")
+@out_option
+@debug_option
+def check(
+    arguments: tuple[str, ...],
+    processes: int | None,
+    nodes: int | None,
+    processes_per_node: int | None,
+    device_memory: float | None,
+    site: Path | None,
+    on_nodes: bool,
+    out: Path | None,
+) -> int:
+    """Find what is wrong with a run, and what it needs.
 
-            target_settings = {"nodes": nodes, "processes_per_node": processes_per_node, "device_memory": device_memory}
-            return check_nodes(registry, arguments, target_settings, site, out)
-        plugins = registry()
-        target = None
-        if elsewhere:
-            from recipe_core.cli.check.line import choose_target
-            from recipe_core.launch.launchers.site import read_profile
+    All problems of settings, files and processes at once, and an estimate of memory, work and disk. With --nodes,
+    --processes-per-node, --device-memory or --site, the run is meant for other machines: what does not fit there is
+    a problem. What this machine cannot hold is a note.
 
-            profile = read_profile(plugins, path=site)
-            target = choose_target(plugins, arguments, profile, nodes, processes_per_node, device_memory)
-        _check(plugins, arguments, processes, target, out)
-        return ExitCode.FINISHED
+    With --on-nodes, the line is started once on each node of a job (srun --ntasks-per-node=1), and prints a table
+    of what they see: devices, memory, disk, data, packages, clocks, and how fast they reach each other.
+    """
+    elsewhere = any(option is not None for option in (nodes, processes_per_node, device_memory, site))
+    if elsewhere and processes is not None:
+        raise click.UsageError("--processes is for this machine; give --nodes and --processes-per-node instead")
+    if on_nodes:
+        if processes is not None:
+            raise click.UsageError("--processes: --on-nodes is one process on each node; give --processes-per-node")
+        from recipe_core.cli.commands.nodes import check_nodes
+
+        target_settings = {"nodes": nodes, "processes_per_node": processes_per_node, "device_memory": device_memory}
+        return check_nodes(arguments, target_settings, site, out)
+    plugins = load_plugins()
+    target = None
+    if elsewhere:
+        from recipe_core.cli.check.line import choose_target
+        from recipe_core.launch.launchers.site import read_profile
+
+        profile = read_profile(plugins, path=site)
+        target = choose_target(plugins, arguments, profile, nodes, processes_per_node, device_memory)
+    _check(plugins, arguments, processes, target, out)
+    return ExitCode.FINISHED
 
 
 def _check(

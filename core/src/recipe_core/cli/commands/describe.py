@@ -102,7 +102,7 @@ def summary_of(job: Job) -> str:
     ]
     for name, part in _classes(job).items():
         if names := [field.name for field in dataclasses.fields(part) if field.init]:
-            lines.append(_paragraph(f"{name}.SETTING: {', '.join(names)}", 2, 4))
+            lines += _wrapped(f"{name}.SETTING: {', '.join(names)}", 2, 4)
     return "\n".join(lines)
 
 
@@ -124,10 +124,6 @@ def _lines(section: str, settings: Sequence[Setting]) -> list[str]:
         lines.append(f"  {click.style(f'{path}={setting.value}', fg='cyan')}  ({setting.kind})")
         lines += _wrapped(setting.meaning, 6, 6)
     return lines
-
-
-def _paragraph(text: str, first: int, rest: int) -> str:
-    return "\n".join(_wrapped(text, first, rest))
 
 
 def _wrapped(text: str, first: int, rest: int) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
+from recipe_core.cli.options import debug_option, json_option
 from recipe_core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -16,32 +17,29 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "note": None, "warning": "yellow", "broken": "red"}
 
 
-def add_doctor_command(group: click.Group, debug: Callable[[Any], Any]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it."""
+@click.command()
+@json_option
+@debug_option
+def doctor(as_json: bool) -> int:
+    """Tell what works on this machine, and what to do if not.
 
-    @group.command()
-    @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-    @debug
-    def doctor(as_json: bool) -> int:
-        """Tell what works on this machine, and what to do if not.
+    Python, PyTorch, torch-xla and AWS's packages, devices, drivers, network, disks, limits and environment
+    variables. It ends with 1 when something is broken.
+    """
+    from recipe_core.cli.doctor import examine, is_broken
+    from recipe_core.train.start.destination import RUNS
 
-        Python, PyTorch, torch-xla and AWS's packages, devices, drivers, network, disks, limits and environment
-        variables. It ends with 1 when something is broken.
-        """
-        from recipe_core.cli.doctor import examine, is_broken
-        from recipe_core.train.start.destination import RUNS
-
-        findings: list[Finding] = []
-        for finding in examine(RUNS):  # printed one by one: probing the libraries takes seconds
-            if not as_json:
-                click.echo("\n".join(_lines(finding, findings[-1].topic if findings else "")))
-            findings.append(finding)
-        if as_json:
-            counts = {state: sum(finding.state == state for finding in findings) for state in _COLOURS}
-            click.echo(json.dumps({**counts, "findings": [finding.as_dict() for finding in findings]}, indent=2))
-        else:
-            click.echo(f"\n{_summary(findings)}")
-        return ExitCode.FINDING if is_broken(findings) else ExitCode.FINISHED
+    findings: list[Finding] = []
+    for finding in examine(RUNS):  # printed one by one: probing the libraries takes seconds
+        if not as_json:
+            click.echo("\n".join(_lines(finding, findings[-1].topic if findings else "")))
+        findings.append(finding)
+    if as_json:
+        counts = {state: sum(finding.state == state for finding in findings) for state in _COLOURS}
+        click.echo(json.dumps({**counts, "findings": [finding.as_dict() for finding in findings]}, indent=2))
+    else:
+        click.echo(f"\n{_summary(findings)}")
+    return ExitCode.FINDING if is_broken(findings) else ExitCode.FINISHED
 
 
 def _lines(finding: Finding, topic: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ import click
 from recipe_core.cli.check.line import choose_target, fully_checked_job
 from recipe_core.cli.check.node_table import NodeReport, Requirements, problems, table, warnings
 from recipe_core.cli.check.target import figures_of, node_memory, target_of
+from recipe_core.cli.options import load_plugins
 from recipe_core.engine.agreement import LIBRARIES, VARIABLES, Marker
 from recipe_core.errors import ConfigError, ExitCode, LaunchError, RecipeError
 from recipe_core.files import disk_error
@@ -40,17 +41,10 @@ _PROBE_BYTES = 1 << 20
 """Bytes that each node writes into the run folder, as a test."""
 
 
-def check_nodes(
-    registry: Callable[[], Registry],
-    arguments: tuple[str, ...],
-    options: Mapping[str, Any],
-    site: Path | None,
-    out: Path | None,
-) -> int:
+def check_nodes(arguments: tuple[str, ...], options: Mapping[str, Any], site: Path | None, out: Path | None) -> int:
     """Check a run on its nodes, and print the table on rank 0; return the exit code.
 
     Args:
-        registry: loads the plugins.
         arguments: name and overrides of the job.
         options: ``nodes``, ``processes_per_node`` and ``device_memory`` of the line.
         site: the site profile.
@@ -61,20 +55,14 @@ def check_nodes(
         LaunchError: a node did not connect.
     """
     try:
-        return _check_nodes(registry, arguments, options, site, out)
+        return _check_nodes(arguments, options, site, out)
     except RecipeError as error:
         if out is not None:
             _record_ending_for_status(out, error)
         raise
 
 
-def _check_nodes(
-    registry: Callable[[], Registry],
-    arguments: tuple[str, ...],
-    options: Mapping[str, Any],
-    site: Path | None,
-    out: Path | None,
-) -> int:
+def _check_nodes(arguments: tuple[str, ...], options: Mapping[str, Any], site: Path | None, out: Path | None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # we report an absent node ourselves
     meeting: Meeting = load("recipe_core.engine.nodes.meeting:meet", _OWNER)(_COME)
     if meeting.absent:
@@ -84,7 +72,7 @@ def _check_nodes(
     folder, findings = out or RUNS, _NodeFindings()
 
     def resolve() -> None:
-        plugins = registry()
+        plugins = load_plugins()
         target = _target_of_nodes(plugins, arguments, meeting.size, options, site)
         job = fully_checked_job(plugins, arguments, target.world_size, out, target)
         findings.requirements = _requirements(job, target, folder)

@@ -20,7 +20,11 @@ from recipe_core.settings.fill import flat
 from recipe_core.train.metrics.curves import METRICS, Curve
 from recipe_core.train.metrics.golden import relative_error, within
 
-SPEEDS = ("sequences_per_second", "real_tokens_per_second", "tokens_per_second", "mfu")
+SPEEDS = {
+    "sequences_per_second": "sequences/s", "real_tokens_per_second": "real tokens/s", "tokens_per_second": "tokens/s",
+    "mfu": "MFU",
+}  # fmt: skip
+"""The heading of each speed in a table."""
 MACHINE_KEYS = ("device", "world_size", "torch")
 """Keys of results.json about the machine of a run; listed with the settings."""
 
@@ -171,6 +175,16 @@ def speeds(curve: Curve) -> dict[str, float]:
     return {key: statistics.median(values) for key, values in measured.items() if values}
 
 
+def number_text(value: float | None) -> str:
+    """Return a value of a metric for a table; None is not finite either."""
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
+
+
+def speed_text(key: str, value: float) -> str:
+    """Return a value of one of :data:`SPEEDS` for a table."""
+    return f"{value:.1%}" if key == "mfu" else f"{value:,.1f}"
+
+
 def finite(value: float) -> float | None:
     """Return ``value``, or None if it is not finite."""
     return value if math.isfinite(value) else None
@@ -210,18 +224,22 @@ def settings_of(curve: Curve) -> dict[str, Any]:
     Raises:
         DataError: a file of the run folder cannot be read.
     """
-    settings: dict[str, Any] = {}
-    for name in ("job.yaml", "results.json"):
-        path = curve.sibling(name)
-        try:
-            data = (read_yaml if name == "job.yaml" else read_json)(path) if path else {}
-        except (OSError, DocumentError) as error:
-            raise DataError(f"{path}: cannot be read ({error})") from error
-        if isinstance(data, Mapping):
-            settings |= (
-                dict(flat(data)) if name == "job.yaml" else {key: data[key] for key in MACHINE_KEYS if key in data}
-            )
-    return settings
+    settings, results = dict(flat(read_beside(curve, "job.yaml"))), read_beside(curve, "results.json")
+    return settings | {key: results[key] for key in MACHINE_KEYS if key in results}
+
+
+def read_beside(curve: Curve, name: str) -> Mapping[str, Any]:
+    """Read the YAML or JSON file ``name`` of the run folder; empty if there is none, or if it holds something else.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    path = curve.sibling(name)
+    try:
+        data = (read_yaml if name.endswith(".yaml") else read_json)(path) if path else {}
+    except (OSError, DocumentError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    return data if isinstance(data, Mapping) else {}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import click
 
-from recipe_core.cli.compare.compare import SPEEDS, Comparison, ends, speeds
+from recipe_core.cli.compare.compare import SPEEDS, Comparison, ends, number_text, speed_text, speeds
 
 MAX_ROWS = 10
 """Steps in the table of values."""
-_SPEEDS = dict(zip(SPEEDS, ("sequences/s", "real tokens/s", "tokens/s", "MFU"), strict=True))
 
 
 def text(comparison: Comparison) -> str:
@@ -42,12 +40,12 @@ def _runs(comparison: Comparison) -> Iterator[str]:
     for name, curve in zip(comparison.names, comparison.curves, strict=True):
         end_values = ends(curve, comparison.metric)
         span = (
-            f"{_number(end_values[f'first_{validated}'])} to {_number(end_values[validated])}"
+            f"{number_text(end_values[f'first_{validated}'])} to {number_text(end_values[validated])}"
             if validated in end_values
             else "-"
         )
         first, last = end_values[f"first_{comparison.metric}"], end_values[comparison.metric]
-        rows.append([name, f"{len(curve.values(comparison.metric)):,}", _number(first), _number(last), span])
+        rows.append([name, f"{len(curve.values(comparison.metric)):,}", number_text(first), number_text(last), span])
     yield _block(comparison.metric, rows)
 
 
@@ -57,7 +55,12 @@ def _departures(comparison: Comparison) -> Iterator[str]:
     rows = [["run", "common steps", "at step", comparison.names[0], "run's", "difference", "relative"]]
     for name, departure in zip(comparison.names[1:], comparison.departures, strict=True):
         largest = departure.largest
-        values = [_number(largest.first), _number(largest.other), f"{largest.absolute:+.3g}", f"{largest.relative:.3g}"]
+        values = [
+            number_text(largest.first),
+            number_text(largest.other),
+            f"{largest.absolute:+.3g}",
+            f"{largest.relative:.3g}",
+        ]
         rows.append([name, f"{departure.steps:,}", f"{largest.step:,}", *values])
     yield _block(f"Largest departure from {comparison.names[0]}", rows)
 
@@ -71,7 +74,7 @@ def _values(comparison: Comparison) -> Iterator[str]:
     steps = [common[round(i * (len(common) - 1) / max(1, count - 1))] for i in range(count)]
     rows = [
         ["step", *comparison.names],
-        *([f"{step:,}", *(_number(curve[step]) for curve in curves)] for step in steps),
+        *([f"{step:,}", *(number_text(curve[step]) for curve in curves)] for step in steps),
     ]
     yield _block("Values", rows)
 
@@ -81,18 +84,12 @@ def _speed(comparison: Comparison) -> Iterator[str]:
     keys = [key for key in SPEEDS if any(key in speed for speed in measured)]
     if not keys:
         return
-    rows = [["run", *(_SPEEDS[key] for key in keys), f"times {comparison.names[0]}"]]
+    rows = [["run", *(SPEEDS[key] for key in keys), f"times {comparison.names[0]}"]]
     for name, speed in zip(comparison.names, measured, strict=True):
         shared = next((key for key in keys if key in speed and key in measured[0]), None)
         ratio = f"{speed[shared] / measured[0][shared]:.2f}" if shared else "-"
-        rows.append([name, *(_speed_of(key, speed.get(key)) for key in keys), ratio])
+        rows.append([name, *(speed_text(key, speed[key]) if key in speed else "-" for key in keys), ratio])
     yield _block("Speed (median)", rows)
-
-
-def _speed_of(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1%}" if key == "mfu" else f"{value:,.1f}"
 
 
 def _settings(comparison: Comparison) -> Iterator[str]:
@@ -106,10 +103,6 @@ def _setting(value: object) -> str:
     if value is None:
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def _block(title: str, rows: Sequence[Sequence[str]]) -> str:

@@ -19,6 +19,12 @@ SITE = "RECIPE_SITE"
 """Environment variable: path of the site profile."""
 
 
+def negative(section: object, *names: str) -> list[str]:
+    """Return a problem for each setting of ``names`` that is below 0."""
+    values = {name: getattr(section, name) for name in names}
+    return [f"{name}: expected 0 or more, got {value}" for name, value in values.items() if value < 0]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Settings of a site profile, which also has a section for each launcher that is used there."""
@@ -40,11 +46,7 @@ class Site:
     """Environment variables of each process, unless the target sets them."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name}: expected 0 or more, got {getattr(self, name)}"
-            for name in ("device_memory_gb", "devices_per_node", "node_memory_gb", "disk_gb")
-            if getattr(self, name) < 0
-        ]
+        problems = negative(self, "device_memory_gb", "devices_per_node", "node_memory_gb", "disk_gb")
         problems += [
             f"environment: {name!r} is no name of a variable" for name in self.environment if not _is_name(name)
         ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
+from recipe_core.launch.launchers.site import negative
 from recipe_core.launch.launchers.torchrun import as_yaml, node_script, refuse_secrets
 
 FILE = "sky.yaml"
@@ -43,9 +44,7 @@ class Sky:
     """Shell commands that install `recipe` and its plugins on a new machine, once."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.max_restarts < 0:
-            problems.append(f"max_restarts: expected 0 or more, got {self.max_restarts}")
+        problems = negative(self, "max_restarts")
         if not PurePosixPath(self.mount).is_absolute():
             problems.append(f"mount: expected a path that begins with '/', got {self.mount!r}")
         if problems:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
 from recipe_core.launch.ending import AGAIN, KINDS
+from recipe_core.launch.launchers.site import negative
 
 SCRIPT, PRECOMPILE = "run.sbatch", "precompile.sbatch"
 _TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
@@ -56,11 +57,7 @@ class Slurm:
     """Further options of sbatch, one word each: ``--reservation=march``."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name}: expected 0 or more, got {getattr(self, name)}"
-            for name in ("gpus_per_process", "cpus_per_process", "node_memory_gb")
-            if getattr(self, name) < 0
-        ]
+        problems = negative(self, "gpus_per_process", "cpus_per_process", "node_memory_gb")
         problems += [
             f"options: expected an option of sbatch as one word (--name=value), got {option!r}"
             for option in self.options

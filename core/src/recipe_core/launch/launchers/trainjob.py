@@ -13,6 +13,7 @@ from typing import Any
 
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.launcher import Submission
+from recipe_core.launch.launchers.site import negative
 from recipe_core.launch.launchers.torchrun import as_yaml, node_script, refuse_secrets
 from recipe_core.settings.fill import merge
 
@@ -52,11 +53,7 @@ class Kubernetes:
     ``imagePullSecrets``, ``affinity``, ``serviceAccountName``, further ``volumes``."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name}: expected 0 or more, got {getattr(self, name)}"
-            for name in ("gpus_per_process", "cpus_per_process", "node_memory_gb")
-            if getattr(self, name) < 0
-        ]
+        problems = negative(self, "gpus_per_process", "cpus_per_process", "node_memory_gb")
         if not PurePosixPath(self.mount).is_absolute():
             problems.append(f"mount: expected a path that begins with '/', got {self.mount!r}")
         problems += [

@@ -32,12 +32,6 @@ class Diagnosis:
     hosts: tuple[str, ...]
     """The host of each of ``ranks``; empty if unknown."""
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Diagnosis:
-        """Return the diagnosis in the heartbeat of a rank that has ended."""
-        ranks, hosts = tuple(record["ranks"]), tuple(record["hosts"])
-        return cls(ranks, record["lost"], record["text"], record["speaker"], hosts)
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -184,7 +178,8 @@ def reported_diagnosis(peers: Mapping[int, RankStatus]) -> Diagnosis | None:
     for status in peers.values():
         ended = (status.record or {}).get("ended") or {}
         if status.joined and (record := ended.get("verdict")):
-            return Diagnosis.from_record(record)
+            ranks, hosts = tuple(record["ranks"]), tuple(record["hosts"])
+            return Diagnosis(ranks, record["lost"], record["text"], record["speaker"], hosts)
     return None
 
 

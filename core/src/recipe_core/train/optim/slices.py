@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 _CPU_CHUNK, _CHUNK = 1 << 18, 1 << 24
@@ -36,10 +34,9 @@ def matrix(tensor: Tensor) -> Tensor:
     return tensor.view(rows, tensor.numel() // max(1, rows))
 
 
-def chunks(matrices: Sequence[Tensor], *, whole: bool = False) -> list[list[Slice]]:
-    """Slices that cover ``matrices`` (of one device) in order, in lists of bounded size; ``whole``: in one list."""
-    limit = _CPU_CHUNK if matrices[0].is_cpu else _CHUNK
-    return _plan(tuple((m.shape[0], m.shape[1]) for m in matrices), sys.maxsize if whole else limit)
+def chunks(matrices: Sequence[Tensor]) -> list[list[Slice]]:
+    """Slices that cover ``matrices`` (of one device) in order, in lists of bounded size."""
+    return _plan(tuple((m.shape[0], m.shape[1]) for m in matrices), _CPU_CHUNK if matrices[0].is_cpu else _CHUNK)
 
 
 @lru_cache(maxsize=4096)
@@ -71,21 +68,6 @@ def views(matrices: Sequence[Tensor], chunk: Iterable[Slice]) -> list[Tensor]:
         whole = matrices[part.tensor]
         tensors.append(whole if whole.shape == part.shape else whole[part.rows, part.columns])
     return tensors
-
-
-class Scratch:
-    """Buffers by name, which every chunk reuses."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-
-    def take(self, name: str, like: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-        """Uninitialised memory of ``dtype``: as one vector, and as views with the shapes of ``like``."""
-        size = sum(tensor.numel() for tensor in like)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != like[0].device:
-            buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=like[0].device)
-        return buffer[:size], unflatten_like(buffer, like)
 
 
 def unflatten_like(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

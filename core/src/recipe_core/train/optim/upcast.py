@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.rounding import Keys, Rounding, round_
-from recipe_core.train.optim.slices import Scratch, Slice, unflatten_like, views
+from recipe_core.train.optim.slices import Slice, unflatten_like, views
 
 WEIGHTS, FIRSTS, SECONDS = range(3)
 """Roles of a parameter's tensors: each is rounded with random numbers of its own."""
@@ -42,7 +42,8 @@ class Upcaster:
 
     def __init__(self, rounding: Rounding | None) -> None:
         self._rounding = rounding
-        self._scratch = Scratch()
+        self._buffers: dict[str, Tensor] = {}
+        """By name; every chunk reuses them."""
         self._keys: dict[tuple[int, int, torch.device], Keys] = {}
 
     def upcast(self, name: str, matrices: Sequence[Tensor], chunk: Sequence[Slice], dtype: torch.dtype) -> Upcast:
@@ -50,7 +51,7 @@ class Upcaster:
         stored = views(matrices, chunk)
         if stored[0].dtype == dtype:
             return Upcast(stored, stored, None)
-        flat, values = self._scratch.take(name, stored, dtype)
+        flat, values = self._buffer(name, stored, dtype)
         torch._foreach_copy_(values, stored)
         return Upcast(values, stored, flat)
 
@@ -80,8 +81,16 @@ class Upcaster:
         if keys is None:
             keys = self._rounding.keys(batch.step, role, device)
             self._keys[batch.step, role, device] = keys
-        bits, outputs = self._scratch.take("bits", upcast.stored, torch.int32)
+        bits, outputs = self._buffer("bits", upcast.stored, torch.int32)
         for part, out in zip(chunk, outputs, strict=True):
             self._rounding.bits_(out, batch.parameters[part.tensor], part.rows, part.columns, keys)
         rounded = unflatten_like(round_(upcast.flat, bits), upcast.stored)
         torch._foreach_copy_([tensor.view(torch.int16) for tensor in upcast.stored], rounded)
+
+    def _buffer(self, name: str, like: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+        """Uninitialised memory of ``dtype``: as one vector, and as views with the shapes of ``like``."""
+        size = sum(tensor.numel() for tensor in like)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size or buffer.dtype != dtype or buffer.device != like[0].device:
+            buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=like[0].device)
+        return buffer[:size], unflatten_like(buffer, like)

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from recipe_core.cli.paths import LocalPath
+from recipe_core.cli.options import LocalPath, debug_option, load_plugins
 
 if TYPE_CHECKING:
-    from recipe_core.hooks.registry import Registry
+    pass
 
 PAGE = Path("report.html")
 
 
-def add_report_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
-    """Add the command to ``group``; ``debug`` decorates it, ``registry`` loads the plugins."""
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN...")
+@click.option("--html", is_flag=True, help="A page for a browser; the same without this word.")
+@click.option(
+    "--out",
+    type=LocalPath(dir_okay=False),
+    default=PAGE,
+    metavar="FILE",
+    help=f"The page (default: {PAGE}).",
+)
+@debug_option
+def report(runs: tuple[Path, ...], html: bool, out: Path) -> None:
+    """Write runs as a page for a browser.
 
-    @group.command()
-    @click.argument("runs", nargs=-1, required=True, type=LocalPath(path_type=Path), metavar="RUN...")
-    @click.option("--html", is_flag=True, help="A page for a browser; the same without this word.")
-    @click.option(
-        "--out",
-        type=LocalPath(path_type=Path, dir_okay=False),
-        default=PAGE,
-        metavar="FILE",
-        help=f"The page (default: {PAGE}).",
-    )
-    @debug
-    def report(runs: tuple[Path, ...], html: bool, out: Path) -> None:
-        """Write runs as a page for a browser.
+    It has the curves of all runs over each other, how each ended, speed, settings and what the model wrote, in one
+    file that needs no network. RUN is a run folder, or that of several runs of `recipe submit --array`. On the
+    terminal, `recipe compare` and `recipe status` show the same.
+    """
+    from recipe_core.cli.cluster.status import runs_in
+    from recipe_core.cli.compare.report import page
+    from recipe_core.cli.compare.report.runs import read_runs
 
-        It has the curves of all runs over each other, how each ended, speed, settings and what the model wrote, in one
-        file that needs no network. RUN is a run folder, or that of several runs of `recipe submit --array`. On the
-        terminal, `recipe compare` and `recipe status` show the same.
-        """
-        from recipe_core.cli.cluster.status import runs_in
-        from recipe_core.cli.compare.report import page
-        from recipe_core.cli.compare.report.runs import read_runs
-
-        reported = read_runs(registry(), [folder for run in runs for folder in runs_in(run)])
-        for run in reported:
-            for note in run.notes:
-                click.echo(f"recipe report: {note}", err=True)
-        page.write(reported, out)
-        count = f"{len(reported)} run{'s' * (len(reported) > 1)}"
-        click.echo(f"{out}: {count}, {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    reported = read_runs(load_plugins(), [folder for run in runs for folder in runs_in(run)])
+    for run in reported:
+        for note in run.notes:
+            click.echo(f"recipe report: {note}", err=True)
+    page.write(reported, out)
+    count = f"{len(reported)} run{'s' * (len(reported) > 1)}"
+    click.echo(f"{out}: {count}, {out.stat().st_size / 1e6:.1f} MB; open it in a browser")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from recipe_core.cli.compare.compare import SPEEDS, differing
+from recipe_core.cli.compare.compare import SPEEDS, differing, number_text, speed_text
 from recipe_core.cli.compare.report.charts import charts, style_of
 from recipe_core.cli.compare.report.markup import Html, csp_source, data, joined, script, table, tag
 from recipe_core.cli.compare.report.runs import ReportedRun
@@ -20,7 +19,6 @@ from recipe_core.train.metrics.line import duration
 _MAKER = "recipe report"
 _MARK = f'<meta name="generator" content="{_MAKER}">'
 """Mark of a page of ours, which may be overwritten."""
-_SPEEDS = dict(zip(SPEEDS, ("sequences/s", "real tokens/s", "tokens/s", "MFU"), strict=True))
 
 
 def write(runs: Sequence[ReportedRun], path: Path) -> None:
@@ -91,7 +89,7 @@ def _summary(runs: Sequence[ReportedRun]) -> Iterator[Html]:
     losses = _logged_keys(runs, "loss", "val_loss")
     speeds = _logged_keys(runs, *SPEEDS)
     heads = ["run", "state", "step", *(key.replace("val_", "validation ") for key in losses)]
-    heads += [*(_SPEEDS[key] for key in speeds), "s per step", "training", "memory", "machine"]
+    heads += [*(SPEEDS[key] for key in speeds), "s per step", "training", "memory", "machine"]
     yield tag("h2", "Runs")
     rows = [[*_status_cells(run), *_ends(run, losses), *_speed(run, speeds)] for run in runs]
     yield tag("div", table(heads, rows), class_="summary")
@@ -114,13 +112,13 @@ def _status_cells(run: ReportedRun) -> list[object]:
 def _ends(run: ReportedRun, keys: Sequence[str]) -> Iterator[str | None]:
     for key in keys:
         values = run.curve.values(key)
-        yield f"{_number(values[min(values)])} → {_number(values[max(values)])}" if values else None
+        yield f"{number_text(values[min(values)])} → {number_text(values[max(values)])}" if values else None
 
 
 def _speed(run: ReportedRun, keys: Sequence[str]) -> Iterator[str | None]:
     for key in keys:
         median = run.median(key)
-        yield None if median is None else f"{median:.1%}" if key == "mfu" else f"{median:,.1f}"
+        yield None if median is None else speed_text(key, median)
     each, total = run.median("seconds"), run.training_seconds()
     yield None if each is None else f"{each:.3g}"
     yield None if total is None else duration(total)
@@ -138,10 +136,6 @@ def _run_notes(run: ReportedRun) -> Iterator[tuple[str, str]]:
     if isinstance(notes, dict):
         yield from ((str(key), str(value)) for key, value in notes.items())
     yield from (("files", note) for note in run.notes)
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if math.isfinite(value) else "not finite"
 
 
 def _curves(runs: Sequence[ReportedRun], all_charts: Sequence[dict[str, Any]]) -> Iterator[Html]:

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recipe_core.cli.cluster.run_status import RunStatus, run_status
-from recipe_core.cli.compare.compare import MACHINE_KEYS, names_of, settings_of
-from recipe_core.errors import DataError
-from recipe_core.files.documents import DocumentError, read_json
+from recipe_core.cli.compare.compare import MACHINE_KEYS, names_of, read_beside, settings_of
 from recipe_core.train.metrics.curves import Curve, damage, read_run
 from recipe_core.train.metrics.results import RESULTS
 
@@ -104,13 +102,4 @@ def _run(name: str, curve: Curve, status: RunStatus, damaged: Mapping[int, bytes
         else:
             notes.append(f"{path}: left out, it has more than {_MAX_PICTURE / 1e6:.0f} MB")
     settings = {key: value for key, value in settings_of(curve).items() if key not in MACHINE_KEYS}
-    return ReportedRun(name, curve, status, settings, _results(curve), pictures, notes)
-
-
-def _results(curve: Curve) -> Mapping[str, Any]:
-    path = curve.sibling(RESULTS)
-    try:
-        data = read_json(path) if path else {}
-    except (OSError, DocumentError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    return data if isinstance(data, Mapping) else {}
+    return ReportedRun(name, curve, status, settings, read_beside(curve, RESULTS), pictures, notes)
