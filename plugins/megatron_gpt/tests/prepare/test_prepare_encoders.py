@@ -212,10 +212,6 @@ class Giga:
         self.tokenizer = Tokenizer.from_str(content)
 
     @classmethod
-    def from_tiktoken(cls, *_: object) -> Giga:
-        raise ValueError("no rank file")
-
-    @classmethod
     def from_json(cls, content: str) -> Giga:
         if cls.wrong == "refuses":
             raise ValueError("unsupported model\nWordPiece")

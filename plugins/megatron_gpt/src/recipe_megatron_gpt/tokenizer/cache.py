@@ -7,29 +7,18 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from recipe_core import DiskError, atomic_file, write_text
+from recipe_core import DiskError, write_text
 from recipe_core.files import home
 
-_VERSION = 4
+_VERSION = 5
 """Increase it when a change in this package changes the facts."""
 _LIBRARIES = ("tokenizers", "gigatoken")
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """An entry of the cache."""
-
-    facts: dict[str, Any]
-    data: bytes
-    path: Path
-    """The file that holds ``data``."""
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -41,37 +30,29 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def recall(key: str) -> CacheEntry | None:
+def recall(key: str) -> dict[str, Any] | None:
     """The entry; None if there is none, or it is damaged."""
-    facts, path = _paths(key)
     try:
-        content = json.loads(facts.read_bytes())
-        data = path.read_bytes()
+        content = json.loads(_path(key).read_bytes())
     except (OSError, ValueError):
         return None
-    if not isinstance(content, dict) or content.pop("blake2b", "") != _digest(content, data):
+    if not isinstance(content, dict) or content.pop("blake2b", "") != _digest(content):
         return None
-    return CacheEntry(content, data, path)
+    return content
 
 
-def remember(key: str, facts: dict[str, Any], data: bytes = b"") -> None:
+def remember(key: str, facts: dict[str, Any]) -> None:
     """Write an entry; a cache that cannot be written is ignored."""
-    description, path = _paths(key)
     with suppress(OSError, DiskError):
-        with atomic_file(path) as part:
-            part.write_bytes(data)
-        write_text(description, json.dumps({**facts, "blake2b": _digest(facts, data)}))
+        write_text(_path(key), json.dumps({**facts, "blake2b": _digest(facts)}))
 
 
-def _paths(key: str) -> tuple[Path, Path]:
-    folder = home() / "tokenizers"
-    return folder / f"{key}.json", folder / f"{key}.data"
+def _path(key: str) -> Path:
+    return home() / "tokenizers" / f"{key}.json"
 
 
-def _digest(facts: dict[str, Any], data: bytes) -> str:
-    digest = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
-    digest.update(data)
-    return digest.hexdigest()
+def _digest(facts: dict[str, Any]) -> str:
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 @cache

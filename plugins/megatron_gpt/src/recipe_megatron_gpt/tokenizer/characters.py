@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
-from recipe_megatron_gpt.tokenizer.rank_file import CHARACTERS
 
 Ids = Callable[[list[str]], list[list[int]]]
 """Token ids of texts."""
@@ -30,6 +29,11 @@ _USUAL = 512
 """Usual upper bound of the blocks in the texts of one data set."""
 _CODES = 0x110000
 _ASCII = 0x80
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_CHARACTERS = {number: chr(number) for number in _PRINTABLE} | {
+    number: chr(256 + n) for n, number in enumerate(number for number in range(256) if number not in _PRINTABLE)
+}
+"""The character that represents a byte in byte-level tokens: itself if it is printable in Latin-1."""
 _TABLE_FREE = {"Metaspace", "Prepend", "Replace"}
 """Components of a tokenizer that use no Unicode tables."""
 
@@ -70,8 +74,8 @@ class DifferingCharacters:
 
     def _try(self, blocks: set[int]) -> None:
         if entry := recall(self._key):
-            self._learn(entry.facts["tried"], entry.facts["found"])
-            self._cached = max(self._cached, len(entry.facts["tried"]))
+            self._learn(entry["tried"], entry["found"])
+            self._cached = max(self._cached, len(entry["tried"]))
         if missing := sorted(blocks - self._tried):
             self._learn(missing, list(_find_differing(missing, *self._libraries())))
             # A text of all characters has thousands of blocks, too many for a file after each.
@@ -120,8 +124,8 @@ def _probe(tokenizer: dict[str, Any]) -> str:
     # Splits as `tokenizer` does, and merges a character with its neighbours if they are in one word.
     high = range(0x80, 0x100)
     pairs = [pair for near in _NEIGHBOURS for byte in high for pair in ((near, byte), (byte, near))]
-    merges = [(CHARACTERS[first], CHARACTERS[second]) for first, second in pairs]
-    tokens = [*(CHARACTERS[byte] for byte in range(0x100)), *(first + second for first, second in merges)]
+    merges = [(_CHARACTERS[first], _CHARACTERS[second]) for first, second in pairs]
+    tokens = [*(_CHARACTERS[byte] for byte in range(0x100)), *(first + second for first, second in merges)]
     model = {"type": "BPE", "vocab": {token: n for n, token in enumerate(tokens)}, "merges": merges}
     return json.dumps({**tokenizer, "model": model, "added_tokens": [], "post_processor": None})
 

@@ -14,7 +14,6 @@ from recipe_core import ConfigError
 from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
 from recipe_megatron_gpt.tokenizer.characters import DifferingCharacters, Ids, differing_characters
 from recipe_megatron_gpt.tokenizer.parts import can_be_cut, ends_white_space, grouped, is_long, parts
-from recipe_megatron_gpt.tokenizer.rank_file import by_ranks
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -243,7 +242,7 @@ def load_gigatoken(content: str) -> Any:
 
 
 def _read_gigatoken(content: str) -> Any:
-    return by_ranks(content) or import_module("gigatoken").Tokenizer.from_json(content)
+    return import_module("gigatoken").Tokenizer.from_json(content)
 
 
 def _can_be_cut(tokenizer: Tokenizer) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ def read_known_tokenizer(path: Path, eod: str | None) -> KnownTokenizer:
     except OSError as error:
         raise DataError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
     if entry := recall(key):
-        return KnownTokenizer(entry.data.decode(), **entry.facts)
+        return KnownTokenizer(**entry)
     facts = known_tokenizer(content_of(read_vocabulary(path)), eod, str(path))
-    remember(key, {"size": facts.size, "entries": facts.entries, "end": facts.end}, facts.content.encode())
+    remember(key, asdict(facts))
     return facts

@@ -1,8 +1,8 @@
 """From the wikitext of an article to prose: the expensive stage, which worker processes share.
 
-``dump.py``: pages of a dump. ``prose``, below: one pass over the tokens of a page. ``templates.py`` (with
-``measures.py``) and ``formulas.py``: templates and formulas inside sentences as plain text. ``tidy.py``: the last
-steps: holes, entities, lines and sections.
+``dump.py``: pages of a dump. ``prose``, below: one pass over the tokens of a page. ``templates.py`` and
+``formulas.py``: templates and formulas inside sentences as plain text. ``tidy.py``: the last steps: holes, entities,
+lines and sections.
 
 Other templates, tables, references, pictures, categories, comments, long formulas, galleries, listings and magic words
 are dropped. Running text, the text of links, list items and headings are kept, items and headings on separate lines. An
@@ -38,7 +38,6 @@ _OPAQUE = re.compile(
 """Starts of elements whose content is not wikitext, or is always dropped."""
 _MAX_PARSE_COST = 20_000_000
 """Maximum of unclosed elements times length of the page: some seconds of parsing."""
-_SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _PROTECTED = re.compile(r"[^\w\s]")
 
 
@@ -234,11 +233,7 @@ class _Walk:
             return f"\n{BREAK}"
         inside = frame.part(frame.contents) if frame.contents else ""
         if name == "sup":
-            return templates.raised(inside)
-        if name == "sub" and inside.isdecimal() and self._last()[-1:].isdecimal():
-            return inside.translate(_SUBSCRIPT)  # 20<sub>16</sub> is not 2016
-        if name == "poem":
-            inside = inside.strip().replace("\n", f"\n{BREAK}")
+            return formulas.raised(inside)
         return f"\n\n{inside}\n\n" if name in _BLOCK_TAGS else inside
 
     def _item(self, markup: str) -> str:
@@ -264,8 +259,7 @@ class _Walk:
                 unnamed[int(key)] = value
             else:
                 named[key.strip()] = value
-        shown = templates.show(name, [unnamed[number] for number in sorted(unnamed)], named)
-        return shown or HOLE
+        return templates.show(name, [unnamed[number] for number in sorted(unnamed)], named) or HOLE
 
 
 _OPENS = frozenset(

@@ -51,7 +51,8 @@ _IGNORED = """
 _FRACTIONS = frozenset(("frac", "tfrac", "dfrac", "cfrac"))
 _ACCENTS = {"bar": "\u0304", "overline": "\u0304", "hat": "\u0302", "tilde": "\u0303", "vec": "\u20d7", "dot": "\u0307",
             "ddot": "\u0308"}  # fmt: skip
-_SUPERSCRIPTS = str.maketrans("0123456789+-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿ")
+_RAISED = re.compile(r"[-+−–]?(\d{1,3}|n)|\d?[-+−–]")
+_SUPERSCRIPTS = str.maketrans("0123456789+-−–n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
 _NO_SPACE = re.compile(r" (?=[,.;:)\]⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ])|(?<=[(\[]) |(?<=sin|cos|tan|exp|log|lim|max|min|det) (?=[(\[])")
 _ATOM = re.compile(r"[\w.…∞\u0300-\u036f]+|\([^()]*\)")
 
@@ -89,6 +90,11 @@ def plain(latex: str) -> str | None:
     text = unicodedata.normalize("NFC", re.sub(r"\s+", " ", text)).strip()
     text = _NO_SPACE.sub("", text)
     return text if 0 < len(text) <= LONGEST else None
+
+
+def raised(text: str) -> str:
+    """Return ``text`` as a superscript, if it is a number, ``n`` or a charge: 10<sup>6</sup> is not 106."""
+    return text.translate(_SUPERSCRIPTS) if _RAISED.fullmatch(text) else text
 
 
 def _group(tokens: Iterator[str], end: str | None) -> Iterator[str]:
@@ -134,8 +140,8 @@ def _argument(tokens: Iterator[str]) -> str:
 
 def _script(mark: str, text: str) -> str:
     """``x^2`` as x², ``x_k`` as it is, ``x_{i,j}`` as x_(i,j)."""
-    if mark == "^" and re.fullmatch(r"[-+−]?\d{1,3}|n|[-+−]", text):
-        return text.translate(_SUPERSCRIPTS)
+    if mark == "^" and _RAISED.fullmatch(text):
+        return raised(text)
     if text in ("′", "∘"):
         return text.replace("∘", "°")
     return mark + _operand(text)

@@ -47,24 +47,11 @@ _OPEN_LINK = re.compile(r"\[\[[^|\[\]]*\|")
 _TOKENS = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 
 _HOLES = re.compile(rf"{HOLE}[\s{HOLE}]*{HOLE}")
-_QUOTED_HOLE = re.compile(rf"[\"“‘«] ?{HOLE} ?[\"”’»]")
-_BARE_LABEL = re.compile(r" \((?:e\.g\.|i\.e\.|cf\.|see|see also),?\)")
-"""Leftovers of a parenthesis with a reference."""
-_PRICE_OF_HOLE = re.compile(rf"[$£€¥] ?{HOLE}")
-_TWO_STOPS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
-_HOLE_AND_PARENTHESIS = re.compile(rf"^ ?{HOLE} ?\([^()]*\)$")
-_HOLE_AND_NUMBER = re.compile(rf"^ ?{HOLE}[\W\d]*(?:(?:from|in|see|also)\W*)?$")
+_EMPTY_PARENTHESIS = re.compile(rf" ?[(（][\s,;:–-]*{HOLE}[\s,;:–{HOLE}-]*[)）]")
 _HOLE_FIRST = re.compile(rf"^ ?{HOLE}[ ,.;:)–—-]*")
+_HOLE_AFTER_OPENING = re.compile(rf"(?<=[(\[]) ?{HOLE}[ ,;:–{HOLE}-]*")
 _HOLE_BEFORE_STOP = re.compile(rf" ?[,;:]? ?{HOLE} ?(?=[,.;:!?)\]])")
-_HOLE_AFTER_OPENING = re.compile(rf"(?<=[(\[]) ?{HOLE} ?")
-_HOLE_BESIDE_SPACE = re.compile(rf" {HOLE} ?|{HOLE} ")
-_PARENTHESES = re.compile(r" ?([(（])([^()（）]*)([)）])")
-_LABEL = re.compile(
-    r"(?:.*:|pronounced|pronunciation|also|and|or|from|in|listen|born|died|see|see also|lit\.|b\.|d\.|c\.|e\.g\.|"
-    r"i\.e\.|cf\.|years (?:ago|old)|aged?|\W*)",
-    re.IGNORECASE,
-)
-"""A part of a parenthesis with only the label of a dropped element."""
+_HOLE_BETWEEN_WORDS = re.compile(rf" {HOLE} ?|{HOLE} |(?<=\w){HOLE}(?=\w)")
 
 
 def unparsed(text: str) -> str:
@@ -117,7 +104,7 @@ def lines(text: str) -> str:
             blocks.append(between + line)
             pending = []
         before = mark if line or mark == ITEM else ""
-    return _BARE_LABEL.sub("", "".join(blocks).strip())
+    return "".join(blocks).strip()
 
 
 def _marked(line: str) -> tuple[str, int, str]:
@@ -150,36 +137,13 @@ def _tidy(line: str) -> str:
     if not line.isascii():
         line = _SPACES.sub(" ", _INVISIBLE.sub("", line))
     line = line.translate(_NO_MARKS).strip()
-    if ".." in line:
-        line = _TWO_STOPS.sub(".", line)
     return line if _WORD.search(line) else ""
 
 
 def _close_holes(line: str) -> str:
     line = _HOLES.sub(HOLE, line)
-    line = _PARENTHESES.sub(_parenthesis, line)
-    line = _HOLES.sub(HOLE, _PRICE_OF_HOLE.sub(HOLE, line))  # a dropped parenthesis leaves another hole
-    line = _HOLE_AND_NUMBER.sub("", _HOLE_AND_PARENTHESIS.sub("", line))
-    line = _QUOTED_HOLE.sub(HOLE, line)
+    line = _HOLES.sub(HOLE, _EMPTY_PARENTHESIS.sub(f" {HOLE}", line))  # a dropped parenthesis leaves another hole
     line = _HOLE_FIRST.sub("", line)
-    line = _HOLE_BEFORE_STOP.sub("", line)
     line = _HOLE_AFTER_OPENING.sub("", line)
-    return _HOLE_BESIDE_SPACE.sub(" ", line).replace(HOLE, "")
-
-
-def _parenthesis(match: re.Match[str]) -> str:
-    """Remove the empty parts of a parenthesis; replace it by a hole if all are empty."""
-    inside = match[2]
-    if HOLE not in inside:
-        return match[0]
-    pieces = re.split(r"([,;])", inside)
-    content = ""
-    for number in range(0, len(pieces), 2):
-        piece = pieces[number]
-        rest = piece.replace(HOLE, "").strip()
-        if not rest or (HOLE in piece and _LABEL.fullmatch(rest)) or _PRICE_OF_HOLE.search(piece):
-            continue
-        begins = "" if content else " :,–-" * (HOLE in piece)  # "({{IPA}}: Paris)"
-        content += (pieces[number - 1] + " " if content else "") + piece.strip(f" {HOLE}").lstrip(begins or None)
-    before = " " if match[0].startswith(" ") else ""
-    return f"{before}{match[1]}{content}{match[3]}" if content else f"{before}{HOLE}"
+    line = _HOLE_BEFORE_STOP.sub("", line)
+    return _HOLE_BETWEEN_WORDS.sub(" ", line).replace(HOLE, "")
