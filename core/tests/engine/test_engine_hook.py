@@ -15,13 +15,14 @@ from recipe_core import EngineSpec, hookimpl
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.precompile import dry_run_arguments, precompile
 from recipe_core.engine.environment import Variable, variables
+from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
 from recipe_core.engine.native import NativeEngine
 from recipe_core.engine.select import one_process
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.finding import Finding
 from recipe_core.hooks.specs import Part
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.parallel import Parallel, Run
+from recipe_core.layouts.parallel import Batch, Parallel, Run
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
 from recipe_core.train.metrics.curves import METRICS, read_rows
@@ -38,10 +39,25 @@ class Settings:
     level: int = 1
 
 
+class InOrder(list[Batch]):
+    """Micro batches that are taken in order, as a loader may give them."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError("these micro batches are taken in order")
+
+
+class OnePass(PlainLoader):
+    def step(self, consumed: int, *, last: bool = False) -> InOrder:
+        return InOrder(super().step(consumed, last=last))
+
+
 class Hosted(NativeEngine):
     """The CPU under another name."""
 
     traced = True
+
+    def device_loader(self, request: Request, train: Train) -> DeviceLoader:
+        return OnePass(self.device, request, train)
 
     def to_host(self, tensors: Any) -> list[Any]:
         said.append("to_host")

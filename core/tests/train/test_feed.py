@@ -47,7 +47,7 @@ def test_reads_one_step_ahead_and_stops_at_the_last() -> None:
     numbers = Numbers()
     with Feed(numbers, run()) as feed:
         assert torch.cat([b["number"] for b in feed.step(0)[0]]).tolist() == list(range(12))
-        batches, firsts = feed.step(12, last=True)
+        batches, firsts = feed.step(12, last=True, keep=True)
         assert torch.cat([b["number"] for b in batches]).tolist() == list(range(12, 24))
         assert [int(b["number"][0]) for b in batches] == firsts
         assert feed.last_micro_batch is not None

@@ -37,7 +37,7 @@ class Feed:
     ) -> None:
         self.samples, self.run = samples, run
         self.last_micro_batch: tuple[Batch, int] | None = None
-        """The first micro batch of the last step, and the number of its first sample; None before it."""
+        """The first micro batch of the last step, and the number of its first sample; None unless it was kept."""
         self._reader = ThreadPoolExecutor(1, "feed")
         self._loader = (device_loader or partial(PlainLoader, run.device))(self._request, run.train)
 
@@ -50,14 +50,15 @@ class Feed:
         self._loader.close()
         self._reader.shutdown(wait=True, cancel_futures=True)
 
-    def step(self, consumed: int, *, last: bool = False) -> tuple[Sequence[Batch], list[int]]:
+    def step(self, consumed: int, *, last: bool = False, keep: bool = False) -> tuple[Sequence[Batch], list[int]]:
         """This rank's micro batches of the step after ``consumed`` samples on the device, with their first samples.
 
-        Reads the next step's ahead. Of the ``last`` step it keeps the first micro batch instead.
+        Reads the next step's ahead, unless this is the ``last``. With ``keep``, :attr:`last_micro_batch` is the first
+        one; the loader must then allow more than one pass.
         """
         batches = self._loader.step(consumed, last=last)
         firsts = micro_batch_starts(self.run, consumed, self.run.train.global_batch)
-        self.last_micro_batch = (batches[0], firsts[0]) if last else None
+        self.last_micro_batch = (batches[0], firsts[0]) if keep else None
         return batches, firsts
 
     def validation_starts(self) -> list[int]:

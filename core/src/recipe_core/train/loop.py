@@ -88,9 +88,7 @@ class Trainer:
         return True
 
     def _require_finite_update(self) -> None:
-        if self.saving.dry_run or self.engine.traced:  # a traced engine would compile another graph
-            return
-        loss = self.stepper.loss_after_update()
+        loss = None if self.saving.dry_run else self.stepper.loss_after_update()
         if loss is not None:
             self.recorder.require_finite("loss after it", loss)
 

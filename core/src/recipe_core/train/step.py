@@ -85,7 +85,8 @@ class Stepper:
         start, cfg = time.perf_counter(), self.run.train
         rate = self.learning_rate(self.progress.step)
         beat.begin_step(self.progress.step + 1)
-        batches, firsts = self.feed.step(self.progress.consumed_samples, last=last)
+        keep = last and not self.engine.traced  # for loss_after_update
+        batches, firsts = self.feed.step(self.progress.consumed_samples, last=last, keep=keep)
         self.stopping.begin_step(len(firsts))
         beat.enter(FORWARD)
         try:
@@ -146,7 +147,10 @@ class Stepper:
         return {f"val_{name}": value for name, value in self._reduced(total).items()}
 
     def loss_after_update(self) -> float | None:
-        """The loss of the last step's first micro batch with the updated weights; None before the last step."""
+        """The loss of the last step's first micro batch with the updated weights.
+
+        None before the last step, and on a traced engine, which would compile another graph.
+        """
         if self.feed.last_micro_batch is None:
             return None
         total: dict[str, Tensor] = {}
