@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recipe_core.checkpoint.formats.base import Format
 from recipe_core.checkpoint.io import hub_files
 from recipe_core.checkpoint.io.archive import has_checksums
 from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
@@ -16,6 +15,9 @@ from recipe_core.errors import CheckpointError
 from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat, Part
+
+if TYPE_CHECKING:
+    from recipe_core.checkpoint.formats.base import Format
 
 _SHOWN = 3
 """Number of files that a message names; it counts the others."""
