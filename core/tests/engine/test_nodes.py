@@ -52,8 +52,8 @@ def test_all_hear_all() -> None:
 
 def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "host_of", lambda rank, env: f"n{rank}")
-    first, third = each(3, lambda here: here, limit=1.0, absent=(1,))  # which keep the store
-    assert first.absent.startswith("rank 1 (host n1) of 3 has not come within 1 s: the machine cannot be reached")
+    first, third = each(3, lambda here: here, limit=3.0, absent=(1,))  # which keep the store
+    assert first.absent.startswith("rank 1 (host n1) of 3 has not come within 3 s: the machine cannot be reached")
     assert third.absent == first.absent
 
 

@@ -409,8 +409,8 @@ def test_check_for_a_target_says_what_fits_there(typed: Typed) -> None:
 
 
 def test_what_only_this_machine_cannot_hold_is_a_note(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("show", "check.parts"):
-        monkeypatch.setattr(f"recipe_core.cli.{place}.free_space", lambda folder: 100)
+    for place in ("cli.show", "train.start.check.parts"):
+        monkeypatch.setattr(f"recipe_core.{place}.free_space", lambda folder: 100)
     code, text, _ = typed("check", *ARGUMENTS)
     assert code == 0
     assert "100 B are free for runs/  it will not fit" in text
