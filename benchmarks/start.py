@@ -77,8 +77,8 @@ def recipe(words: list[str]) -> NoReturn:
 
         marks["imports"] = _now()
         for name, stage in (
-            ("_model", "model"),
-            ("_optimizer", "optimizer"),
+            ("build_parallel", "model"),
+            ("build_optimizer", "optimizer"),
             ("build_samples", "data"),
             ("begin", "checkpoint"),
         ):

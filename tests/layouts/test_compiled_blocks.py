@@ -31,7 +31,7 @@ def losses(folder: str, words: tuple[str, ...]) -> tuple[int, dict[str, int], li
     options: dict[str, Any] = {"backend": "aot_eager"}
     with (
         patch.object(NativeEngine, "compile_options", lambda engine: options),
-        patch("recipe_core.train.run.compiles_blocks", lambda *_: job.train.compile),
+        patch("recipe_core.train.building.build.compiles_blocks", lambda *_: job.train.compile),
     ):
         run(job, out, dry_run=True)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

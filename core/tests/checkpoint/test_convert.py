@@ -229,7 +229,7 @@ def test_a_signal_leaves_nothing(
             raise
 
     monkeypatch.setattr(Single, "save", interrupted)
-    monkeypatch.setattr(cli, "_registry", lambda: plugins)
+    monkeypatch.setattr("recipe_core.cli.checkpoint.convert.load_plugins", lambda: plugins)
     for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # none is ignored, as nohup and a shell's & have it
         signal.signal(sent, signal.default_int_handler if sent == signal.SIGINT else signal.SIG_DFL)
     assert cli.main(["convert", str(source), str(there / "out"), "--to", "single"]) == 128 + number

@@ -62,7 +62,7 @@ def inject(fault: str, rank: str, step: int) -> None:
 
 
 if __name__ == "__main__":
-    setattr(cli, "_registry", toy.registry)  # noqa: B010 - mypy rejects the assignment
+    setattr(cli, "load_plugins", toy.registry)  # noqa: B010 - mypy rejects the assignment
     setattr(supervisor, "Popen", ForkedRank)  # noqa: B010
     measure_own_time()
     watch_from(Path("injected").absolute())

@@ -55,7 +55,7 @@ def draw(chance: random.Random) -> Poison:
 
 def use_toy() -> None:
     """Let the command see only the toy plugin, whose model can be poisoned."""
-    setattr(cli, "_registry", toy.registry)  # noqa: B010 - mypy would reject an assignment
+    setattr(cli, "load_plugins", toy.registry)  # noqa: B010 - mypy would reject an assignment
 
 
 def runner(poison: Poison, folder: Path) -> Callable[..., str]:
