@@ -185,6 +185,17 @@ def test_it_resumes_and_agrees_on_two_ranks(tmp_path: Path, layout: str) -> None
     assert column(rows, "loss") == pytest.approx(column(alone, "loss"), abs=1e-6)
 
 
+@pytest.mark.parametrize("form", ["dcp", "single"])
+def test_an_optimizer_without_states_resumes(tmp_path: Path, form: str) -> None:
+    """SGD without momentum has none, and a format may leave out the empty part of the checkpoint."""
+    words = ("optimizer=momentum", "optimizer.momentum=0", f"checkpoint={form}", "train.steps=4", "train.eval_every=0")
+    whole = column(train(str(tmp_path / "whole"), *words), "loss")
+    train(str(tmp_path / "cut"), *words, "train.stop_after=2")
+    named = f"train.resume={tmp_path / 'cut/checkpoints/step-2'}"
+    assert column(train(str(tmp_path / "named"), *words, named), "loss") == whole[2:]
+    assert column(train(str(tmp_path / "cut"), *words), "loss") == whole
+
+
 def test_one_part_may_be_named_in_two_ways() -> None:
     one, other = job_of("train.optimizer=momentum", "train.schedule=wsd"), job_of("optimizer=momentum", "schedule=wsd")
     assert one.as_dict() == other.as_dict()

@@ -159,10 +159,16 @@ def fill_state(state: Any, saved: Any) -> None:
     for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
         if isinstance(value, Tensor):
             fill(value, saved[key])
-        elif _holds_tensors(value) or (isinstance(value, Mapping) and value):
-            fill_state(value, saved[key])
-        elif not isinstance(value, Mapping):
+        elif not (isinstance(value, Mapping) or _holds_tensors(value)):
             state[key] = saved[key]
+        elif has_entries(value):
+            fill_state(value, saved[key])
+
+
+def has_entries(tree: Any) -> bool:
+    """True if a state holds tensors or plain values. Formats may leave out a part without any, such as the states of
+    an optimizer that has none."""
+    return any(True for _ in entries(tree))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recipe_core.checkpoint.lazy import entries, fill_state
+from recipe_core.checkpoint.lazy import entries, fill_state, has_entries
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.errors import CheckpointError
 
@@ -78,7 +78,7 @@ class Format(ABC):
         if self.grid is not None:
             raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
         saved = {part: value for part, value in self.open(path).items() if part in state or part not in FOR_SCRIPTS}
-        if lacking := [part for part in RUN_PARTS if part in state and part not in saved]:
+        if lacking := [part for part in RUN_PARTS if has_entries(state.get(part, {})) and part not in saved]:
             raise CheckpointError(
                 f"{path}: it holds no {' and no '.join(lacking)}, so that no run can go on from it; a new run can "
                 f"begin with its weights: train.init_from={path}"

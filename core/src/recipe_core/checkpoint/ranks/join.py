@@ -82,8 +82,9 @@ def _shard(tensor: Tensor | Lazy, partition: Partition | None, rank: int, grid: 
     def read() -> Tensor:
         part = whole.slice(offsets, sizes)
         if part.shape == shape:
-            # Clone, so that the whole tensor is freed if it was read.
-            return part if whole.rows and dim == 0 else part.clone(memory_format=torch.contiguous_format)
+            # Clone a view, so that what else was read is freed.
+            is_view = part.untyped_storage().nbytes() > part.nbytes or not part.is_contiguous()
+            return part.clone(memory_format=torch.contiguous_format) if is_view else part
         full = part.new_zeros(shape)
         full.narrow(dim, 0, part.shape[dim]).copy_(part)
         return full

@@ -11,7 +11,7 @@ import torch
 
 from recipe_core.checkpoint.adapter import matches
 from recipe_core.checkpoint.formats.base import Format
-from recipe_core.checkpoint.lazy import fill, fill_state
+from recipe_core.checkpoint.lazy import entries, fill, fill_state, has_entries
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
@@ -187,14 +187,14 @@ def _matching_state(
     translator, opened = Translator(job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
     saved = translator.to_native(opened, source.format, source.path)
-    missing = [part for part in state if part not in saved]
+    missing = [part for part in state if part not in saved and has_entries(state[part])]
     if missing:
         raise CheckpointError(
             f"train.resume: {source.path} holds no {' and no '.join(missing)}; a new run can begin with its weights: "
             f"train.init_from={source.path}"
         )
-    saved = {part: saved[part] for part in state}  # other parts (texts, an epoch) are for scripts
-    if text := mismatch(dict(flat(saved)), dict(flat(state)), dtypes=dtypes):
+    saved = {part: saved[part] for part in state if part in saved}  # other parts (texts, an epoch) are for scripts
+    if text := mismatch(dict(entries(saved)), dict(entries(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")
     return saved, _notes(source, note, translator.left_out(opened, source.format, source.path))
 
