@@ -23,6 +23,8 @@ Offsets = tuple[int, ...]
 """Begin of a slice in each dimension."""
 Sizes = tuple[int, ...]
 """Length of a slice in each dimension."""
+_BLOCK = 1 << 19
+"""Bytes per block in comparisons. malloc reuses memory for them; large allocations get new pages each time."""
 
 
 def narrow(tensor: Tensor, offsets: Offsets, sizes: Sizes) -> Tensor:
@@ -51,6 +53,11 @@ class Lazy:
     def nbytes(self) -> int:
         """Size of the values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def sliceable(self) -> bool:
+        """True if rows can be read without the others."""
+        return bool(self.shape and (self.slices or self.rows))
 
     def part(self, start: int, count: int) -> Tensor:
         """Return rows of the first dimension, without reading the others if possible."""
@@ -197,4 +204,19 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """True if shape, dtype and every bit are equal, including NaN payloads and the sign of zero."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+    flat = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    if all(t.numel() % 8 == t.storage_offset() % 8 == 0 for t in flat):
+        flat = [t.view(torch.int64) for t in flat]  # six times as fast
+    return torch.equal(*flat)
+
+
+def same_values(a: Lazy, b: Lazy) -> bool:
+    """:func:`same_bits` of tensors that are read for it, with at most one whole tensor in memory."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if not (a.sliceable or b.sliceable):
+        return same_bits(a.read(), b.read()) if a.nbytes <= _BLOCK else a.digest() == b.digest()
+    sides = [side if side.sliceable else lazy(side.read().contiguous()) for side in (a, b)]
+    count = max(1, _BLOCK * a.shape[0] // max(1, a.nbytes))
+    starts = range(0, a.shape[0], count)
+    return all(same_bits(*(side.part(row, min(count, a.shape[0] - row)) for side in sides)) for row in starts)

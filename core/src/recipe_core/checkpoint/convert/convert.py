@@ -12,7 +12,7 @@ import yaml
 from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import Format, SaveContext
-from recipe_core.checkpoint.lazy import Lazy, same_bits
+from recipe_core.checkpoint.lazy import Lazy, same_values
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.mismatch import mismatch
@@ -26,8 +26,6 @@ from recipe_core.hooks.specs import CheckpointFormat
 from recipe_core.settings.fill import flat
 
 State = dict[str, Any]
-_LARGE = 1 << 20
-"""Tensors of at least this many bytes are compared by their hashes."""
 
 
 def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
@@ -129,11 +127,7 @@ def _compare(converted: State, written: State, target: CheckpointFormat) -> None
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if not isinstance(a, Lazy):
-        return bool(a == b)
-    if a.nbytes < _LARGE:
-        return same_bits(a.read(), b.read())
-    return bool(a.digest() == b.digest())  # one tensor in memory at a time
+    return same_values(a, b) if isinstance(a, Lazy) else bool(a == b)
 
 
 def _report(

@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -41,7 +41,7 @@ from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, verify_checksums
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, Offsets, ShardedTensorView, Sizes, narrow, without_meta
+from recipe_core.checkpoint.lazy import Lazy, Offsets, ShardedTensorView, Sizes, lazy, narrow, without_meta
 from recipe_core.checkpoint.match.mismatch import described
 from recipe_core.errors import CheckpointError, RecipeError
 from recipe_core.files import disk_error
@@ -116,7 +116,7 @@ def _place(metadata: Metadata, name: str) -> tuple[Any, ...]:
     return keys
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Chunk:
     """A stored chunk of a tensor."""
 
@@ -166,12 +166,19 @@ def _assemble(chunks: Sequence[_Chunk], dtype: torch.dtype, offsets: Offsets, si
         lengths = tuple(end - begin for begin, end in zip(begins, ends, strict=True))
         if min(lengths, default=1) <= 0:
             continue
-        values = chunk.tensor.slice(_minus(begins, chunk.offsets), lengths)
+        tensor = chunk.tensor if chunk.tensor.sliceable else lazy(_read_whole(chunk))
+        values = tensor.slice(_minus(begins, chunk.offsets), lengths)
         if lengths == sizes:
             return values
         whole = torch.empty(sizes, dtype=dtype) if whole is None else whole
         narrow(whole, _minus(begins, offsets), lengths).copy_(values)
     return torch.empty(sizes, dtype=dtype) if whole is None else whole
+
+
+@lru_cache(maxsize=1)
+def _read_whole(chunk: _Chunk) -> Tensor:
+    """Read a chunk that cannot be read in rows, once for all slices of it."""
+    return chunk.tensor.read()
 
 
 def _minus(offsets: Offsets, origin: Offsets) -> Offsets:

@@ -6,6 +6,7 @@ PyTorch's own reader verifies none of them. No torch here.
 from __future__ import annotations
 
 import io
+import mmap
 import re
 import stat
 import struct
@@ -13,13 +14,15 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from recipe_core.errors import CheckpointError
 
+Buffer = bytearray | mmap.mmap
+"""Writable bytes."""
 _HEADER = struct.Struct("<4s22xHH")
 """A local ZIP header: signature, and from byte 26 the lengths of name and extra field."""
 _SIGNATURE = b"PK\x03\x04"
@@ -35,6 +38,8 @@ _MOST_UNPACKED = 64 << 20
 """Largest unpacked size of compressed records, in addition to twice their packed size: weights hardly compress."""
 _STEP = 1 << 20
 """Bytes per read: they are still in the processor's cache when the checksum is computed."""
+_HUGE = 2 << 20
+"""Size of a huge page of most processors."""
 
 
 @dataclass(eq=False)
@@ -50,15 +55,15 @@ class ArchiveRecord:
     """CRC-32; None if the archive has no checksums."""
     _checked: bool = False
 
-    def read(self, start: int, count: int) -> bytearray:
+    def read(self, start: int, count: int) -> Buffer:
         """Return ``count`` bytes from ``start``; the rest is not kept in memory.
 
         Raises:
             CheckpointError: the file cannot be read, ends early, or has another checksum.
         """
         if self._checked or self.crc is None:
-            return read_bytes(self.path, self.begin + start, count)
-        data = bytearray(count)
+            return read_values(self.path, self.begin + start, count)
+        data = _allocate(count)
         if self._crc_while_reading(start, memoryview(data)) != self.crc:
             raise CheckpointError(f"{self.path}: damaged, {_differs(self.name)}; get the file again")
         self._checked = True
@@ -134,11 +139,11 @@ def written_as(path: Path) -> dict[str, bytes]:
     return {_WRITTEN_AS: name.encode()} if _PLACE.search(name) else {}
 
 
-def _require_origin(record: ArchiveRecord, data: bytes | bytearray) -> None:
-    if record.name.endswith("/byteorder") and data.decode() != sys.byteorder:
+def _require_origin(record: ArchiveRecord, data: bytes | Buffer) -> None:
+    if record.name.endswith("/byteorder") and bytes(data).decode() != sys.byteorder:
         raise CheckpointError(f"{record.path}: it was written by a machine of the other byte order")
     if record.name.endswith(f"/{_WRITTEN_AS}"):
-        _require_place(record.path, data.decode())
+        _require_place(record.path, bytes(data).decode())
 
 
 def _require_place(path: Path, origin: str) -> None:
@@ -246,13 +251,37 @@ def read_bytes(path: Path, begin: int, count: int) -> bytearray:
         CheckpointError: it cannot be read, or ends early.
     """
     data = bytearray(count)
+    _fill(memoryview(data), path, begin)
+    return data
+
+
+def read_values(path: Path, begin: int, count: int) -> Buffer:
+    """:func:`read_bytes` for the values of tensors."""
+    data = _allocate(count)
+    _fill(memoryview(data), path, begin)
+    return data
+
+
+def _fill(data: memoryview, path: Path, begin: int) -> None:
     done = 0
     with _reading(path) as file:
         file.seek(begin)
-        while done < count and (got := cast("io.FileIO", file).readinto(memoryview(data)[done:])):
+        while done < len(data) and (got := cast("io.FileIO", file).readinto(data[done:])):
             done += got
-    if done < count:
-        raise CheckpointError(_cut_short(path, count - done))
+    if done < len(data):
+        raise CheckpointError(_cut_short(path, len(data) - done))
+
+
+def _allocate(count: int) -> Buffer:
+    """Allocate ``count`` bytes, in huge pages if there are many and Linux has such pages.
+
+    Large allocations get new pages each time, and 4-KiB pages take longer than the bytes that are read into them.
+    """
+    if count < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return bytearray(count)
+    data = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        data.madvise(mmap.MADV_HUGEPAGE)
     return data
 
 

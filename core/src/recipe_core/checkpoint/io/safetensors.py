@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recipe_core.checkpoint.io.archive import read_bytes
+from recipe_core.checkpoint.io.archive import read_bytes, read_values
 from recipe_core.checkpoint.io.torch_save import read_rows
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.errors import CheckpointError
@@ -110,7 +110,7 @@ def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
         raise ValueError(f"data from {begin!r} to {end!r}, which are no places")
     if end - begin != shape.numel() * dtype.itemsize or begin < 0 or min(shape, default=0) < 0:
         raise ValueError(f"{end - begin} bytes for {list(shape)} values of type {entry['dtype']}")
-    read = partial(read_bytes, path)
+    read = partial(read_values, path)
     rows = partial(read_rows, read, data + begin, shape, dtype) if shape.numel() and shape else None
     return Lazy(shape, dtype, partial(_values, path, data + begin, shape, dtype), rows=rows)
 
@@ -118,5 +118,5 @@ def _entry(path: Path, entry: Mapping[str, Any], data: int) -> Lazy:
 def _values(path: Path, begin: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     if not shape.numel():
         return torch.empty(shape, dtype=dtype)
-    data = read_bytes(path, begin, shape.numel() * dtype.itemsize)
+    data = read_values(path, begin, shape.numel() * dtype.itemsize)
     return torch.frombuffer(data, dtype=dtype).reshape(shape)

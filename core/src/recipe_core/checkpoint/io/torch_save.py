@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from recipe_core.checkpoint.io import archive
-from recipe_core.checkpoint.io.archive import ArchiveRecord, FileSlice, read_bytes
+from recipe_core.checkpoint.io.archive import ArchiveRecord, Buffer, FileSlice, read_bytes
 from recipe_core.checkpoint.io.restricted_pickle import stand_in, unreadable
 from recipe_core.checkpoint.lazy import Lazy, lazy, tree_map
 from recipe_core.errors import CheckpointError, DiskFullError
@@ -153,7 +153,7 @@ def _leaf(tensor: Tensor, records: Mapping[int, ArchiveRecord]) -> Lazy:
 
 
 def read_rows(
-    read: Callable[[int, int], bytearray], begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int
+    read: Callable[[int, int], Buffer], begin: int, shape: torch.Size, dtype: torch.dtype, start: int, count: int
 ) -> Tensor:
     """Read ``count`` rows from ``start`` of a contiguous tensor whose values begin at byte ``begin``.
 

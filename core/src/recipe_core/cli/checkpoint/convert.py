@@ -90,6 +90,7 @@ def _convert(
     options: Mapping[str, str | None],
 ) -> None:
     from recipe_core.checkpoint.locate import Request
+    from recipe_core.engine.memory import huge_pages, return_freed_memory
     from recipe_core.hooks.specs import Part, load
 
     request = Request(
@@ -100,8 +101,8 @@ def _convert(
         recipe=options["recipe"],
         drop_optimizer=options["drop"] == "optimizer",
     )
-    load("recipe_core.engine.memory:return_freed_memory", "the core")()
-    with _clean_up_on_signals():
+    return_freed_memory()
+    with _clean_up_on_signals(), huge_pages():
         rows = load("recipe_core.checkpoint.convert.convert:convert", "the core")(plugins, request)
     width = max(len(name) for name, _ in rows)
     click.echo("\n".join(f"  {name:{width}}  {text}" for name, text in rows))
