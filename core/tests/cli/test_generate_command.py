@@ -48,7 +48,7 @@ def test_prompts_come_from_a_file_or_a_pipe(trained: Typed, monkeypatch: pytest.
     plain = trained("generate", "run", "--prompts", "lines.txt")
     assert plain[0] == 0
     assert plain == trained("generate", "run", "--prompts", "lines.jsonl")
-    monkeypatch.setattr("sys.stdin", io.StringIO(Path("lines.txt").read_text()))
+    monkeypatch.setattr("sys.stdin", io.StringIO(Path("lines.txt").read_text().replace("\n", "\n\n")))
     assert plain == trained("generate", "run", "--prompt", "-")
 
 
@@ -63,6 +63,7 @@ def test_a_prompt_is_utf_8_whatever_the_locale() -> None:
     ("arguments", "message"),
     [
         (["nowhere", "--prompt", "x"], "nowhere: there is no such file or folder"),
+        (["run/job.yaml", "--prompt", "x"], "is a file of a run without weights; give the folder of the run: run"),
         (["run", "--prompt", ""], "--prompt: expected a prompt, got an empty one"),
         (["run", "--prompt", "1 2 x"], "expected 6 numbers, got '1 2 x'"),
         (["run", "--prompt", "1 2"], "toy_parts:generate' raised RuntimeError"),

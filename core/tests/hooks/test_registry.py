@@ -152,6 +152,15 @@ def test_an_unknown_name_gets_the_nearest_and_the_plugins_that_did_not_load() ->
         registry.get("checkpoint", "x")
 
 
+def test_a_recipe_of_this_repository_that_is_not_installed_is_named_with_its_packages() -> None:
+    message = re.escape(
+        "no recipe named 'bert_tp'; recipe-bert-tp is not installed: python -m pip install ./plugins/bert_dp "
+        "./plugins/bert_tp, in a clone of the repository (there are: none)"
+    )
+    with pytest.raises(PluginError, match=message):
+        Registry().get("recipe", "bert_tp")
+
+
 def test_a_name_of_two_plugins_is_refused_alone_and_taken_with_its_plugin() -> None:
     rival = models(lambda: [Model(name="gpt", build="rival.model:build"), Model(name="t5", build="rival.model:build")])
     registry = load([("good", Good), ("rival", rival)])

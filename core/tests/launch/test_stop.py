@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from recipe_core.cli.cluster.run_status import final_state
 from recipe_core.launch import stop as stop_module
+from recipe_core.launch.process import read_process
 from recipe_core.launch.stop import StopFlag
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -203,6 +205,25 @@ def test_the_second_one_ends_the_process_at_once(number: signal.Signals, seconds
     assert (code, errors) == (
         128 + number, f"recipe: ended at once by the second {number.name}; nothing more was saved\n"
     )  # fmt: skip
+
+
+def test_the_record_of_the_process_says_that_a_second_one_ended_it(tmp_path: Path) -> None:
+    recorded = f"""
+from pathlib import Path
+from recipe_core.launch import process
+with process.noted(Path({str(tmp_path)!r})), StopFlag():
+    print("ready", flush=True)
+    noted(1)
+    at(0.5)
+    print("ready", flush=True)
+    time.sleep({2 * DEADLINE})
+"""
+    assert program(recorded, signal.SIGINT, signal.SIGINT)[0] == 128 + signal.SIGINT
+    found = read_process(tmp_path)
+    assert found is not None
+    assert found.ended is not None
+    reason = "ended at once by the second SIGINT; nothing more was saved"
+    assert final_state(tmp_path, found, None) == ("killed", 130, reason)
 
 
 @pytest.mark.parametrize(

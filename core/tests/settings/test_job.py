@@ -393,7 +393,11 @@ def test_a_file_is_a_recipe_with_overrides(tmp_path: Path) -> None:
         ("recipe: [gpt]", "expected a line `recipe: NAME`, as `recipe show` prints it"),
         ("recipe: gpt\nvariant: 6.7", "variant: expected a name, got 6.7"),
         ("- gpt", "expected settings as `recipe show NAME` prints them, got list"),
-        ("", "expected settings as `recipe show NAME` prints them, got NoneType"),
+        ("", "is empty; expected settings, as `recipe show NAME > mine.yaml` writes them"),
+        (
+            "recipe: gpt:tiny",
+            "recipe: expected a name, got 'gpt:tiny'; write two lines, `recipe: gpt` and `variant: tiny`",
+        ),
         ("recipe: {", "is not YAML (while parsing a flow node"),
     ],
 )

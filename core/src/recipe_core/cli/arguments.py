@@ -130,6 +130,10 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
         raise click.UsageError(
             f"expected one recipe, got {' and '.join(map(repr, targets))}; a setting is written section.setting=value"
         )
+    if Path(targets[0]).is_dir() and _is_path(targets[0]):
+        settings = Path(targets[0]) / "job.yaml"
+        known = f"its settings are in {settings}" if settings.is_file() else "and no run, for it holds no job.yaml"
+        raise ConfigError(f"{targets[0]}: is a folder, {known}; name a recipe, or a file of settings")
     if Path(targets[0]).is_file() and not targets[0].endswith((".yaml", ".yml")):
         raise ConfigError(
             f"{targets[0]}: is a file, but none of settings (.yaml); name a recipe first, and data as a setting: "

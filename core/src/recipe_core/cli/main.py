@@ -44,6 +44,18 @@ if TYPE_CHECKING:
 
 COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
+_ELSEWHERE = {
+    "help": "recipe --help", "version": "recipe --version", "list": "recipe ls", "init": "recipe plugin new NAME",
+    **dict.fromkeys(("train", "fit", "start", "resume", "pretrain"), "recipe run NAME"),
+    **dict.fromkeys(("finetune", "fine-tune", "sft"), "recipe run hf_finetune"),
+    **dict.fromkeys(("test", "evaluate", "validate"), "recipe eval RUN"),
+    **dict.fromkeys(("chat", "predict", "sample", "infer", "inference"), "recipe generate RUN"),
+    **dict.fromkeys(("export", "save"), "recipe convert RUN FOLDER --to FORMAT"),
+    **dict.fromkeys(("tokenize", "preprocess"), "recipe prepare NAME"),
+    **dict.fromkeys(("config", "settings"), "recipe show NAME"), "plot": "recipe report RUN...",
+    "info": "recipe show NAME` or `recipe doctor",
+}  # fmt: skip
+"""Commands of other tools, and ours for them."""
 _USERS_ENVIRONMENT = ("check", "doctor", "submit")
 """Commands that do not compute, and show or pass on the environment as the user set it."""
 
@@ -136,13 +148,15 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
+            if name in _ELSEWHERE:
+                ctx.fail(f"no command {name!r}; write `{_ELSEWHERE[name]}`")
             hint = did_you_mean(name, self.commands)
             ctx.fail(f"no command {name!r}{hint} (commands: {', '.join(self.commands)})")
         return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="recipe-core", prog_name="recipe")
+@click.version_option(None, "-v", "-V", "--version", package_name="recipe-core", prog_name="recipe")
 @debug_option
 @click.pass_context
 def cli(ctx: click.Context) -> None:

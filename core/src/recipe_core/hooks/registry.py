@@ -66,6 +66,13 @@ NOUNS: dict[Kind, str] = {
     "schedule": "schedule",
     "tracker": "tracker",
 }
+_SHIPPED = {
+    "bert_dp": "./plugins/bert_dp",
+    "bert_tp": "./plugins/bert_dp ./plugins/bert_tp",
+    "hf_finetune": "./plugins/bert_dp ./plugins/hf_finetune",
+    "megatron_gpt": "./csrc ./plugins/megatron_gpt",
+}
+"""Recipes of this repository, and the folders of their packages, for a message."""
 _CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
     "model": Model,
@@ -191,7 +198,11 @@ class Registry:
 
     def _unknown(self, kind: Kind, name: str) -> str:
         known = self.names(kind)
-        text = f"no {NOUNS[kind]} named {name!r}{did_you_mean(name, known)} (there are: {', '.join(known) or 'none'})"
+        hint = did_you_mean(name, known)
+        if kind == "recipe" and name in _SHIPPED:
+            package = f"recipe-{name.replace('_', '-')}"
+            hint = f"; {package} is not installed: python -m pip install {_SHIPPED[name]}, in a clone of the repository"
+        text = f"no {NOUNS[kind]} named {name!r}{hint} (there are: {', '.join(known) or 'none'})"
         return "; ".join([text, *self.complaints()])
 
     def _conflict(self, kind: Kind, name: str) -> str:

@@ -16,6 +16,7 @@ from recipe_core.errors import DiskError
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_record
 from recipe_core.launch.failures import exit_code, first_line, message_of
+from recipe_core.launch.stop import recorded_by
 from recipe_core.launch.worker import Worker, worker
 
 FILE = Path("launch") / "process.json"
@@ -65,17 +66,21 @@ class Process:
 
 @contextmanager
 def noted(out: Path) -> Iterator[None]:
-    """Record this process in the run folder, and the error that ends the block, if any.
+    """Record this process in the run folder, and the error or second signal that ends the block, if any.
 
     Without an error, results.json holds the outcome. The caller holds the lock of the folder. A full disk is ignored.
     """
     me = this_process()
     _write(out, me)
+
+    def record(reason: str, code: int) -> None:
+        _write(out, replace(me, ended=time.time(), exit_code=code, reason=reason))
+
     try:
-        yield
+        with recorded_by(record):
+            yield
     except BaseException as error:
-        reason = first_line(message_of(error))
-        _write(out, replace(me, ended=time.time(), exit_code=exit_code(error), reason=reason))
+        record(first_line(message_of(error)), exit_code(error))
         raise
 
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +29,9 @@ REPEATED: dict[int, float] = {signal.SIGINT: 0.5, signal.SIGTERM: 1.0}
 and ``timeout`` sends it to a command and to its process group."""
 _supervised = False
 _ON_EXIT_SECONDS = 3.0
-"""Time limit of :attr:`StopFlag.on_exit`."""
+"""Time limit of :attr:`StopFlag.on_exit`, and of :data:`_recorders`."""
+_recorders: list[Callable[[str, int], None]] = []
+"""Called with the reason and the exit code before a second signal ends this process."""
 
 
 class StopMode(enum.Enum):
@@ -141,17 +143,33 @@ class StopFlag:
         if self._mode is StopMode.EXIT:
             self._end_at_once(name)
         if again and not (_supervised and number == signal.SIGINT):
-            _end(f"ended at once by the second {name}; nothing more was saved", 128 + number)
+            text, code = f"ended at once by the second {name}; nothing more was saved", 128 + number
+            _call_in_time(lambda: [record(text, code) for record in _recorders])
+            _end(text, code)
 
     def _end_at_once(self, name: str) -> None:
-        callback = threading.Thread(target=self.on_exit, args=(name,), daemon=True)
-        callback.start()
-        callback.join(_ON_EXIT_SECONDS)
+        _call_in_time(lambda: self.on_exit(name))
         _end(f"stopped by {name} with nothing to save; the same line starts it again", ExitCode.STOPPED)
 
 
 def _noop_handler(number: int, frame: object) -> None:
     """Python's handler, which runs in the main thread, does nothing: :meth:`StopFlag._listen` reads the signals."""
+
+
+@contextlib.contextmanager
+def recorded_by(recorder: Callable[[str, int], None]) -> Iterator[None]:
+    """Call ``recorder`` with the reason and the exit code if a second signal ends this process in the block."""
+    _recorders.append(recorder)
+    try:
+        yield
+    finally:
+        _recorders.remove(recorder)
+
+
+def _call_in_time(callback: Callable[[], object]) -> None:
+    thread = threading.Thread(target=callback, daemon=True)
+    thread.start()
+    thread.join(_ON_EXIT_SECONDS)
 
 
 def leave_second_to_supervisor() -> None:

@@ -149,9 +149,13 @@ def in_our_words(problem: str, typed: Mapping[str, Any], known: set[str], regist
     value: Any = typed
     for name in unknown["path"].split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
+    path, inside = unknown["path"], {}
     if isinstance(value, Mapping):
-        value = value.get("use")
-    text = words_for(unknown["path"], "" if value is None else str(value), known, registry)
+        value, inside = value.get("use"), value
+    text = words_for(path, "" if value is None else str(value), known, registry)
+    if not text and inside and "did you mean" not in problem:  # the first setting of the section may be known
+        name, value = next(iter(inside.items()))
+        text = words_for(f"{path}.{name}", str(value), known, registry)
     return f"{unknown['path']}: no such {unknown['what']}; {text}" if text else problem
 
 

@@ -291,6 +291,12 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
         data.pop(record, None)
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
+    name, named_variant = split_name(recipe)
+    if named_variant is not None:
+        raise ConfigError(
+            f"{where}: recipe: expected a name, got {recipe!r}; write two lines, `recipe: {name}` and "
+            f"`variant: {named_variant}`"
+        )
     if variant is not None and not isinstance(variant, str):
         raise ConfigError(f"{where}: variant: expected a name, got {variant!r}")
     return registry.get("recipe", recipe), variant, data

@@ -34,6 +34,8 @@ def read_file(target: str | Path) -> Mapping[str, object]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     except DocumentError as error:
         raise ConfigError(f"{path}: is not YAML ({error})") from error
+    if data is None:
+        raise ConfigError(f"{path}: is empty; expected settings, as `recipe show NAME > {path.name}` writes them")
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}: expected settings as `recipe show NAME` prints them, got {type(data).__name__}")
     return data

@@ -253,7 +253,8 @@ def _results(job: Job, out: Path, run: Run, progress: TrainingProgress, signal: 
     return {
         "recipe": job.name, "step": progress.step, "steps": job.train.steps, "stopped": signal, **_outcome(signal),
         "consumed_samples": progress.consumed_samples, **measured(read_rows(out / METRICS, warn)),
-        "world_size": run.world_size, "device": run.device.type, "torch": torch.__version__,
+        "eval_samples": job.train.eval_samples, "world_size": run.world_size, "device": run.device.type,
+        "torch": torch.__version__,
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ def lines(**more: Any) -> list[str]:
 
 def test_one_loss_and_tokens() -> None:
     more = {"first_val_loss": 8.0, "val_loss": 5.0, "tokens_per_second": 1234.5, "sequences_per_second": 12.0}
+    assert lines(**more, eval_samples=64)[1] == "  validation loss  8.0000 -> 5.0000 (-37.5%), of 64 samples"
     assert lines(**more) == [
         "  training loss    9.0000 -> 6.0000 (-33.3%)",
         "  validation loss  8.0000 -> 5.0000 (-37.5%)",
@@ -55,6 +56,12 @@ def test_a_loss_that_is_not_finite_is_no_older_one() -> None:
     found = measured(rows)
     assert (found["loss"], found["loss_step"], found["val_loss"], found["val_loss_step"]) == (None, 10, None, 10)
     assert lines(**found) == ["  training loss    3.0000 -> not finite", "  validation loss  2.0000 -> not finite"]
+
+
+def test_what_to_try_next_names_eval_after_a_step() -> None:
+    line = "  recipe eval runs/a    # its losses on the validation data"
+    assert line in summary(RESULTS, "toy", "runs/a").splitlines()
+    assert line not in summary({**RESULTS, "step": 0, "stopped": "SIGTERM"}, "toy", "runs/a").splitlines()
 
 
 def test_what_to_try_next_names_generate_where_the_model_can() -> None:

@@ -94,6 +94,19 @@ def test_closing_gives_text(run_of: Callable[..., Run], monkeypatch: pytest.Monk
     assert result == closing(module, job_of(GptIndexed()), run_of())
 
 
+def test_closing_begins_with_the_validation_text_of_files(
+    run_of: Callable[..., Run], write_tokens: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "load", lambda config, cache: object())
+    monkeypatch.setattr(text, "decode", lambda config, ids, cache: ids)
+    files = (write_tokens([30, 20, 4]),)
+    module = build(CONFIG)[0]
+    for split, prompt in (("2,1,0", [50, 51, 52, 53]), ("1,2,0", list(range(30, 38))), ("1,0,0", list(range(8)))):
+        shares = tuple(map(float, split.split(",")))
+        found = closing(module, job_of(GptIndexed(files=files, split=shares)), run_of())["sample"]
+        assert (found[: len(prompt)], len(found)) == (prompt, len(prompt) + generate.TOKENS)
+
+
 def test_closing_without_a_tokenizer(
     run_of: Callable[..., Run], write_tokens: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

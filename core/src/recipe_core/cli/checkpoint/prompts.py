@@ -21,7 +21,8 @@ def prompts(texts: Sequence[str], file: Path | None) -> tuple[Iterable[str], boo
     """Return the prompts, and True if they are typed at a terminal.
 
     Args:
-        texts: texts; ``-`` alone reads the standard input, a prompt per line. Empty: the standard input, too.
+        texts: texts; ``-`` alone reads the standard input, a prompt per line; blank lines are skipped. Empty: the
+            standard input, too.
         file: a prompt per line, or JSON lines.
 
     Raises:
@@ -39,7 +40,8 @@ def prompts(texts: Sequence[str], file: Path | None) -> tuple[Iterable[str], boo
         return _typed(), True
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
-    lines = [_non_empty(line, f"standard input, line {number}") for number, line in enumerate(sys.stdin, 1)]
+    numbered = [(number, line) for number, line in enumerate(sys.stdin, 1) if line.strip()]
+    lines = [_non_empty(line, f"standard input, line {number}") for number, line in numbered]
     if not lines:
         raise ConfigError("--prompt: expected a text, and the standard input is empty; give --prompt TEXT")
     return lines, False

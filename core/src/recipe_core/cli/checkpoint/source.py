@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.options import LocalPath, join
+from recipe_core.cli.options import LocalPath, join, load_plugins
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
     from recipe_core.hooks.specs import Model
 
+_OF_RUNS = ("job.yaml", "metrics.jsonl", "results.json")
+"""Files of a run folder that hold no weights."""
 source_options = join(
     click.option("--accept", metavar="WORD", help="Use data or a tokenizer that differ, as a message said."),
     click.option("--tokenizer", type=LocalPath(), metavar="PATH", help="Its tokenizer: a file or a folder."),
@@ -49,15 +51,23 @@ def engine(device: str) -> Iterator[Engine]:
 
 
 def require_exists(path: Path) -> None:
-    """Check that ``path`` exists, before PyTorch is imported for it.
+    """Check that ``path`` exists and may hold a checkpoint, before PyTorch is imported for it.
 
     Raises:
         CheckpointError: it does not.
     """
     from recipe_core.errors import CheckpointError
+    from recipe_core.settings.job import split_name
 
+    expected = "expected a run folder or a checkpoint"
     if not path.exists():
-        raise CheckpointError(f"{path}: there is no such file or folder; expected a run folder or a checkpoint")
+        if split_name(str(path))[0] in load_plugins().names("recipe"):
+            expected = f"that is a recipe: train it (`recipe run {path} --out FOLDER`), and give the folder of the run"
+        raise CheckpointError(f"{path}: there is no such file or folder; {expected}")
+    if path.is_dir() and not any(path.iterdir()):
+        raise CheckpointError(f"{path}: the folder is empty; {expected}")
+    if path.is_file() and path.name in _OF_RUNS:
+        raise CheckpointError(f"{path}: is a file of a run without weights; give the folder of the run: {path.parent}")
 
 
 def model_at(registry: Registry, path: Path, engine: Engine, options: Mapping[str, Any]) -> TrainedModel:

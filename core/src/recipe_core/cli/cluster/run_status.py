@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.files.documents import read_json
 from recipe_core.hooks.specs import load
-from recipe_core.launch.ending import Ending, read_ending
+from recipe_core.launch.ending import Ending, kind_of, read_ending
 from recipe_core.launch.launchers.submitted import Submitted, read_note
 from recipe_core.launch.process import Process, read_process
 
@@ -125,7 +125,7 @@ def final_state(out: Path, process: Process, ending: Ending | None) -> tuple[Sta
         reason = str(results.get("stopped") or process.reason or "")
         return "stopped", ExitCode.STOPPED if code is None else code, reason
     if process.exit_code:
-        return "failed", process.exit_code, process.reason
+        return "killed" if kind_of(process.exit_code) == "killed" else "failed", process.exit_code, process.reason
     complete = results.get("step") == results.get("steps")
     return ("finished", 0, "") if complete else ("stopped", 0, "by train.stop_after")
 

@@ -113,6 +113,8 @@ def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             continue
         change = f" ({(last - first) / first:+.1%})" if key.endswith("loss") and first and last is not None else ""
         change += f" at step {at}" if at not in (None, results["step"]) else ""
+        if key == "val_loss" and results.get("eval_samples"):
+            change += f", of {results['eval_samples']:,} samples"
         name = key.replace("val_", "validation ").replace("_", " ")
         ended = "not finite" if last is None else f"{last:.4f}"
         yield "training loss" if name == "loss" else name, f"{first:.4f} -> {ended}{change}"
@@ -165,6 +167,8 @@ def summary(
         lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
     if generates and steps:
         lines.append(f"  recipe generate {folder}    # the model answers prompts that you type")
+    if steps:
+        lines.append(f"  recipe eval {folder}    # its losses on the validation data")
     lines.append(f"  recipe report {folder} --html    # curves, speed and settings in a browser")
     if tensorboard:
         lines.append(f"  tensorboard --logdir {folder}/tensorboard    # curves while it runs")
