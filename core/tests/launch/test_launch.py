@@ -447,7 +447,7 @@ def test_what_timeout_sends_to_a_command_and_to_its_group_is_one_ctrl_c(
 ) -> None:
     sent: list[int] = []
     rank = types.SimpleNamespace(ended=None, send=sent.append, kill=lambda: sent.append(signal.SIGKILL))
-    times = iter((100.0, 100.1, 100.49, 100.5))
+    times = iter((100.0, 100.1, 100.99, 101.0))
     monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=times.__next__))
     ours = supervisor._Supervisor(1, tmp_path, 5.0)
     ours._ranks = [rank]  # type: ignore[list-item]

@@ -15,7 +15,7 @@ import pytest
 from recipe_core.cli.cluster.run_status import final_state
 from recipe_core.launch import stop as stop_module
 from recipe_core.launch.process import read_process
-from recipe_core.launch.stop import StopFlag
+from recipe_core.launch.stop import StopFlag, StopMode
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 DEADLINE = 120
@@ -44,6 +44,23 @@ def test_the_first_signal_gives_the_name() -> None:
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGTERM)
         assert stop.signal == "SIGUSR1"
+
+
+def test_the_first_signal_is_answered_once_and_only_if_the_run_saves() -> None:
+    for mode, answers in ((StopMode.SAVE, ["SIGUSR1"]), (StopMode.IGNORE, [])):
+        answered, answer = [], threading.Event()
+
+        def note(name: str, answered: list[str] = answered, answer: threading.Event = answer) -> None:
+            answered.append(name)
+            answer.set()
+
+        with StopFlag(mode) as stop:
+            stop.on_first = note
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.signal == "SIGUSR1"
+            assert not answers or answer.wait(DEADLINE)
+        assert answered == answers
 
 
 def test_a_ctrl_c_after_another_signal_is_still_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +216,7 @@ sys.exit(7 * bool(stop.signal))
 """
 
 
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.5), (signal.SIGTERM, 1.0)])
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 1.0)])
 def test_the_second_one_ends_the_process_at_once(number: signal.Signals, seconds: float) -> None:
     code, errors = program(TWO.format(seconds=seconds, then=f"time.sleep({2 * DEADLINE})"), number, number)
     assert (code, errors) == (
@@ -214,7 +231,7 @@ from recipe_core.launch import process
 with process.noted(Path({str(tmp_path)!r})), StopFlag():
     print("ready", flush=True)
     noted(1)
-    at(0.5)
+    at(1.0)
     print("ready", flush=True)
     time.sleep({2 * DEADLINE})
 """
@@ -230,7 +247,7 @@ with process.noted(Path({str(tmp_path)!r})), StopFlag():
     ("sent", "seconds"),
     [
         ((signal.SIGTERM, signal.SIGTERM), 0.99), ((signal.SIGUSR1, signal.SIGTERM), 9.0),
-        ((signal.SIGINT, signal.SIGINT), 0.49), ((signal.SIGUSR1, signal.SIGUSR1), 9.0),
+        ((signal.SIGINT, signal.SIGINT), 0.99), ((signal.SIGUSR1, signal.SIGUSR1), 9.0),
     ],
 )  # fmt: skip
 def test_what_a_launcher_and_a_batch_system_both_send_is_one_signal(sent: tuple[int, int], seconds: float) -> None:

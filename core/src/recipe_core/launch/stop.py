@@ -24,7 +24,7 @@ from recipe_core.errors import ExitCode
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 """Signals that ask a run to stop."""
-REPEATED: dict[int, float] = {signal.SIGINT: 0.5, signal.SIGTERM: 1.0}
+REPEATED: dict[int, float] = {signal.SIGINT: 1.0, signal.SIGTERM: 1.0}
 """Seconds after which a repeated signal counts as a second one: a launcher and a batch system may both send the first,
 and ``timeout`` sends it to a command and to its process group."""
 _supervised = False
@@ -61,6 +61,8 @@ class StopFlag:
     def __init__(self, mode: StopMode = StopMode.SAVE) -> None:
         self.on_exit: Callable[[str], None] = lambda name: None
         """Called with the name of the signal before it ends the process at once; may take three seconds."""
+        self.on_first: Callable[[str], None] = lambda name: None
+        """Called with the name of the first signal if it leads to a save, in a thread: it may not hold up the next."""
         self._mode = mode
         self._first: str | None = None
         self._came: dict[int, float] = {}
@@ -137,7 +139,10 @@ class StopFlag:
     def _note(self, number: int, name: str, now: float) -> None:
         first = self._came.setdefault(number, now)
         again = now - first >= REPEATED.get(number, float("inf"))
-        self._first = self._first or name
+        if self._first is None:
+            self._first = name
+            if self._mode is StopMode.SAVE:
+                threading.Thread(target=self.on_first, args=(name,), daemon=True).start()
         if self._mode is StopMode.IGNORE:
             return
         if self._mode is StopMode.EXIT:

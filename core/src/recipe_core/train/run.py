@@ -49,7 +49,7 @@ from recipe_core.train.start import folder as folders
 from recipe_core.train.start.resume import TrainingProgress, begin
 from recipe_core.train.start.watch import patient, watched
 from recipe_core.train.step import Stepper
-from recipe_core.train.stopping import Stopping
+from recipe_core.train.stopping import Stopping, announcement
 
 
 def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
@@ -148,6 +148,7 @@ def _build(
     report = stack.enter_context(
         Report(engine.rank == 0 and not dry_run, job.train.steps, log_line(job, progress.step))
     )
+    stop.on_first = lambda name: report.say(announcement(name, progress.step + 1))
     feed = stack.enter_context(Feed(samples, run, engine.device_loader))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
     flops = facts.flops_per_sample if facts else None

@@ -20,6 +20,12 @@ SECONDS = 1.0
 """Between two votes within a step."""
 
 
+def announcement(name: str, step: int | None = None) -> str:
+    """Return the answer to the signal ``name`` for the terminal, if it came during ``step``."""
+    again = "; press Ctrl-C again to stop at once, without saving" if name == "SIGINT" else ""
+    return f"{name}: finishing {'the step' if step is None else f'step {step:,}'}, then saving{again}"
+
+
 @dataclass
 class Stopping:
     """Votes of all ranks on stopping.

@@ -21,7 +21,7 @@ def lines(**more: Any) -> list[str]:
 
 def test_one_loss_and_tokens() -> None:
     more = {"first_val_loss": 8.0, "val_loss": 5.0, "tokens_per_second": 1234.5, "sequences_per_second": 12.0}
-    assert lines(**more, eval_samples=64)[1] == "  validation loss  8.0000 -> 5.0000 (-37.5%), of 64 samples"
+    assert lines(**more, eval_samples=64)[1] == "  validation loss  8.0000 -> 5.0000 (-37.5%, of 64 samples)"
     assert lines(**more) == [
         "  training loss    9.0000 -> 6.0000 (-33.3%)",
         "  validation loss  8.0000 -> 5.0000 (-37.5%)",

@@ -25,6 +25,7 @@ from recipe_core.train.metrics.report import show
 from recipe_core.train.metrics.results import noting_divergence
 from recipe_core.train.start import folder as folders
 from recipe_core.train.start.watch import patient, watched
+from recipe_core.train.stopping import announcement
 from recipe_hf_finetune.data import vocabulary
 from recipe_hf_finetune.data.splits import load
 from recipe_hf_finetune.model import source as sources
@@ -66,6 +67,8 @@ def _run(
     from recipe_hf_finetune.trainer.seed_run import fine_tune
 
     classifier.quiet()
+    if engine.rank == 0:
+        stop.on_first = lambda name: show(announcement(name))
     with folders.open_run_folder(out, job, engine) as run_folder:
         beat.enter("building model and data")
         shared = _shared(job, out, engine, stop, source, straggler_row)

@@ -111,10 +111,10 @@ def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         at = results.get("val_loss_step" if key.startswith("val_") else "loss_step")
         if first is None or (last is None and at is None):
             continue
-        change = f" ({(last - first) / first:+.1%})" if key.endswith("loss") and first and last is not None else ""
+        samples = f", of {results['eval_samples']:,} samples" if key == "val_loss" and "eval_samples" in results else ""
+        known = key.endswith("loss") and first and last is not None
+        change = f" ({(last - first) / first:+.1%}{samples})" if known else ""
         change += f" at step {at}" if at not in (None, results["step"]) else ""
-        if key == "val_loss" and results.get("eval_samples"):
-            change += f", of {results['eval_samples']:,} samples"
         name = key.replace("val_", "validation ").replace("_", " ")
         ended = "not finite" if last is None else f"{last:.4f}"
         yield "training loss" if name == "loss" else name, f"{first:.4f} -> {ended}{change}"
