@@ -66,10 +66,10 @@ def evaluate(
     settings = [Evaluation(data=path, **shared) for path in data or ((None,) if not tasks else ())]
     if tasks:
         _require_tasks(tasks)
-    for source in sources:
-        require_exists(source)
     if png is not None:
         plot.require(png)
+    for source in sources:
+        require_exists(source)
     plugins, rows = load_plugins(), []
     with engine(options["device"]) as started:
         for source in sources:
