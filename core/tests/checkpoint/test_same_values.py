@@ -111,6 +111,9 @@ def test_a_dcp_tensor_that_cannot_be_read_in_rows_is_read_once(tmp_path: Path, m
     stored = Dcp().open(tmp_path)["model"]["w"]
     assert same_values(stored, by_rows(tensor))
     assert len([args for args in reads if args[2] >= tensor.nbytes]) == 1
+    stored.read().add_(1)  # a copy, whole or in part
+    stored.part(0, 5).add_(1)
+    assert same_values(stored, by_rows(tensor))
     other = tmp_path / "other"
     other.mkdir()
     Dcp().save(other, {"model": {"w": -tensor}})

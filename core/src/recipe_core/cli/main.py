@@ -44,16 +44,15 @@ if TYPE_CHECKING:
 
 COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
-_ELSEWHERE = {
+_COMMANDS_ELSEWHERE = {
     "help": "recipe --help", "version": "recipe --version", "list": "recipe ls", "init": "recipe plugin new NAME",
-    **dict.fromkeys(("train", "fit", "start", "resume", "pretrain"), "recipe run NAME"),
+    **dict.fromkeys(("train", "fit", "start", "pretrain"), "recipe run NAME"), "resume": "recipe run FOLDER",
     **dict.fromkeys(("finetune", "fine-tune", "sft"), "recipe run hf_finetune"),
     **dict.fromkeys(("test", "evaluate", "validate"), "recipe eval RUN"),
     **dict.fromkeys(("chat", "predict", "sample", "infer", "inference"), "recipe generate RUN"),
     **dict.fromkeys(("export", "save"), "recipe convert RUN FOLDER --to FORMAT"),
     **dict.fromkeys(("tokenize", "preprocess"), "recipe prepare NAME"),
     **dict.fromkeys(("config", "settings"), "recipe show NAME"), "plot": "recipe report RUN...",
-    "info": "recipe show NAME` or `recipe doctor",
 }  # fmt: skip
 """Commands of other tools, and ours for them."""
 _USERS_ENVIRONMENT = ("check", "doctor", "submit")
@@ -148,8 +147,8 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            if name in _ELSEWHERE:
-                ctx.fail(f"no command {name!r}; write `{_ELSEWHERE[name]}`")
+            if name in _COMMANDS_ELSEWHERE:
+                ctx.fail(f"no command {name!r}; write `{_COMMANDS_ELSEWHERE[name]}`")
             hint = did_you_mean(name, self.commands)
             ctx.fail(f"no command {name!r}{hint} (commands: {', '.join(self.commands)})")
         return super().resolve_command(ctx, args)

@@ -41,7 +41,7 @@ from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, verify_checksums
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, Offsets, ShardedTensorView, Sizes, lazy, narrow, without_meta
+from recipe_core.checkpoint.lazy import Lazy, Offsets, ShardedTensorView, Sizes, narrow, without_meta
 from recipe_core.checkpoint.match.mismatch import described
 from recipe_core.errors import CheckpointError, RecipeError
 from recipe_core.files import disk_error
@@ -143,6 +143,12 @@ class _Chunk:
             )
         return tensor
 
+    def slice(self, offsets: Offsets, sizes: Sizes) -> Tensor:
+        """Read a slice of the chunk; offsets are within the chunk."""
+        if self.tensor.sliceable or sizes == tuple(self.sizes):
+            return self.tensor.slice(offsets, sizes)
+        return narrow(_read_whole(self), offsets, sizes).clone()
+
 
 def _tensor(path: Path, stored: Sequence[tuple[MetadataIndex, Any]], entry: TensorStorageMetadata) -> Lazy:
     dtype, sizes = entry.properties.dtype, {tuple(chunk.offsets): tuple(chunk.sizes) for chunk in entry.chunks}
@@ -166,8 +172,7 @@ def _assemble(chunks: Sequence[_Chunk], dtype: torch.dtype, offsets: Offsets, si
         lengths = tuple(end - begin for begin, end in zip(begins, ends, strict=True))
         if min(lengths, default=1) <= 0:
             continue
-        tensor = chunk.tensor if chunk.tensor.sliceable else lazy(_read_whole(chunk))
-        values = tensor.slice(_minus(begins, chunk.offsets), lengths)
+        values = chunk.slice(_minus(begins, chunk.offsets), lengths)
         if lengths == sizes:
             return values
         whole = torch.empty(sizes, dtype=dtype) if whole is None else whole
@@ -177,7 +182,7 @@ def _assemble(chunks: Sequence[_Chunk], dtype: torch.dtype, offsets: Offsets, si
 
 @lru_cache(maxsize=1)
 def _read_whole(chunk: _Chunk) -> Tensor:
-    """Read a chunk that cannot be read in rows, once for all slices of it."""
+    """Read a chunk, once for all slices of it; the caller copies what it hands on."""
     return chunk.tensor.read()
 
 
