@@ -1,6 +1,6 @@
 """Training on one GPU, compared with the peers and with the limits of the machine: one command, which can resume.
 
-    python benchmarks/gpu --out gpu-results [--only gpt2-124m] [--minutes 9] [--retry]
+    python benchmarks/gpu --out gpu-results [--only gpt2-124m] [--contestant recipe] [--minutes 9] [--retry]
     python benchmarks/gpu --out /tmp/dry --dry
 
 Cases (cases.py): BERT-large at 128 and at 512 (ours packed), GPT-2 124M, GPT 1.3B and 6.7B, fine-tuning of BERT-base
@@ -87,7 +87,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     end, here = time.monotonic() + 60 * options.minutes, machine(options.dry)
     files = {name: case_file(options.out, name, here) for name in options.only or [case.name for case in CASES]}
     for name, found in files.items():
-        for one in part.parts_of(case_of(name, dry=options.dry)):
+        for one in wanted(options, name):
             earlier = found["parts"].get(one)
             if earlier is not None and not (options.retry and "failed" in earlier):
                 continue
@@ -95,13 +95,21 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
             if left < (0 if options.dry else LEAST_SECONDS):
                 return files
             log = options.out / "logs" / f"{name}.{one}.txt"
-            result = measured(part.run, (name, one, options.out, options.dry), min(left, PART_SECONDS), log)
+            result = measured(
+                part.run, (name, one, options.out, options.seconds, options.dry), min(left, PART_SECONDS), log
+            )
             if result is None and left < PART_SECONDS:
                 return files  # the next call starts it again
             found["parts"][one] = result or {"failed": f"took longer than {PART_SECONDS:.0f} s"}
             write(options.out / f"{name}.json", json.dumps(found, indent=2) + "\n")
             print(f"{name}, {one}: {_told(found['parts'][one])}", flush=True)
     return files
+
+
+def wanted(options: argparse.Namespace, name: str) -> list[str]:
+    """The parts of the case ``name`` that the command line asks for: its roof, and all contestants or those named."""
+    parts = part.parts_of(case_of(name, dry=options.dry))
+    return [one for one in parts if not options.contestant or one == part.ROOF or one in options.contestant]
 
 
 def _told(result: dict[str, Any]) -> str:
@@ -120,8 +128,7 @@ def conclude(options: argparse.Namespace, cases: dict[str, Any]) -> None:
     write(options.out / "gpu.md", table.markdown(results))
     print(table.markdown(results))
     missing = [
-        f"{name}, {one}" for name, found in cases.items() for one in part.parts_of(case_of(name, dry=options.dry))
-        if one not in found["parts"]
+        f"{name}, {one}" for name, found in cases.items() for one in wanted(options, name) if one not in found["parts"]
     ]  # fmt: skip
     if missing:
         print(f"no time was left for {len(missing)} parts ({missing[0]} is next); the same command goes on with them")
@@ -133,6 +140,10 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=[case.name for case in CASES], help="a case; may be repeated"
     )
+    parser.add_argument(
+        "--contestant", action="append", choices=list(part.CONTESTANTS), help="a contestant; may be repeated"
+    )
+    parser.add_argument("--seconds", type=float, default=12.0, help="time the steps of a part so long (default: 12)")
     parser.add_argument("--minutes", type=float, default=9.0, help="begin nothing after so long (default: 9)")
     parser.add_argument("--retry", action="store_true", help="try parts again that failed")
     parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")

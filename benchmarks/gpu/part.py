@@ -42,8 +42,8 @@ def parts_of(case: Case) -> list[str]:
     return [ROOF, *(name for name in CONTESTANTS if name not in left_out[case.family])]
 
 
-def run(case_name: str, name: str, out: Path, dry: bool) -> dict[str, Any]:
-    """The figures of the part ``name`` of a case.
+def run(case_name: str, name: str, out: Path, seconds: float, dry: bool) -> dict[str, Any]:
+    """The figures of the part ``name`` of a case, whose steps are timed for about ``seconds``.
 
     Raises:
         ModuleNotFoundError: a package is missing.
@@ -57,7 +57,7 @@ def run(case_name: str, name: str, out: Path, dry: bool) -> dict[str, Any]:
         return roof.measure(case, setting.parameters)
     (out / "traces").mkdir(parents=True, exist_ok=True)
     clock = Clock(
-        case.device, out / "traces" / f"{case.name}.{name}.json.gz", seconds=0.0 if case.dry else 12.0,
+        case.device, out / "traces" / f"{case.name}.{name}.json.gz", seconds=0.0 if case.dry else seconds,
         least=2 if case.dry else 5, warm=1 if case.dry else 4,
     )  # fmt: skip
     told = CONTESTANTS[name](case, setting, clock)
