@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
@@ -56,7 +57,8 @@ def _gpt(case: Case, setting: Setting) -> tuple[Any, Any]:
         n_head=case.heads, resid_pdrop=case.dropout, embd_pdrop=case.dropout, attn_pdrop=case.dropout, use_cache=False,
     )  # fmt: skip
     with torch.device(case.device):
-        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa"), data.Tokens(case)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    return model, data.Tokens(case)
 
 
 def _bert(case: Case, setting: Setting) -> tuple[Any, Any]:
@@ -67,7 +69,8 @@ def _bert(case: Case, setting: Setting) -> tuple[Any, Any]:
         num_attention_heads=case.heads, intermediate_size=4 * case.hidden,
     )  # fmt: skip
     with torch.device(case.device):
-        return AutoModelForPreTraining.from_config(config, attn_implementation="sdpa"), data.Rows(case)
+        model = AutoModelForPreTraining.from_config(config, attn_implementation="sdpa")
+    return model, data.Rows(case)  # outside: its tensors are the host's
 
 
 def _finetune(case: Case, setting: Setting) -> tuple[Any, Any]:
@@ -114,8 +117,6 @@ def megatron(case: Case, setting: Setting, clock: Clock) -> dict[str, Any]:
 
 
 def _megatron_model(case: Case) -> tuple[Any, str]:
-    from importlib.util import find_spec
-
     from megatron.core.models.gpt import GPTModel, gpt_layer_specs
     from megatron.core.transformer import TransformerConfig
 
@@ -125,7 +126,8 @@ def _megatron_model(case: Case) -> tuple[Any, str]:
         num_layers=case.layers, hidden_size=case.hidden, num_attention_heads=case.heads, bf16=True,
         params_dtype=torch.bfloat16, hidden_dropout=case.dropout, attention_dropout=case.dropout,
         use_cpu_initialization=case.dry, gradient_accumulation_fusion=False, bias_activation_fusion=not case.dry,
-        bias_dropout_fusion=not case.dry, masked_softmax_fusion=not case.dry,
+        bias_dropout_fusion=not case.dry,
+        masked_softmax_fusion=not case.dry and (with_engine or find_spec("scaled_masked_softmax_cuda") is not None),
         **(recompute if case.recompute and not case.dry else {}),  # which asks for CUDA's random numbers
     )  # fmt: skip
     layer = (

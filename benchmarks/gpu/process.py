@@ -9,11 +9,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ("accelerate", "part", "transformers.trainer", "recipe_core.train.run", "recipe_hf_finetune.run")
+PRELOADED = ("accelerate", "part", "recipe_core.train.run")
 """Importing them takes longer than some parts."""
+WITHOUT_TORCHAO = ("transformers.trainer", "recipe_hf_finetune.run")
+"""The same, unless torchao is installed: they import it, and it asks the device for its properties; a process that has
+done so can fork none that use it."""
 
 
 def context() -> Any:
@@ -22,7 +26,7 @@ def context() -> Any:
     if here not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(list(PRELOADED))
+    found.set_forkserver_preload([*PRELOADED, *(WITHOUT_TORCHAO if find_spec("torchao") is None else ())])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from recipe_core.ops import chunks
-from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
+from recipe_core.ops.cross_entropy import aligned, linear_cross_entropy, losses_and_hits
+from recipe_core.ops.fusing import fuse
 
 TOKENS, WIDTH, VOCABULARY = 400, 24, 333
 
@@ -197,3 +199,52 @@ def test_no_label_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, labels = inputs()
     with pytest.raises((IndexError, RuntimeError)):
         linear_cross_entropy(hidden, weight, torch.full_like(labels, -100))
+
+
+@pytest.fixture
+def fusing() -> Iterator[None]:
+    """As where the blocks of a model are compiled one by one, without code generation."""
+    fuse({"backend": "aot_eager", "fullgraph": True})
+    yield
+    fuse(None)
+    torch._dynamo.reset()
+
+
+def found(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor) -> list[Tensor]:
+    losses, hits = losses_and_hits(hidden, weight, labels, bias)
+    weights = torch.linspace(0.5, 1.5, losses.numel()).view(losses.shape)
+    grads = torch.autograd.grad((losses * weights).mean(), (hidden, weight, bias))
+    return [losses.detach(), hits, *grads]
+
+
+@pytest.mark.usefixtures("fusing")
+def test_compiled_losses_are_those_of_the_chunks() -> None:
+    tensors = inputs(torch.bfloat16)
+    bias = torch.randn(VOCABULARY).bfloat16().requires_grad_()
+    with torch.no_grad():
+        wanted_alone = linear_cross_entropy(*tensors)
+    fused_alone, fused = linear_cross_entropy(*tensors), found(*tensors, bias)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    fuse(None)
+    assert graphs == 2  # with hits and without
+    assert torch.equal(fused_alone, wanted_alone)
+    assert fused_alone.requires_grad
+    for got, wanted in zip(fused, found(*tensors, bias), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_vocabulary_is_filled_up_to_what_a_gpu_reads_at_once(biased: bool) -> None:
+    hidden, weight, labels = inputs(torch.float64)
+    bias = torch.randn(VOCABULARY, dtype=torch.float64).requires_grad_() if biased else None
+    wide, wide_bias = aligned(weight, bias)
+    assert wide.shape == (336, WIDTH)
+    assert wide_bias is not None
+    leaves = [leaf for leaf in (hidden, weight, bias) if leaf is not None]
+    got, hits = losses_and_hits(hidden, wide, labels, wide_bias)
+    wanted, wanted_hits = losses_and_hits(hidden, weight, labels, bias)
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    assert torch.equal(hits, wanted_hits)
+    for one, other in zip(*(torch.autograd.grad(losses.sum(), leaves) for losses in (got, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert aligned(wide, None)[0] is wide

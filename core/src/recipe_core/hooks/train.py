@@ -134,8 +134,8 @@ class Train:
     activation_checkpointing: bool = False
     """Recompute each block in backward instead of keeping its activations."""
     compile: bool = False
-    """Compile the model with ``torch.compile``: block by block, which takes the time of one block; as a whole on a CPU,
-    on Neuron, and where the model names no blocks. A CPU compiles for minutes and is seldom faster after it."""
+    """Compile the model with ``torch.compile``: block by block, which takes the time of one block, and the loss; as a
+    whole on a CPU, on Neuron, and where the model names no blocks. A CPU compiles for minutes and is seldom faster."""
     seed: int = 1234
     """Seed of the initial weights, the order of the samples, dropout and stochastic rounding."""
     device: str = "auto"

@@ -2,6 +2,6 @@
 
 ``attention.py``, ``group_attention.py``: causal attention, and attention within packed segments. ``cross_entropy.py``,
 ``chunks.py``: the loss without all logits in fp32; ``vocabulary.py``: the same with a vocabulary-parallel output
-matrix. ``dropout.py``, ``norm.py``, ``initial.py``: dropout, a residual sum with dropout and norm, initial values by
-name.
+matrix; ``fusing.py``: what ``train.compile`` compiles beside the blocks. ``dropout.py``, ``norm.py``, ``initial.py``:
+dropout, a residual sum with dropout and norm, initial values by name.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,8 +14,11 @@ from torch.distributed.tensor import DTensor
 from recipe_core.layouts.tensor_parallel.heads import head_of
 from recipe_core.layouts.tensor_parallel.rows import row_shard
 from recipe_core.ops.chunks import chunks, is_small
+from recipe_core.ops.fusing import fused
 from recipe_core.ops.vocabulary import ParallelCrossEntropy
 
+_ALIGNED = 8
+"""Columns of 16 bits in 16 bytes."""
 _NO_LABEL = -(2**31)  # devices that hold integers in 32 bits would take a smaller one for 0, and ignore that label
 
 
@@ -26,7 +30,8 @@ def linear_cross_entropy(
     Logits become fp32 in chunks of at most an eighth of the tokens. 16-bit logits are overwritten by their gradient,
     which is kept for backward (``tokens x vocabulary`` values). fp32 logits are not kept: backward recomputes each
     chunk, unless the losses are ``averaged`` on a CPU. Without a gradient, nothing is kept. Up to 1 MB of fp32 logits
-    on a CPU, 32 MB elsewhere, are computed and kept whole, because chunks would only take longer.
+    on a CPU, 32 MB elsewhere, are computed and kept whole, because chunks would only take longer. Where
+    ``train.compile`` compiles blocks, 16-bit logits need no chunks: losses and gradient are computed in two passes.
     ``torch.nn.functional.linear_cross_entropy`` has the same purpose; for a loss per token its chunked form always
     computes the logits twice, and PyTorch below 2.13 lacks it.
 
@@ -71,6 +76,8 @@ def _losses_and_hits(
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if rows is None and hidden.is_cuda and hidden.dtype.itemsize == 2:
+        weight, bias = aligned(weight, bias)
     if rows is None and is_small(hidden, weight):
         return _unchunked(hidden, weight, labels, bias, with_hits)
     keep = torch.is_grad_enabled() and (with_hits or hidden.dtype.itemsize == 2)
@@ -110,9 +117,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with_hits: bool,
         grads_in_forward: bool,
     ) -> tuple[Tensor, Tensor]:
+        kept = F.linear(hidden, weight, bias) if keep else None
+        if kept is not None and (replace := fused(replaced_logits)) is not None:
+            losses, hits = replace(kept, labels, with_hits)
+            ctx.grads = None
+            ctx.save_for_backward(hidden, weight, bias, labels, kept)
+            ctx.mark_non_differentiable(hits)
+            return losses, hits
         losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
         hits = torch.empty(labels.shape if with_hits else 0, dtype=torch.bool, device=hidden.device)
-        kept = F.linear(hidden, weight, bias) if keep else None
         grads = (torch.empty_like(hidden), torch.zeros_like(weight)) if grads_in_forward else None
         for rows in chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
@@ -151,6 +164,31 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias.addmv_(chunk.T, scale[rows, 0])
         return grad_hidden * scale, grad_weight, grad_bias, *[None] * 4
+
+
+def aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """``weight [vocabulary, hidden]`` with as many rows as divide by 8, and a bias that makes the new ones impossible.
+
+    The matrix units of a GPU read 16 bytes at once: 16-bit logits of any other vocabulary take three times as long.
+    """
+    missing = -weight.shape[0] % _ALIGNED
+    if not missing:
+        return weight, bias
+    bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    return F.pad(weight, (0, 0, 0, missing)), F.pad(bias, (0, missing), value=-math.inf)
+
+
+def replaced_logits(logits: Tensor, labels: Tensor, with_hits: bool) -> tuple[Tensor, Tensor]:
+    """Losses and hits ``[tokens]`` of ``logits`` ``[tokens, vocabulary]``, whose gradient replaces them.
+
+    To be compiled: then nothing of the size of the logits is fp32 in memory, and no chunks are needed.
+    """
+    hits = logits.argmax(-1) == labels if with_hits else labels.new_empty(0, dtype=torch.bool)
+    log_probabilities = torch.log_softmax(logits.float(), -1)
+    losses = -log_probabilities.gather(1, labels[:, None]).squeeze(1)
+    is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
+    logits.copy_(log_probabilities.exp() - is_label.float())
+    return losses, hits
 
 
 def _add_gradients(

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from recipe_core.engine import protocol
+from recipe_core.ops.fusing import fuse
 from recipe_core.settings.job import Job
 from recipe_core.testing.waiting import HiddenEngine
 from recipe_core.train.run import run
@@ -47,6 +48,7 @@ def traced(job: Job, out: Path) -> GraphCounts:
     engine = _Engine(job.train.timeout)
     with patch.object(protocol, "start", lambda *_: engine):
         run(job, out, dry_run=True)
+    fuse(None)
     counts = GraphCounts(
         counters["stats"]["unique_graphs"], dict(counters["graph_break"]), sum(counters["recompile_limit"].values())
     )

@@ -29,6 +29,15 @@ def test_all_layers_are_one_graph_without_breaks(words: tuple[str, ...], tmp_pat
     assert traced(job, tmp_path / "run") == GraphCounts(graphs=2)  # of training and of evaluation
 
 
+LARGE = ("train.global_batch=16", "train.micro_batch=16", "model.vocabulary=10000")  # logits of more than 32 MB
+
+
+def test_the_loss_is_a_graph_of_its_own(tmp_path: Path) -> None:
+    words = (*WORDS, "train.precision=bf16", "train.eval_every=0", *LARGE)
+    job = checked_job(load(), "megatron_gpt:tiny", words, 1, tmp_path)
+    assert traced(job, tmp_path / "run") == GraphCounts(graphs=2)  # of the blocks and of the loss
+
+
 def test_compiled_blocks_compute_the_same_and_keep_their_names() -> None:
     config = Gpt(layers=3, hidden=32, heads=2, positions=16, vocabulary=64, dropout=0.0, attention_dropout=0.0)
     ids = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))

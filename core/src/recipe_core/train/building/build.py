@@ -21,6 +21,7 @@ from recipe_core.hooks.target import load
 from recipe_core.layouts.built import build_layout, build_model, checked_loss
 from recipe_core.layouts.parallel import COUNTED, Loss, Parallel, Run
 from recipe_core.layouts.patterns import matching
+from recipe_core.ops.fusing import fuse
 from recipe_core.settings.job import Job
 from recipe_core.train.building.compiling import compile_blocks, compiles_blocks
 from recipe_core.train.building.recompute import recompute
@@ -73,6 +74,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
     if job.train.activation_checkpointing:
         recompute(model.module, run.structure.blocks, engine.recompute)  # after the layout has replaced the blocks
+    fuse(options if by_blocks else None)
     if by_blocks:
         compile_blocks(model.module, run.structure.blocks, options)
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
