@@ -20,7 +20,10 @@ from recipe_core.settings.job import resolve
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "migration").glob("*.md"))
 KINDS = ("model", "data", "layout", "checkpoint")
 SETTING = re.compile(r"(train|model|data|layout|checkpoint)(\.\w+)?(=.*)?")
-RECIPES = {"bert.md": "bert_dp", "gpt.md": "megatron_gpt:6.7b", "xla-to-native.md": "megatron_gpt"}
+RECIPES = {
+    "bert.md": "bert_dp", "gpt.md": "megatron_gpt:6.7b", "trainers.md": "megatron_gpt",
+    "xla-to-native.md": "megatron_gpt",
+}  # fmt: skip
 
 
 def words() -> Iterator[tuple[str, str]]:
@@ -49,9 +52,10 @@ def registry() -> Registry:
 
 
 def fields(registry: Registry, section: str) -> dict[str, list[str]]:
-    """The settings of a section, and which parts have each; those of ``train`` have no part."""
+    """The settings of a section, and which parts have each; those of ``train``, of any recipe, have no part."""
     if section == "train":
-        return {field.name: [] for field in dataclasses.fields(Train)}
+        kinds = {Train, *(type(registry.get("recipe", name).train) for name in registry.names("recipe"))}
+        return {field.name: [] for kind in kinds for field in dataclasses.fields(kind)}
     found: dict[str, list[str]] = {}
     for name in registry.names(section):  # type: ignore[arg-type]
         for field in dataclasses.fields(registry.get(section, name).config):  # type: ignore[call-overload]
@@ -60,7 +64,7 @@ def fields(registry: Registry, section: str) -> dict[str, list[str]]:
 
 
 def test_the_pages_name_many_settings() -> None:
-    assert len(PAGES) == 4
+    assert len(PAGES) == 5
     assert len(settings()) > 100
 
 
