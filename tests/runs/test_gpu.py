@@ -1,0 +1,61 @@
+"""On a CUDA device: a run repeats itself, and continues after a stop, to the last bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recipe_core.testing.runs import command
+
+DEVICE = "cuda"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+LINES = {
+    "gpt": ("megatron_gpt:tiny",),
+    "gpt, compiled": ("megatron_gpt:tiny", "train.compile=true", "train.precision=bf16_mixed"),
+    "gpt, 16 bits": (
+        "megatron_gpt:tiny", "train.precision=bf16", "train.stochastic_rounding=true", "model.dropout=0.1",
+        "model.attention_dropout=0.1", "train.activation_checkpointing=true",
+    ),
+    "gpt, on the host": ("megatron_gpt:tiny", "layout=fsdp", "layout.cpu_offload=true"),
+    "bert": ("bert_dp:tiny",),
+    "bert, packed": ("bert_dp:tiny", "data.packed=true", "train.optimizer=lamb", "train.precision=bf16_mixed"),
+    "fine-tuning": ("hf_finetune:tiny",),
+}  # fmt: skip
+MEASURED = ("second", "memory", "flops", "mfu")
+"""Parts of the names of metrics in which equal runs differ."""
+
+
+def train(out: Path, *words: str) -> None:
+    """Train 8 steps, or up to where ``words`` stop."""
+    settings = (f"train.device={DEVICE}", "train.steps=8", "train.save_every=4")
+    done = command("run", *words, *settings, "--out", str(out), timeout=300)
+    assert done.returncode == 0, done.stdout
+
+
+def outcome(out: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows of metrics without what is measured, and a digest of each file of values in the last checkpoint."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    files = json.loads((out / "checkpoints" / "step-8" / "checkpoint.json").read_text())["files"]
+    kept = [{key: row[key] for key in row if not any(word in key for word in MEASURED)} for row in rows]
+    digests = {name: file["sha256"] for name, file in files.items() if name.endswith((".distcp", ".safetensors"))}
+    assert digests
+    return kept, digests
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_run_repeats_itself_and_resumes_to_the_bit(line: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("whole", "again"):
+        train(tmp_path / name, *line)
+    train(tmp_path / "stopped", *line, "train.stop_after=4")
+    assert [path.name for path in (tmp_path / "stopped" / "checkpoints").glob("step-*")] == ["step-4"]
+    train(tmp_path / "stopped", *line)
+    whole = outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "again") == whole
+    assert outcome(tmp_path / "stopped") == whole
