@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from recipe_core.testing.runs import command
+from recipe_core.train.metrics.curves import read_rows
 
-DEVICE = "cuda"
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -34,16 +34,18 @@ MEASURED = ("second", "memory", "flops", "mfu")
 
 def train(out: Path, *words: str) -> None:
     """Train 8 steps, or up to where ``words`` stop."""
-    settings = (f"train.device={DEVICE}", "train.steps=8", "train.save_every=4")
+    settings = ("train.device=cuda", "train.steps=8", "train.save_every=4")
     done = command("run", *words, *settings, "--out", str(out), timeout=300)
     assert done.returncode == 0, done.stdout
 
 
 def outcome(out: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rows of metrics without what is measured, and a digest of each file of values in the last checkpoint."""
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     files = json.loads((out / "checkpoints" / "step-8" / "checkpoint.json").read_text())["files"]
-    kept = [{key: row[key] for key in row if not any(word in key for word in MEASURED)} for row in rows]
+    kept = [
+        {key: row[key] for key in row if not any(word in key for word in MEASURED)}
+        for row in read_rows(out / "metrics.jsonl")
+    ]
     digests = {name: file["sha256"] for name, file in files.items() if name.endswith((".distcp", ".safetensors"))}
     assert digests
     return kept, digests

@@ -117,27 +117,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with_hits: bool,
         grads_in_forward: bool,
     ) -> tuple[Tensor, Tensor]:
-        kept = F.linear(hidden, weight, bias) if keep else None
-        if kept is not None and (replace := fused(replaced_logits)) is not None:
-            losses, hits = replace(kept, labels, with_hits)
-            ctx.grads = None
-            ctx.save_for_backward(hidden, weight, bias, labels, kept)
-            ctx.mark_non_differentiable(hits)
-            return losses, hits
-        losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
-        hits = torch.empty(labels.shape if with_hits else 0, dtype=torch.bool, device=hidden.device)
+        kept, replace = F.linear(hidden, weight, bias) if keep else None, fused(replaced_logits)
         grads = (torch.empty_like(hidden), torch.zeros_like(weight)) if grads_in_forward else None
-        for rows in chunks(hidden, weight):
-            logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
-            if with_hits:
-                hits[rows] = logits.argmax(-1) == labels[rows]
-            log_probabilities = torch.log_softmax(logits.float(), -1)
-            losses[rows] = -log_probabilities.gather(1, labels[rows, None]).squeeze(1)
-            if kept is not None:
-                kept[rows] = _logits_gradient(log_probabilities, labels[rows])
-            elif grads is not None:
-                chunk = _logits_gradient(log_probabilities, labels[rows]).to(hidden.dtype)
-                _add_gradients(*grads, rows, chunk, hidden, weight)
+        if kept is not None and replace is not None:
+            losses, hits = replace(kept, labels, with_hits)
+        else:
+            losses, hits = _in_chunks(hidden, weight, bias, labels, kept, with_hits, grads)
         ctx.grads = grads  # as if every loss had a gradient of 1
         ctx.save_for_backward(hidden, weight, bias, labels, kept)
         ctx.mark_non_differentiable(hits)
@@ -151,12 +136,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # Each token's incoming gradient scales its row of `hidden`, which is much narrower than its row of logits.
         scaled = hidden * scale
         if kept is not None:
-            grad_bias = None if bias is None else kept.T @ scale[:, 0]
+            grad_bias = kept.T @ scale[:, 0] if ctx.needs_input_grad[2] else None
             return kept @ weight * scale, kept.T @ scaled, grad_bias, *[None] * 4
         if ctx.grads is not None and bool((scale == scale[0]).all()):
             return ctx.grads[0] * scale, ctx.grads[1] * scale[0], *[None] * 5
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        grad_bias = None if bias is None else torch.zeros_like(bias)
+        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         for rows in chunks(hidden, weight):
             logits = F.linear(hidden[rows], weight, bias)
             chunk = _logits_gradient(torch.log_softmax(logits.float(), -1), labels[rows]).to(hidden.dtype)
@@ -181,13 +166,35 @@ def aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]
 def replaced_logits(logits: Tensor, labels: Tensor, with_hits: bool) -> tuple[Tensor, Tensor]:
     """Losses and hits ``[tokens]`` of ``logits`` ``[tokens, vocabulary]``, whose gradient replaces them.
 
-    To be compiled: then nothing of the size of the logits is fp32 in memory, and no chunks are needed.
+    To be compiled: then nothing of the size of the logits is fp32 in memory, and no chunks are needed. The labels are
+    compared, because a scatter, as the chunks use it, would be a pass of its own over fp32 values.
     """
     hits = logits.argmax(-1) == labels if with_hits else labels.new_empty(0, dtype=torch.bool)
     log_probabilities = torch.log_softmax(logits.float(), -1)
     losses = -log_probabilities.gather(1, labels[:, None]).squeeze(1)
     is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
     logits.copy_(log_probabilities.exp() - is_label.float())
+    return losses, hits
+
+
+def _in_chunks(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, kept: Tensor | None, with_hits: bool,
+    grads: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Losses and hits; the logits' gradient replaces ``kept``, or those of ``hidden`` and ``weight`` fill ``grads``."""
+    losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
+    hits = torch.empty(labels.shape if with_hits else 0, dtype=torch.bool, device=hidden.device)
+    for rows in chunks(hidden, weight):
+        logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
+        if with_hits:
+            hits[rows] = logits.argmax(-1) == labels[rows]
+        log_probabilities = torch.log_softmax(logits.float(), -1)
+        losses[rows] = -log_probabilities.gather(1, labels[rows, None]).squeeze(1)
+        if kept is not None:
+            kept[rows] = _logits_gradient(log_probabilities, labels[rows])
+        elif grads is not None:
+            chunk = _logits_gradient(log_probabilities, labels[rows]).to(hidden.dtype)
+            _add_gradients(*grads, rows, chunk, hidden, weight)
     return losses, hits
 
 
