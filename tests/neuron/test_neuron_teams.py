@@ -24,10 +24,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from neuron_on_host import RECIPES, batch_of, built, job_of, over_nxd
 from torch import Tensor, nn
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.formats.dcp_metadata import read_metadata
+from recipe_core.checkpoint.formats.dcp_metadata import TensorStorageMetadata, read_metadata
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.engine import protocol as engines
 from recipe_core.layouts.parallel import Batch, Parallel

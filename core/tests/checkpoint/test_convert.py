@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from recipe_core import Model, hookimpl, plugin
 from recipe_core.checkpoint.adapter import Adapter, Link, Naming, to_foreign, to_native
 from recipe_core.checkpoint.convert.convert import convert
-from recipe_core.checkpoint.formats.dcp import _as_one_error
+from recipe_core.checkpoint.formats.dcp_write import _as_one_error
 from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.locate import Request, find

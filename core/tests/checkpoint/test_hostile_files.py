@@ -168,6 +168,15 @@ def Info(offset: Any = 0, length: Any = 8, relative_path: Any = "__0_0.distcp") 
     return _StorageInfo(relative_path, offset, length)
 
 
+def at_place(*place: Any) -> dict[str, Any]:
+    name = ".".join(map(str, place))
+    return {
+        "tensors": {name: BytesStorageMetadata()},
+        "planner": {name: place},
+        "storage": {MetadataIndex(name): Info()},
+    }
+
+
 CHANGED = {
     "sizes that are lists": {"sizes": (1 << 40, [0])},
     "negative sizes": {"sizes": (-2,)},
@@ -181,6 +190,11 @@ CHANGED = {
     "a name that is a number": {"storage": {MetadataIndex(1): Info()}},
     "places that are numbers": {"planner": {"w": 1, "b": ("b",)}},
     "places that are a list": {"planner": [1]},
+    "no place": at_place(),
+    "a place in a list that is no part of a dict": at_place(0),
+    "a place in a list of a billion": at_place("b", 10**9),
+    "a place before the first of a list": at_place("b", -1),
+    "a place in a thousand dicts": at_place(*["b"] * 1000),
 }
 
 

@@ -302,15 +302,20 @@ def test_trackers_follow_a_run_and_its_continuation(tmp_path: Path) -> None:
 
 
 def test_the_closing_words_name_the_curves_where_they_were_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("recipe_core.train.metrics.report.find_spec", lambda name: object())
     train(str(tmp_path / "with"), "train.steps=1")
     said = capsys.readouterr().out
     assert "(metrics.jsonl, tensorboard/, checkpoints/)" in said
     assert "tensorboard --logdir" in said
     assert f"recipe report {os.path.relpath(tmp_path / 'with')} --html" in said
+    assert "recipe-core[report]" not in said
+    monkeypatch.setattr("recipe_core.train.metrics.report.find_spec", lambda name: None)
     train(str(tmp_path / "without"), "train.steps=1", "train.trackers=")
-    assert "tensorboard" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "tensorboard" not in said
+    assert "--html    # a page; needs recipe-core[report]" in said
 
 
 def test_only_rank_0_opens_a_tracker(tmp_path: Path) -> None:

@@ -12,12 +12,15 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from recipe_core.engine.dtensor import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Offsets = tuple[int, ...]
 """Begin of a slice in each dimension."""
@@ -93,10 +96,10 @@ def lazy(value: Tensor | Lazy) -> Lazy:
         return value
 
     def read() -> Tensor:
-        whole = to_host(value).full_tensor() if isinstance(value, DTensor) else value
+        whole = to_host(value).full_tensor() if is_dtensor(value) else value
         return whole.detach().cpu()
 
-    return Lazy(value.shape, value.dtype, read, isinstance(value, DTensor))
+    return Lazy(value.shape, value.dtype, read, is_dtensor(value))
 
 
 def to_host(shard: DTensor, *, blank: bool = False) -> DTensor:
@@ -105,6 +108,8 @@ def to_host(shard: DTensor, *, blank: bool = False) -> DTensor:
     This is ``shard`` itself or, if its device is not the mesh's (PyTorch/XLA under a host mesh), a copy on the host, or
     with ``blank`` an uninitialised tensor of its shape.
     """
+    from torch.distributed.tensor import DTensor
+
     local = shard._local_tensor  # to_local() gives a view, which XLA would compile a graph for
     if local.device.type == shard.device_mesh.device_type:
         return shard
@@ -188,13 +193,15 @@ def fill(target: Tensor, value: Tensor | Lazy) -> None:
         return
     offsets, sizes = local_slice(target)
     values = value.slice(offsets, sizes) if isinstance(value, Lazy) else narrow(value, offsets, sizes)
-    (target.to_local() if isinstance(target, DTensor) else target).copy_(values)
+    (target.to_local() if is_dtensor(target) else target).copy_(values)
 
 
 def local_slice(tensor: Tensor) -> tuple[Offsets, Sizes]:
     """Return the slice of the whole tensor that this rank holds: all of it, unless ``tensor`` is a DTensor."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return (0,) * tensor.dim(), tuple(tensor.shape)
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     # The offset of a rank without values may lie beyond the end.
     return tuple(map(min, offsets, tensor.shape)), tuple(sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,11 @@ class StoredCheckpoint:
         """
         return self.reader().open(self.path, weights=weights)
 
+    @cached_property
+    def weights(self) -> Mapping[str, Any]:
+        """Its state without the optimizer, see :meth:`open`; opened once."""
+        return self.open(weights=True)
+
     def reader(self) -> Format:
         """Return its format with default settings, which suffice for reading."""
         form: Format = self.format.load()(self.format.config())
@@ -69,8 +75,9 @@ class StoredCheckpoint:
             "so that damage to them cannot be seen"
         )
 
+    @cached_property
     def job(self) -> Mapping[str, Any]:
-        """Return the settings of the run that wrote it, from ``job.yaml``; empty if unknown.
+        """The settings of the run that wrote it, from ``job.yaml``; empty if unknown.
 
         Raises:
             CheckpointError: the file is damaged.

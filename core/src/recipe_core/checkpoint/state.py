@@ -9,16 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from recipe_core.checkpoint.lazy import Lazy, tree_leaves, tree_map, without_meta
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.hooks.specs import Model, Part
 from recipe_core.layouts.built import build_model
 from recipe_core.layouts.ties import ties as _ties
@@ -31,9 +25,12 @@ LEAF_OVERHEAD = 4096
 def weights(module: nn.Module) -> dict[str, Any]:
     """Return the model's tensors under their names in a checkpoint, without copies; see :func:`gather_state`."""
     module = _unwrapped(module)
-    # get_model_state_dict imports PyTorch's compiler, most of a second, to strip `_orig_mod.` from names. If the
-    # compiler was not imported, nothing is compiled.
-    tensors = get_model_state_dict(module) if "torch._dynamo" in sys.modules else dict(module.state_dict())
+    if "torch._dynamo" in sys.modules:  # submodules may be compiled: their names hold `_orig_mod.`
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        tensors = get_model_state_dict(module)
+    else:
+        tensors = dict(module.state_dict())
     for alias in _ties(module):
         del tensors[alias]
     return tensors
@@ -56,6 +53,8 @@ def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     The optimizer's settings (its parameter groups) are not part of the state: their names depend on the optimizer's
     implementation and on PyTorch's version, and a resumed run uses the settings of its job.
     """
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
     module = _unwrapped(module)
     _fill_missing_states(optimizer)
     weights, moments = get_state_dict(module, optimizer)
@@ -69,6 +68,8 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
 
     Meta tensors, the placeholders of tensors that other processes hold, are skipped.
     """
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_state_dict
+
     module = _unwrapped(module)
     _fill_missing_states(optimizer)
     weights = without_meta(state["model"])
@@ -108,7 +109,7 @@ def not_finite(state: Mapping[str, Any]) -> list[str]:
     groups: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
     for name, leaf in leaves.items():
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and not leaf.is_meta:
-            local = (leaf._local_tensor if isinstance(leaf, DTensor) else leaf).detach()
+            local = (leaf._local_tensor if is_dtensor(leaf) else leaf).detach()
             if local.numel():
                 groups.setdefault((local.device, local.dtype), {})[name] = local
     bad = set()

@@ -4,7 +4,7 @@
 ``select.py``, ``packages.py``, ``environment.py``: settings that an engine refuses, installed packages, environment
 variables; these import no torch. ``neuron/``: AWS Neuron, and nothing else here knows it. ``agreement.py``: actions
 that succeed or fail on all ranks. ``nodes/``: the nodes of a job before a run. ``loader.py``: micro batches moved to
-the device. ``compiled.py``: counts of compiled graphs. ``digest.py``: hashes of tensors. ``probe.py``: a library tried
-in a process of its own. ``precision.py``, ``fp8.py``, ``peaks.py``, ``memory.py``: widths of numbers, peak FLOP/s of
-known devices, the host's memory.
+the device. ``compiled.py``: counts of compiled graphs. ``digest.py``: hashes of tensors. ``dtensor.py``: DTensors told
+from other tensors. ``probe.py``: a library tried in a process of its own. ``precision.py``, ``fp8.py``, ``peaks.py``,
+``memory.py``: widths of numbers, peak FLOP/s of known devices, the host's memory.
 """

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from recipe_core.engine.compiled import Compiler, TorchCompile
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.neuron import device as neuron
@@ -280,7 +280,7 @@ class NativeEngine:
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies on the host; local shards of a DTensor stay on its device."""
-    return [t.detach().clone() if isinstance(t, DTensor) else t.detach().to("cpu", copy=True) for t in tensors]
+    return [t.detach().clone() if is_dtensor(t) else t.detach().to("cpu", copy=True) for t in tensors]
 
 
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:

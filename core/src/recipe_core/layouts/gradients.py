@@ -4,18 +4,23 @@ tensors."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+
+from recipe_core.engine.dtensor import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def total_norm(gradients: Iterable[Tensor]) -> Tensor:
     """The 2-norm of all gradients; a collective of the ranks that share a DTensor."""
     gradients = list(gradients)
-    if not any(isinstance(g, DTensor) for g in gradients):
+    if not any(is_dtensor(g) for g in gradients):
         return nn.utils.get_total_norm(gradients)
     return sum_of_squares(gradients).sqrt()
 
@@ -28,7 +33,7 @@ def sum_of_squares(gradients: Iterable[Tensor]) -> Tensor:
     plain: list[Tensor] = []
     sharded: dict[DeviceMesh, list[DTensor]] = {}
     for gradient in gradients:
-        if isinstance(gradient, DTensor):
+        if is_dtensor(gradient):
             sharded.setdefault(gradient.device_mesh, []).append(gradient)
         else:
             plain.append(gradient)
@@ -46,10 +51,10 @@ def sum_of_squares(gradients: Iterable[Tensor]) -> Tensor:
 def clip(parameters: Iterable[nn.Parameter], limit: float, total: Tensor) -> None:
     """Scale the gradients of ``parameters``, whose norm is ``total``, to a norm of at most ``limit``."""
     with_gradient = [p for p in parameters if p.grad is not None]
-    plain = [p for p in with_gradient if not isinstance(p.grad, DTensor)]
+    plain = [p for p in with_gradient if not is_dtensor(p.grad)]
     if plain:
         nn.utils.clip_grads_with_norm_(plain, limit, total)
-    sharded = [p.grad.to_local() for p in with_gradient if isinstance(p.grad, DTensor)]
+    sharded = [p.grad.to_local() for p in with_gradient if is_dtensor(p.grad)]
     if sharded:
         # The factor of torch.nn.utils.clip_grads_with_norm_, which leaves smaller gradients as they are.
         torch._foreach_mul_(sharded, (limit / (total + 1e-6)).clamp(max=1.0).to(sharded[0].device))
@@ -63,6 +68,6 @@ def _squares(tensors: list[Tensor]) -> Tensor:
 def _copies(gradient: DTensor) -> int:
     copies = 1
     for axis, placement in enumerate(gradient.placements):
-        if isinstance(placement, Replicate):
+        if placement.is_replicate():
             copies *= gradient.device_mesh.size(axis)
     return copies

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.layouts.tensor_parallel.heads import head_of
 from recipe_core.layouts.tensor_parallel.rows import row_shard
 from recipe_core.ops.chunks import chunks, is_small
@@ -69,9 +69,9 @@ def _losses_and_hits(
     if (head := head_of(weight)) is not None:
         return head.losses_and_hits(hidden, weight, labels, bias, with_hits=with_hits)
     rows = None
-    if isinstance(weight, DTensor):
+    if is_dtensor(weight):
         rows, weight = row_shard(weight), weight.to_local()
-        bias = bias.to_local() if isinstance(bias, DTensor) else bias
+        bias = bias.to_local() if is_dtensor(bias) else bias
     device = hidden.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

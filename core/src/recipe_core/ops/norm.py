@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.ops.dropout import dropout, keep_mask, keep_scale
 
 
@@ -17,8 +17,7 @@ def add_norm(x: Tensor, residual: Tensor, norm: nn.LayerNorm, p: float, training
 
     On a CPU it makes half the passes over memory. Under autocast ``x`` may be narrower than ``residual``.
     """
-    local = not any(isinstance(part, DTensor) for part in (x, residual, norm.weight))
-    if not x.is_cpu or torch.compiler.is_compiling() or not local:
+    if not x.is_cpu or torch.compiler.is_compiling() or any(is_dtensor(part) for part in (x, residual, norm.weight)):
         whole: Tensor = norm(dropout(x, p, training) + residual)
         return whole
     with torch.autocast("cpu", enabled=False):

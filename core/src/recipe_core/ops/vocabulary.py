@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.layouts.tensor_parallel.collectives import AllReduceGradient, all_gathered, all_reduced
 from recipe_core.layouts.tensor_parallel.heads import head_of
 from recipe_core.layouts.tensor_parallel.rows import RowShard, gather_logits, row_shard
@@ -28,7 +28,7 @@ def linear_logits(hidden: Tensor, weight: Tensor) -> Tensor:
     """
     if (head := head_of(weight)) is not None:
         return head.logits(hidden, weight)
-    if not isinstance(weight, DTensor):
+    if not is_dtensor(weight):
         return F.linear(hidden, weight)
     rows = row_shard(weight)
     hidden = AllReduceGradient.apply(hidden, rows.group)  # type: ignore[no-untyped-call]

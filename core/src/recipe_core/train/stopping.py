@@ -22,8 +22,8 @@ SECONDS = 1.0
 
 def announcement(name: str, step: int | None = None) -> str:
     """Return the answer to the signal ``name`` for the terminal, if it came during ``step``."""
-    again = "; press Ctrl-C again to stop at once, without saving" if name == "SIGINT" else ""
-    return f"{name}: finishing {'the step' if step is None else f'step {step:,}'}, then saving{again}"
+    again = "; Ctrl-C again stops at once, without saving" if name == "SIGINT" else ""
+    return f"{name}: saving after {'this step' if step is None else f'step {step:,}'}{again}"
 
 
 @dataclass

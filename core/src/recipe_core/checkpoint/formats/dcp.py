@@ -1,50 +1,34 @@
-"""The checkpoint format ``dcp``: torch.distributed.checkpoint, read without trust."""
+"""The checkpoint format ``dcp``: torch.distributed.checkpoint, read without trust.
+
+Reading does not import torch.distributed.checkpoint; ``dcp_write.py`` does.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import (
-    SavePlan,
-    SavePlanner,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
-from recipe_core.checkpoint.formats.dcp_metadata import METADATA, read_metadata
+from recipe_core.checkpoint.formats.dcp_metadata import (
+    METADATA,
+    MetadataIndex,
+    StorageInfo,
+    TensorStorageMetadata,
+    read_metadata,
+)
 from recipe_core.checkpoint.io import torch_save
 from recipe_core.checkpoint.io.archive import read_bytes, verify_checksums
 from recipe_core.checkpoint.io.restricted_pickle import unreadable
-from recipe_core.checkpoint.lazy import Lazy, Offsets, ShardedTensorView, Sizes, narrow, without_meta
+from recipe_core.checkpoint.lazy import Lazy, Offsets, Sizes, narrow
 from recipe_core.checkpoint.match.mismatch import described
-from recipe_core.errors import CheckpointError, RecipeError
-from recipe_core.files import disk_error
+from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import NoSettings
 
 
@@ -72,12 +56,9 @@ class Dcp(Format):
             DiskError: the disk is full or cannot be written.
             CheckpointError: ``state`` holds values that could not be read again.
         """
-        with _as_one_error(path):
-            dcp.save(
-                without_meta(state), storage_writer=_Writer(path), planner=_SavePlanner(),
-                process_group=context.group,
-                no_dist=not dist.is_initialized(),
-            )  # fmt: skip
+        from recipe_core.checkpoint.formats.dcp_write import write
+
+        write(path, state, context.group)
 
     def files(self, path: Path) -> list[Path]:
         """Return no files: each tensor is a separate archive inside a file, verified when it is read."""
@@ -94,29 +75,53 @@ class Dcp(Format):
             CheckpointError: ``path`` is damaged, or names a forbidden global.
         """
         metadata = read_metadata(path)
-        stored: dict[str, list[tuple[MetadataIndex, Any]]] = {}
+        places = metadata.planner_data or {}
+        stored: dict[str, list[tuple[MetadataIndex, StorageInfo]]] = {}
         for index, info in metadata.storage_data.items():
             stored.setdefault(index.fqn, []).append((index, info))
         state: dict[str, Any] = {}
         for name, entry in metadata.state_dict_metadata.items():
-            if weights and _place(metadata, name)[0] == "optimizer":
+            if weights and places.get(name, (name,))[0] == "optimizer":
                 continue
             if isinstance(entry, TensorStorageMetadata):
                 state[name] = _tensor(path, stored.get(name, []), entry)
             else:
                 state[name] = _plain(path, stored[name][0][1])
-        places = {name: _place(metadata, name) for name in state}
-        whole: dict[str, Any] = unflatten_state_dict(state, places)
-        return whole
+        return _nested(path, {places.get(name, (name,)): value for name, value in state.items()})
 
 
-def _place(metadata: Metadata, name: str) -> tuple[Any, ...]:
-    """Keys of an entry in the nested state."""
-    keys: tuple[Any, ...] = (metadata.planner_data or {}).get(name, (name,))
-    return keys
+class _Branch(dict[str | int, Any]):
+    """A dict or list of a state that is being put together; a plain value may be a dict, too."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+def _nested(path: Path, leaves: Mapping[tuple[str | int, ...], Any]) -> dict[str, Any]:
+    """Put leaves at their keys in nested dicts and lists."""
+    root = _Branch()
+    for keys, leaf in leaves.items():
+        branch = root
+        for key in keys[:-1]:
+            branch = branch.setdefault(key, _Branch())
+            if not isinstance(branch, _Branch):
+                break
+        if not isinstance(branch, _Branch) or keys[-1] in branch:
+            raise CheckpointError(f"{path / METADATA}: damaged, it has {'.'.join(map(str, keys))} in another entry")
+        branch[keys[-1]] = leaf
+    state: dict[str, Any] = _with_lists(path, root)
+    return state
+
+
+def _with_lists(path: Path, branch: _Branch) -> Any:
+    """Turn branches with numbers for keys into lists. DCP stores nothing of an empty dict in a list: None is there."""
+    values = {key: _with_lists(path, value) if isinstance(value, _Branch) else value for key, value in branch.items()}
+    numbers = [key for key in values if isinstance(key, int)]
+    if not numbers:
+        return values
+    if len(numbers) < len(values):
+        raise CheckpointError(f"{path / METADATA}: damaged, it has entries that are both in a dict and in a list")
+    return [values.get(number) for number in range(max(numbers) + 1)]
+
+
+@dataclass(frozen=True, eq=False)
 class _Chunk:
     """A stored chunk of a tensor."""
 
@@ -150,7 +155,7 @@ class _Chunk:
         return narrow(_read_whole(self), offsets, sizes).clone()
 
 
-def _tensor(path: Path, stored: Sequence[tuple[MetadataIndex, Any]], entry: TensorStorageMetadata) -> Lazy:
+def _tensor(path: Path, stored: Sequence[tuple[MetadataIndex, StorageInfo]], entry: TensorStorageMetadata) -> Lazy:
     dtype, sizes = entry.properties.dtype, {tuple(chunk.offsets): tuple(chunk.sizes) for chunk in entry.chunks}
     places = {tuple(index.offset or ()): info for index, info in stored}
     if places.keys() != sizes.keys():
@@ -190,7 +195,7 @@ def _minus(offsets: Offsets, origin: Offsets) -> Offsets:
     return tuple(a - b for a, b in zip(offsets, origin, strict=True))
 
 
-def _plain(path: Path, info: Any) -> Any:
+def _plain(path: Path, info: StorageInfo) -> Any:
     """Read a plain value, after its checksums, which PyTorch's own reader does not compare."""
     file = path / info.relative_path
     data = io.BytesIO(read_bytes(file, info.offset, info.length))
@@ -202,132 +207,3 @@ def _plain(path: Path, info: Any) -> Any:
         raise
     except Exception as error:  # damage raises many types
         raise CheckpointError(unreadable(file, error)) from error
-
-
-class _Writer(dcp.FileSystemWriter):
-    """Writes this rank's shards into one file, one tensor at a time, and reports why a disk cannot be written.
-
-    PyTorch's writer keeps every tensor of a file until the last one is written; with several threads it loses the
-    exceptions of all but one, and so may hide a full disk.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, overwrite=False)
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        name = f"{plan.storage_data.prefix}0.distcp"
-        try:
-            with (Path(self.path) / name).open("wb") as file:
-                plain_first = sorted(plan.items, key=lambda item: item.type != WriteItemType.BYTE_IO)
-                results = [_write_item(file, name, item, planner.resolve_data(item)) for item in plain_first]
-        except RuntimeError as error:
-            # PyTorch's zip writer reports "unexpected pos" if its stream cannot be written; the context has the reason.
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from error
-            raise
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
-
-
-def _write_item(file: BinaryIO, name: str, item: WriteItem, data: Tensor | io.BytesIO) -> WriteResult:
-    begin = file.tell()
-    if isinstance(data, Tensor):
-        values = data.detach().cpu()
-        torch.save(values if values.untyped_storage().nbytes() == values.nbytes else values.clone(), file)
-    else:
-        file.write(data.getbuffer())
-    length = file.tell() - begin
-    return WriteResult(index=item.index, size_in_bytes=length, storage_data=_StorageInfo(name, begin, length))
-
-
-class _SavePlanner(dcp.DefaultSavePlanner):
-    """Refuses values that could not be read again, before they are saved. Reads a Lazy when it is written."""
-
-    def set_up_planner(
-        self, state_dict: dict[str, Any], storage_meta: StorageMeta | None = None, is_coordinator: bool = False
-    ) -> None:
-        _require_text_keys(state_dict, "")
-        super().set_up_planner(state_dict, storage_meta, is_coordinator)
-
-    def create_local_plan(self) -> SavePlan:
-        self._sharded = {name: value for name, value in self.state_dict.items() if isinstance(value, ShardedTensorView)}
-        for name in self._sharded:
-            del self.state_dict[name]
-        self._lazy = {name: value for name, value in self.state_dict.items() if isinstance(value, Lazy)}
-        for name, value in self._lazy.items():  # planning needs only shape and type
-            self.state_dict[name] = torch.empty(value.shape, dtype=value.dtype, device="meta")
-        for name, value in self.state_dict.items():
-            if not isinstance(value, Tensor):
-                _require_plain(name, value)
-        plan = super().create_local_plan()
-        items = [item for name, value in self._sharded.items() for item in _shard_items(name, value)]
-        self.plan = dataclasses.replace(plan, items=[*plan.items, *items])
-        return self.plan
-
-    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        plans, metadata = super().create_global_plan(all_plans)
-        # A planner may silently lose tensors that are sharded across some devices and replicated on others.
-        lost = [name for name in {*self.state_dict, *self._sharded} if name not in metadata.state_dict_metadata]
-        if lost:
-            raise CheckpointError(f"the plan of the checkpoint has lost {len(lost):,} entries: {', '.join(lost[:5])}")
-        return plans, metadata
-
-    def lookup_object(self, index: MetadataIndex) -> Any:
-        if index.fqn in self._sharded:
-            return dict(self._sharded[index.fqn].parts)[tuple(index.offset or ())]
-        return self._lazy[index.fqn].read() if index.fqn in self._lazy else super().lookup_object(index)
-
-
-def _shard_items(name: str, value: ShardedTensorView) -> Iterator[WriteItem]:
-    properties = TensorProperties(dtype=value.dtype)
-    for number, (offsets, part) in enumerate(value.parts):
-        chunk = ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=part.shape)
-        yield WriteItem(
-            index=MetadataIndex(name, chunk.offsets, number), type=WriteItemType.SHARD,
-            tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=value.shape),
-        )  # fmt: skip
-
-
-def _require_text_keys(state: Mapping[Any, Any], parent: str) -> None:
-    for key, value in state.items():
-        if not isinstance(key, str):
-            raise CheckpointError(f"{parent}{key!r}: a checkpoint's keys are text, and this is a {type(key).__name__}")
-        if isinstance(value, Mapping):
-            _require_text_keys(value, f"{parent}{key}.")
-
-
-def _require_plain(name: str, value: object) -> None:
-    if type(value) in (list, tuple):
-        for item in cast("Sequence[object]", value):
-            _require_plain(name, item)
-    elif type(value) not in (type(None), bool, int, float, str):
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CheckpointError(
-            f"{name}: a {kind} cannot be saved here; a checkpoint holds nested dicts and lists of tensors, "
-            "and of None, bool, int, float, str and tuples of them"
-        )
-
-
-@contextmanager
-def _as_one_error(path: Path) -> Iterator[None]:
-    """Convert DCP's exception, a BaseException with every rank's failures, into one RecipeError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process, as intended
-            yield
-    except CheckpointException as error:
-        cause = _cause(error)
-        if not isinstance(cause, Exception):
-            raise cause from None  # such as Ctrl-C
-        if isinstance(cause, RecipeError):
-            raise type(cause)(str(cause)) from error
-        if isinstance(cause, OSError):
-            raise disk_error(cause, path) from error
-        raise CheckpointError(f"{path}: cannot be written ({type(cause).__name__}: {cause})") from error
-
-
-def _cause(error: CheckpointException) -> BaseException:
-    """The most informative failure: a RecipeError before an OSError before others; of equals, the lowest rank's."""
-    causes = [_cause(c) if isinstance(c, CheckpointException) else c for _, (c, _) in sorted(error.failures.items())]
-    return min(causes, key=lambda c: (not isinstance(c, RecipeError), not isinstance(c, OSError)))

@@ -1,37 +1,110 @@
-"""Metadata of torch.distributed.checkpoint, read without trust and compared with the files that it names."""
+"""Metadata of torch.distributed.checkpoint, read without trust and compared with the files that it names.
+
+It is a pickle of DCP's dataclasses. They are read as the classes of this file, which have the same attributes and no
+code, so that reading does not wait for DCP's import, most of a second.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    TensorStorageMetadata,
-)
 
-from recipe_core.checkpoint.io.restricted_pickle import read_pickle
+from recipe_core.checkpoint.io.restricted_pickle import read_pickle, stand_in
 from recipe_core.errors import CheckpointError
 
 METADATA = ".metadata"
+_MOST_DEPTH = 64
+_MOST_INDEX = 1 << 20
+"""Limits of a nested state: the place of one entry can otherwise request any number of list elements."""
+
+
+@dataclass
+class TensorProperties:
+    """Properties of a tensor other than its shape."""
+
+    dtype: torch.dtype
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.dtype = state[0]  # deprecated ones follow: layout, requires_grad, memory format, pinned
+
+
+@dataclass
+class ChunkStorageMetadata:
+    """A piece of a tensor: its place in the whole, and its shape."""
+
+    offsets: torch.Size
+    sizes: torch.Size
+
+
+@dataclass
+class TensorStorageMetadata:
+    """A tensor and its pieces."""
+
+    properties: TensorProperties
+    size: torch.Size
+    chunks: list[ChunkStorageMetadata]
+
+
+@dataclass
+class BytesStorageMetadata:
+    """A plain value."""
+
+
+@dataclass(frozen=True)
+class MetadataIndex:
+    """Names a plain value, or a piece of a tensor by its offset."""
+
+    fqn: str
+    offset: torch.Size | None = None
+    index: int | None = field(default=None, compare=False)
+
+
+@dataclass
+class StorageInfo:
+    """Where in which file a piece or a plain value is stored, in bytes."""
+
+    relative_path: str
+    offset: int
+    length: int
+
+
+@dataclass
+class Metadata:
+    """The content of a checkpoint."""
+
+    state_dict_metadata: dict[str, TensorStorageMetadata | BytesStorageMetadata]
+    storage_data: dict[MetadataIndex, StorageInfo]
+    planner_data: dict[str, tuple[str | int, ...]] | None = None
+    """Keys of each entry in the nested state; an int is an index of a list."""
+
+
 _DCP = "torch.distributed.checkpoint"
-_PERMITTED = {
-    *((f"{_DCP}.metadata", name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata")),
-    *((f"{_DCP}.metadata", name) for name in ("ChunkStorageMetadata", "TensorProperties", "MetadataIndex")),
-    *((f"{_DCP}.metadata", name) for name in ("StorageMeta", "_MEM_FORMAT_ENCODING")),
-    (f"{_DCP}.filesystem", "_StorageInfo"),
-    ("torch", "Size"),
+_CLASSES = (
+    Metadata, TensorStorageMetadata, BytesStorageMetadata, ChunkStorageMetadata, TensorProperties, MetadataIndex,
+)  # fmt: skip
+_UNUSED = {
+    (f"{_DCP}.metadata", "StorageMeta"),
+    (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
     ("torch.serialization", "_get_layout"),
     *((module, f"{kind}Path") for module in ("pathlib", "pathlib._local") for kind in ("Posix", "Windows")),
 }
+_FOUND: dict[tuple[str, str], Any] = {
+    **{(f"{_DCP}.metadata", found.__name__): found for found in _CLASSES},
+    (f"{_DCP}.filesystem", "_StorageInfo"): StorageInfo,
+    ("torch", "Size"): torch.Size,
+    **{(module, name): stand_in(f"{module}.{name}") for module, name in _UNUSED},
+}
 
 
-def _permits(module: str, name: str) -> bool:
-    return (module, name) in _PERMITTED or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype))
+def _find(module: str, name: str) -> Any:
+    if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+        return dtype
+    return _FOUND.get((module, name))
 
 
 def read_metadata(folder: Path) -> Metadata:
@@ -41,8 +114,8 @@ def read_metadata(folder: Path) -> Metadata:
         CheckpointError: it is missing, damaged, incomplete, or names a forbidden global.
     """
     path = folder / METADATA
-    metadata = read_pickle(path, _permits)
-    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+    metadata = read_pickle(path, _find)
+    if not isinstance(metadata, Metadata) or not isinstance(getattr(metadata, "storage_data", None), dict):
         raise CheckpointError(f"{path}: damaged, it holds no metadata of torch.distributed.checkpoint")
     try:
         _require_types(metadata)
@@ -66,12 +139,18 @@ def _require_types(metadata: Metadata) -> None:
             _require(_sizes(entry.size) and isinstance(entry.chunks, list), f"{name} has no shape")
             _require(all(_sizes(c.offsets) and _sizes(c.sizes) for c in entry.chunks), f"{name} has no pieces")
     for name, place in (metadata.planner_data or {}).items():
-        _require(isinstance(place, tuple) and all(isinstance(part, str | int) for part in place), f"{name} is nowhere")
+        _require(_is_place(place), f"{name} is nowhere")
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise TypeError(message)
+
+
+def _is_place(keys: object) -> bool:
+    if not isinstance(keys, tuple) or not 0 < len(keys) <= _MOST_DEPTH or not isinstance(keys[0], str):
+        return False
+    return all(isinstance(key, str) or (type(key) is int and 0 <= key < _MOST_INDEX) for key in keys)
 
 
 def _sizes(values: object) -> bool:

@@ -1,4 +1,4 @@
-"""Restricted unpickling of untrusted files: a pickle may look up only the globals that the caller permits.
+"""Restricted unpickling of untrusted files: a pickle gets only the globals that the caller has for it.
 
 A pickle is a program. It can do harm only through the functions and classes that it looks up by name, so a reader that
 refuses every name but a few harmless ones is safe (https://docs.python.org/3/library/pickle.html, "Restricting
@@ -56,18 +56,18 @@ def stand_in(name: str) -> type[Inert]:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], permits: Callable[[str, str], bool]) -> None:
+    def __init__(self, file: IO[bytes], find: Callable[[str, str], Any]) -> None:
         super().__init__(file)
-        self._permits = permits
+        self._find = find
 
     def find_class(self, module: str, name: str) -> Any:
-        if not self._permits(module, name):
+        if (found := self._find(module, name)) is None:
             raise ForbiddenGlobalError(f"{module}.{name}")
-        return super().find_class(module, name)
+        return found
 
 
-def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
-    """Unpickle ``path``, which may look up a global only if ``permits(module, name)`` is true.
+def read_pickle(path: Path, find: Callable[[str, str], Any]) -> Any:
+    """Unpickle ``path``. ``find(module, name)`` returns the class or function for a global; None: it is forbidden.
 
     Raises:
         CheckpointError: the file is missing or damaged, or names a forbidden global (which is not called).
@@ -75,7 +75,7 @@ def read_pickle(path: Path, permits: Callable[[str, str], bool]) -> Any:
     try:
         data = read_data(path, MOST_PICKLE)
         _require_bounded(data)
-        return _Unpickler(io.BytesIO(data), permits).load()
+        return _Unpickler(io.BytesIO(data), find).load()
     except ForbiddenGlobalError as error:
         raise CheckpointError(forbidden(path, error.name)) from error
     except OSError as error:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recipe_core.checkpoint.lazy import Lazy
 
@@ -24,7 +23,7 @@ def mismatch(
     """Return all differences between a checkpoint and the run's state as one message; empty if they match.
 
     Args:
-        saved: tensors (or DCP's metadata of them) and plain values by flat name (``"model.blocks.0.bias"``).
+        saved: tensors and plain values by flat name (``"model.blocks.0.bias"``).
         wanted: the same of the run.
         advice: the last line: what to do.
         dtypes: require equal dtypes; else dtypes of the same kind are converted to the run's.
@@ -60,8 +59,6 @@ def _differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], dtypes: bo
 
 def _kind(value: object) -> str:
     # Dtypes of one kind are converted to each other; integers instead of weights are damage.
-    if isinstance(value, TensorStorageMetadata):
-        value = value.properties
     dtype = getattr(value, "dtype", None)
     if not isinstance(dtype, torch.dtype):
         return "plain"
@@ -75,10 +72,7 @@ def _nearest(name: str, candidates: list[str]) -> str:
 
 def described(value: object, dtypes: bool = True) -> str:
     """Describe a tensor by dtype and shape (``float32 [8, 6]``), anything else as a plain value."""
-    if isinstance(value, TensorStorageMetadata):
-        shape, dtype = value.size, value.properties.dtype
-    elif isinstance(value, Tensor | Lazy):
-        shape, dtype = value.shape, value.dtype
-    else:
+    if not isinstance(value, Tensor | Lazy):
         return "a plain value"
-    return f"{str(dtype).removeprefix('torch.')} {list(shape)}" if dtypes else str(list(shape))
+    shape = str(list(value.shape))
+    return f"{str(value.dtype).removeprefix('torch.')} {shape}" if dtypes else shape

@@ -110,7 +110,7 @@ def provenance_of(
         job = resolve(registry, recipe)
         rate = job.learning_rate()
         return Provenance(model=job.model, data=job.data, train=job.train, rate=rate, sections=job.as_dict())
-    sections = source.job()
+    sections = source.job
     if sections:
         return _of_sections(registry, sections, source.folder)
     return _inferred(registry, source, state)

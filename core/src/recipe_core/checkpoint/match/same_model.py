@@ -84,7 +84,7 @@ def records(
     foreign = _foreign(model, source, files)
     if foreign:
         yield foreign
-    section = source.job().get("model")
+    section = source.job.get("model")
     if not isinstance(section, Mapping):
         return
     if section.get("use") == model.spec.name:

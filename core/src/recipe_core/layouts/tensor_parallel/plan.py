@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.errors import ConfigError, PluginError, did_you_mean
 from recipe_core.layouts.patterns import matching
 from recipe_core.layouts.tensor_parallel.roles import TpGroup, seed_ranks, set_role, use_local_parameters
@@ -188,6 +188,8 @@ def _require_divisible(parameter: Tensor, cut: Cut, degree: int) -> None:
 
 
 def _local_dtensor(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Parameter:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
     local, placement = parameter.detach(), Replicate() if cut.dim is None else Shard(cut.dim)
     if cut.dim is not None:
         part = local.chunk(mesh.size(), cut.dim)[mesh.get_local_rank()]
@@ -201,4 +203,4 @@ def _local_dtensor(parameter: Tensor, cut: Cut, mesh: DeviceMesh) -> nn.Paramete
 def partial_gradients(tp: TpGroup) -> list[Tensor]:
     """Local gradients that must still be summed over the tensor-parallel group; tied parameters once."""
     gradients = {getattr(owner, name): getattr(owner, name).grad for owner, name in tp.partial}
-    return [g.to_local() if isinstance(g, DTensor) else g for g in gradients.values() if g is not None]
+    return [g.to_local() if is_dtensor(g) else g for g in gradients.values() if g is not None]

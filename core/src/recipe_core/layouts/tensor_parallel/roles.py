@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.layouts.tensor_parallel.collectives import (
     AllGather,
     AllReduce,
@@ -113,7 +113,7 @@ def _row(module: nn.Linear, forward: object, name: str, tp: TpGroup, inside: boo
 def _vocabulary_in(
     module: nn.Embedding, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, ids: Tensor
 ) -> Tensor:
-    assert isinstance(module.weight, DTensor)
+    assert is_dtensor(module.weight)
     first = row_shard(module.weight).first
     with _local(module):
         rows, own = module.weight.shape[0], ids - first
@@ -126,7 +126,7 @@ def _vocabulary_in(
 def _vocabulary_out(
     module: nn.Linear, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, x: Tensor
 ) -> Tensor:
-    assert isinstance(module.weight, DTensor)
+    assert is_dtensor(module.weight)
     return gather_logits(_locally(module, forward, _apply(AllReduceGradient, x, tp.group)), row_shard(module.weight))
 
 
@@ -183,7 +183,7 @@ def _local(module: nn.Module) -> Iterator[None]:
     # to_local() passes gradients back to the DTensors.
     sharded = dict(module._parameters)
     for name, parameter in sharded.items():
-        if isinstance(parameter, DTensor):
+        if is_dtensor(parameter):
             module._parameters[name] = parameter.to_local()
     try:
         yield

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor
 
 from recipe_core.layouts.tensor_parallel.collectives import AllGather
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class RowShard(NamedTuple):

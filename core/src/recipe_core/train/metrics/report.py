@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
@@ -169,7 +170,8 @@ def summary(
         lines.append(f"  recipe generate {folder}    # the model answers prompts that you type")
     if steps:
         lines.append(f"  recipe eval {folder}    # its losses on the validation data")
-    lines.append(f"  recipe report {folder} --html    # curves, speed and settings in a browser")
+    page = "curves, speed and settings in a browser" if find_spec("plotly") else "a page; needs recipe-core[report]"
+    lines.append(f"  recipe report {folder} --html    # {page}")
     if tensorboard:
         lines.append(f"  tensorboard --logdir {folder}/tensorboard    # curves while it runs")
     return "\n".join(lines)

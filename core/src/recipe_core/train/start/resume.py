@@ -213,8 +213,8 @@ def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[st
         CheckpointError: it has states of another optimizer.
         ConfigError: data, tokenizer, order, seed or batch differ, and ``train.accept`` does not accept it.
     """
-    recorded = recorded_identity(source.job())
-    before, now = dict(flat(source.job())), dict(flat(job.as_dict()))
+    recorded = recorded_identity(source.job)
+    before, now = dict(flat(source.job)), dict(flat(job.as_dict()))
     if (optimizer := before.get("train.optimizer", job.train.optimizer)) != job.train.optimizer:
         raise CheckpointError(
             f"train.resume: {source.path} has states of the optimizer {optimizer}, and this run has "
@@ -241,7 +241,7 @@ def _require_same_tokenizer(job: Job, source: StoredCheckpoint, identity: Mappin
     Raises:
         ConfigError: they differ, and ``train.accept`` does not accept it.
     """
-    differing = differences(recorded_identity(source.job()), identity, ["tokenizer"])
+    differing = differences(recorded_identity(source.job), identity, ["tokenizer"])
     head = f"train.init_from: {source.path} was trained with another tokenizer than the one of data.files"
     require_accepted(differing, job.train.accept, head, "Prepare the data with its tokenizer", "train.accept=")
 

@@ -97,5 +97,5 @@ def has_own_tokenizer(place: str) -> bool:
     folder = Path(place)
     written_by_recipe = (folder / "job.yaml").is_file()
     return has_tokenizer(place) and (
-        not written_by_recipe or "tokenizer" in recorded_identity(checkpoint_at(folder).job())
+        not written_by_recipe or "tokenizer" in recorded_identity(checkpoint_at(folder).job)
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
 from recipe_core import Generation, TrainedModel
 from recipe_megatron_gpt.inference.decoder import Decoder
@@ -17,7 +18,7 @@ TOKENS = 200
 TEMPERATURE = 0.8
 TOP_K = 40
 SMALL = 20_000_000
-"""Parameters below which generation uses one thread."""
+"""Parameters below which the matrix products of one token are too short for several threads."""
 
 
 def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict[str, Any]]:
@@ -32,10 +33,13 @@ def generate(trained: TrainedModel, options: Generation) -> Callable[[str], dict
     """
     text, window = require_text(trained, options.tokenizer, options.accept), window_of(trained, options.window)
     module: Any = trained.module
+    small = sum(parameter.numel() for parameter in module.parameters()) < SMALL
+    if small:
+        by_columns(module)
 
     def answer(prompt: str) -> dict[str, Any]:
         ids = text.encode(prompt, trained.model.config.vocabulary)
-        with _few_threads(module):
+        with _one_thread() if small else nullcontext():
             new, ended = continue_prompt(Decoder(module, window), ids, text, options)
         added = _added(text, ids, new)
         if ended == "stop":
@@ -69,12 +73,20 @@ def continue_prompt(decoder: Decoder, prompt: list[int], text: Text, options: Ge
     return new, "length"
 
 
+def by_columns(module: nn.Module) -> None:
+    """Store fp32 matrices on a CPU by columns: a product with one token's vector then takes half the time.
+
+    Shapes and values stay. In 16 bits it would take ten times as long instead.
+    """
+    for parameter in module.parameters():
+        if parameter.dim() == 2 and parameter.is_cpu and parameter.dtype == torch.float32:
+            parameter.data = parameter.data.t().contiguous().t()
+
+
 @contextmanager
-def _few_threads(module: torch.nn.Module) -> Iterator[None]:
-    # For small models, the matrix products of one token are too short for several threads.
+def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
-    if sum(parameter.numel() for parameter in module.parameters()) < SMALL:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
