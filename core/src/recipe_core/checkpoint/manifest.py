@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -57,10 +57,13 @@ class Manifest:
     @classmethod
     def of(
         cls, folder: Path, *, format: str, step: int, torch: str, world_size: int = 1, val_loss: float | None = None,
-        files: Mapping[str, FileEntry] | None = None,
+        files: Mapping[str, FileEntry] | None = None, check: Callable[[], object] = bool,
     ) -> Manifest:  # fmt: skip
-        """Return the manifest of ``folder``; unless ``files`` are given, its files are synced to disk and hashed."""
-        measured = {name: measure(folder / name) for name in names(folder)} if files is None else files
+        """Return the manifest of ``folder``; unless ``files`` are given, its files are synced to disk and hashed.
+
+        ``check`` is called before each MiB, and may raise to end that.
+        """
+        measured = {name: measure(folder / name, check) for name in names(folder)} if files is None else files
         return cls(
             format=format, step=step, world_size=world_size, torch=torch, val_loss=val_loss,
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"), files=dict(sorted(measured.items())),
@@ -120,10 +123,10 @@ def names(folder: Path) -> list[str]:
     return sorted(sizes, key=lambda name: (-sizes[name], name))
 
 
-def measure(path: Path) -> FileEntry:
-    """Sync ``path`` to disk and return its size and hash."""
+def measure(path: Path, check: Callable[[], object] = bool) -> FileEntry:
+    """Sync ``path`` to disk and return its size and hash; see :meth:`Manifest.of`."""
     sync(path)
-    return FileEntry(size=path.stat().st_size, sha256=digest(path))
+    return FileEntry(size=path.stat().st_size, sha256=digest(path, check))
 
 
 def read_step(folder: Path) -> Manifest:

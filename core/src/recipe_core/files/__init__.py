@@ -71,12 +71,13 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, reading 1 MiB at a time."""
+def digest(path: Path, check: Callable[[], object] = bool) -> str:
+    """Return the SHA-256 of a file in hexadecimal, reading 1 MiB at a time; ``check`` is called before each."""
     sha256 = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
+            check()
             sha256.update(buffer[:count])
     return sha256.hexdigest()
 

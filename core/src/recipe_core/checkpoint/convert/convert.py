@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, TypeVar
 
 import torch
 import yaml
@@ -26,6 +30,7 @@ from recipe_core.hooks.specs import CheckpointFormat
 from recipe_core.settings.fill import flat
 
 State = dict[str, Any]
+T = TypeVar("T")
 
 
 def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
@@ -69,10 +74,14 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         if target.name == "hf":
             foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
         form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
-        _write_manifest(part, source, target, provenance, step)
-        written = translator.to_native(form.open(part), target, part)
-        _compare(converted, written, target)
-        ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
+        _write_settings(part, provenance)
+        val_loss = source.manifest.val_loss if source.manifest else None
+        of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)
+        with _in_background(lambda check: of(check=check)) as manifest:
+            written = translator.to_native(form.open(part), target, part)
+            _compare(converted, written, target)
+            ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
+        manifest.result().write(part)
     left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
     return _report(request, source, provenance, native, converted, step, ran, left)
 
@@ -101,14 +110,28 @@ def _convertible(native: State, target: CheckpointFormat, drop_optimizer: bool) 
     return wanted
 
 
-def _write_manifest(
-    part: Path, source: StoredCheckpoint, target: CheckpointFormat, provenance: Provenance, step: int
-) -> None:
+def _write_settings(part: Path, provenance: Provenance) -> None:
     if provenance.sections:
         text = yaml.safe_dump(dict(provenance.sections), sort_keys=False, allow_unicode=True, width=120)
         (part / "job.yaml").write_text(text, encoding="utf-8")
-    val_loss = source.manifest.val_loss if source.manifest else None
-    Manifest.of(part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss).write(part)
+
+
+@contextmanager
+def _in_background(work: Callable[[Callable[[], None]], T]) -> Iterator[Future[T]]:
+    """Do ``work(check)`` in a thread beside the block, and wait for it; ``check`` ends it if the block has failed."""
+    failed = Event()
+
+    def check() -> None:
+        if failed.is_set():
+            raise CancelledError
+
+    with ThreadPoolExecutor(1, "background") as pool:
+        future = pool.submit(work, check)
+        try:
+            yield future
+        except BaseException:
+            failed.set()
+            raise
 
 
 def _compare(converted: State, written: State, target: CheckpointFormat) -> None:
