@@ -235,23 +235,23 @@ def draft(
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None and train is not None:
         train = train.for_run(world_size or processes, _train_samples(facts))
+    return Draft(
+        recipe=recipe, variant=variant, parts=parts, trackers=trackers, train=train, processes=processes, auto=auto,
+        facts=facts, problems=_worded(problems, registry, recipe, merged, extra),
+    )  # fmt: skip
+
+
+def _worded(
+    problems: list[str], registry: Registry, recipe: Recipe, merged: Mapping[str, Any], extra: Mapping[str, Any]
+) -> list[str]:
+    """Name in each problem the setting to change: ours for a word of another tool, and the one that holds it now."""
     if any(UNKNOWN.search(problem) for problem in problems):
         known = settings_of(registry, merged, type(recipe.train))
         problems = [in_our_words(problem, extra, known, registry) for problem in problems]
     if problems:
         known = settings_of(registry, _base(recipe), type(recipe.train))
         problems = [as_setting(problem, known) for problem in problems]
-    return Draft(
-        recipe=recipe,
-        variant=variant,
-        parts=parts,
-        trackers=trackers,
-        train=train,
-        processes=processes,
-        auto=auto,
-        facts=facts,
-        problems=problems,
-    )
+    return problems
 
 
 def _has_its_code(part: Part[Any], problems: list[str]) -> bool:
