@@ -26,13 +26,13 @@ Answer = Callable[[str], Mapping[str, Any]]
 @click.argument("more", nargs=-1, metavar="")
 @click.option("--prompt", "prompt_texts", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line.")
 @click.option("--prompts", "file", type=LocalPath(), metavar="FILE", help="A prompt in each line, or .jsonl.")
-@click.option("--tokens", type=int, metavar="N", help="New tokens at most.")
-@click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 takes the likeliest token.")
-@click.option("--top-k", type=int, metavar="K", help="Sample from the K most likely tokens.")
-@click.option("--top-p", type=float, metavar="P", help="Draw among the likeliest that have this probability.")
+@click.option("--tokens", type=int, metavar="N", help="New tokens at most (GPT: 200).")
+@click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0: the likeliest token (GPT: 0.8).")
+@click.option("--top-k", type=int, metavar="K", help="Sample from the K most likely tokens (GPT: 40).")
+@click.option("--top-p", type=float, metavar="P", help="Sample from the likeliest that add up to P (default: all).")
 @click.option("--seed", type=int, metavar="N", help="Seed of the draws, for every prompt (default: 0).")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End where this text comes; it is cut off.")
-@click.option("--window", type=int, metavar="N", help="Tokens that the model sees at once.")
+@click.option("--window", type=int, metavar="N", help="Tokens that the model sees (default: as in training).")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each prompt.")
 @source_options
 @debug_option
