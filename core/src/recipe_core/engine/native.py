@@ -33,6 +33,7 @@ from recipe_core.engine.peaks import Peak, known_peak
 from recipe_core.engine.protocol import Engine, Value
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
+from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.failures import chain, explain, no_room
 from recipe_core.launch.supervisor import STORE
 from recipe_core.launch.watch.heartbeat import beat
@@ -79,6 +80,8 @@ class NativeEngine:
             neuron.take()
         if self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)
+        if "OMP_NUM_THREADS" not in os.environ:  # PyTorch's own choice does not know a container's quota
+            torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
         if self.device.type == "cpu":
             keep_freed_memory()
         return self

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 SPIN_LIMITS: Mapping[str, str] = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
 """How long a thread of PyTorch spins at a barrier before it sleeps, for each OpenMP library that a PyTorch may bring.
@@ -22,9 +24,61 @@ SPIN_VARIABLES = ("OMP_WAIT_POLICY", *SPIN_LIMITS)
 """Environment variables by which a user decides it; OMP_WAIT_POLICY is read by all of these libraries."""
 
 
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
 def usable_cores() -> int:
-    """Number of cores that this process may use, where the platform knows it; otherwise the cores of the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores that this process may use: those it is bound to, or as many as the quota of its container fills.
+
+    A quota of 1.5 cores counts as two: two threads that are paused for a quarter of the time compute more than one that
+    never is (benchmarks/shared_machine.py). Where the platform tells neither, these are the cores of the machine.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return bound if quota is None else max(1, min(bound, math.ceil(quota)))
+
+
+def cpu_quota(groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> float | None:
+    """Return how many cores' time the control groups of this process grant it (``docker run --cpus``); None: no limit.
+
+    The smallest quota of its group and those around it counts, of version 1 or 2 (docs.kernel.org, "CFS Bandwidth
+    Control" and "Control Group v2"). A container may not see its own group's folder; its root is then that group.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return None
+    quotas = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mounts, read = (groups, groups / "unified"), _quota_2
+        elif "cpu" in controllers.split(","):
+            mounts, read = (groups / controllers, groups / "cpu"), _quota_1
+        else:
+            continue
+        for mount in mounts:
+            group = mount / path.lstrip("/")
+            quotas += [read(folder) for folder in (group, *group.parents) if folder.is_relative_to(mount)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_1(group: Path) -> float | None:
+    quota, period = (_numbers(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return quota[0] / period[0] if quota and period and quota[0] > 0 < period[0] else None
+
+
+def _quota_2(group: Path) -> float | None:
+    found = _numbers(group / "cpu.max")  # "max 100000" without a limit
+    return found[0] / found[1] if len(found) == 2 and found[1] > 0 else None
+
+
+def _numbers(path: Path) -> list[int]:
+    try:
+        return [int(word) for word in path.read_text(encoding="utf-8").split()]
+    except (OSError, ValueError):
+        return []
 
 
 def spin_choice(environment: Mapping[str, str]) -> dict[str, str]:

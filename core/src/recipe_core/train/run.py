@@ -23,6 +23,7 @@ from recipe_core.engine.precision import described
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.hooks.target import as_plugin_error, load
+from recipe_core.launch.cores import cpu_quota
 from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
@@ -123,7 +124,7 @@ def _build(
     beat.enter("building model and data")
     notice("building the model")
     closing = load(job.recipe.closing, f"recipe {job.recipe.name!r}") if job.recipe.closing else None
-    graphs = GraphCounter(engine.compiler)
+    graphs = GraphCounter(engine.compiler)  # before anything is compiled
     facts, golden = job.model_facts(), load_golden(job.train)
     run = build_run(job, engine, facts.vocabulary if facts else None)
     model, loss = build_parallel(job, run, engine)
@@ -145,18 +146,13 @@ def _build(
     model.on_state_loaded()
 
     saver = stack.enter_context(Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced))
-    report = stack.enter_context(
-        Report(engine.rank == 0 and not dry_run, job.train.steps, log_line(job, progress.step))
-    )
+    shown = engine.rank == 0 and not dry_run
+    report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step)))
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1))
     feed = stack.enter_context(Feed(samples, run, engine.device_loader))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
-    flops = facts.flops_per_sample if facts else None
-    meter = Meter(
-        engine, run, job.tokens_per_sample(), flops, reductions=model.reductions, every_loss=golden is not None
-    )
-    comparison_lines = _comparison_lines(job, engine, golden, progress.step)
-    report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *comparison_lines])))
+    compared = _comparison_lines(job, engine, golden, progress.step)
+    report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
     stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
     watches = job.train.on_divergence != "stop" and not dry_run
     guard = Guard.of(job.train, engine, out, progress.step, saver.recovery_advice) if watches else None
@@ -168,8 +164,8 @@ def _build(
             say=report.say,
         ),
         recorder=Recorder(
-            progress=progress, meter=meter, writer=writer, golden=golden, guard=guard, straggler_row=straggler_row,
-            recovery_advice=saver.recovery_advice,
+            progress=progress, meter=_meter(job, engine, run, model, golden), writer=writer, golden=golden,
+            guard=guard, straggler_row=straggler_row, recovery_advice=saver.recovery_advice,
         ),
         saving=Saving(
             engine=engine, model=model, optimizer=optimizer, progress=progress, saver=saver, dry_run=dry_run
@@ -178,6 +174,14 @@ def _build(
     return Training(
         job=job, out=out, engine=engine, run=run, trainer=trainer, graphs=graphs, closing=closing,
         accepted=run_folder.identity.get("accepted", []),
+    )  # fmt: skip
+
+
+def _meter(job: Job, engine: engines.Engine, run: Run, model: Parallel, golden: Golden | None) -> Meter:
+    facts = job.model_facts()
+    return Meter(
+        engine, run, job.tokens_per_sample(), facts.flops_per_sample if facts else None, reductions=model.reductions,
+        every_loss=golden is not None,
     )  # fmt: skip
 
 
@@ -236,8 +240,17 @@ def _headline(job: Job, out: Path, run: Run, model: Parallel) -> str:
     precision = described(run.device.type, job.train.precision)
     return (
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
-        f"samples, {run.world_size} x {run.device.type}, {precision}; {out}"
+        f"samples; {out}\n{run.world_size} x {run.device.type}{_threads(run)}, {precision}"
     )
+
+
+def _threads(run: Run) -> str:
+    """Threads of each process on a CPU, and a quota that limits them: they decide the speed."""
+    if run.device.type != "cpu":
+        return ""
+    count, quota = torch.get_num_threads(), cpu_quota()
+    limited = "" if quota is None else f" (the container may use {quota:g} cores)"
+    return f" with {count} thread{'s' * (count > 1)}{limited}"
 
 
 def _comparison_lines(job: Job, engine: engines.Engine, golden: Golden | None, step: int) -> tuple[str, str]:

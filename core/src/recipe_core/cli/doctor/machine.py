@@ -13,7 +13,7 @@ from pathlib import Path
 from recipe_core.engine.packages import instance
 from recipe_core.files import home
 from recipe_core.hooks.finding import Finding
-from recipe_core.launch.cores import usable_cores
+from recipe_core.launch.cores import cpu_quota, usable_cores
 from recipe_core.train.start.check import machine
 
 _DEVICES, _NETWORK, _LIMITS, _DISK = "Devices", "Network between machines", "Limits", "Disk"
@@ -35,7 +35,10 @@ def machine_findings(runs: Path) -> Iterator[Finding]:
 def _processor() -> Iterator[Finding]:
     available, kind = machine.memory("cpu"), instance()
     memory = f", {machine.scaled(available.total, 'B')} of memory" if available else ""
-    yield Finding(_DEVICES, "ok", f"{usable_cores()} processor cores{memory}{f' ({kind})' if kind else ''}")
+    quota = cpu_quota()
+    limited = "" if quota is None else f", of which the container may use {quota:g}"
+    cores = f"{usable_cores()} processor cores{limited}"
+    yield Finding(_DEVICES, "ok", f"{cores}{memory}{f' ({kind})' if kind else ''}")
 
 
 def _nvidia() -> Iterator[Finding]:
