@@ -51,7 +51,7 @@ def test_ranks_that_are_started_again_finish_with_the_same_curve(tmp_path: Path)
     whole = run_tiny("megatron_gpt", tmp_path / "whole", *WORDS, "--processes", "2")
     assert {row["step"]: row["loss"] for row in read_rows(out / "metrics.jsonl")} == whole.column("loss")
     logs = [(out / "logs" / f"rank-{rank}.log").read_text() for rank in range(2)]
-    assert logs[0].count("2 x cpu, fp32") == 2  # of both attempts
+    assert logs[0].count("2 x cpu, 1 thread, fp32") == 2  # of both attempts
     assert "finished 6 steps" in logs[0]
 
 

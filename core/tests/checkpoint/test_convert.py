@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,6 +237,28 @@ def test_a_signal_leaves_nothing(
     assert list(there.iterdir()) == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_changed_value_is_found_and_ends_the_hashing(
+    plugins: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, save, checks = trained(plugins, tmp_path / "run"), Single.save, []
+
+    def changed(self: Single, path: Path, state: dict[str, Any], *args: Any) -> None:
+        name, tensor = next(iter(state["model"].items()))
+        save(self, path, {**state, "model": {**state["model"], name: lazy(tensor.read() + 1)}}, *args)
+
+    def endless(*args: Any, check: Callable[[], None], **facts: Any) -> None:
+        while True:
+            checks.append(check)
+            check()
+
+    monkeypatch.setattr(Single, "save", changed)
+    monkeypatch.setattr(Manifest, "of", endless)
+    with pytest.raises(CheckpointError, match="1 entries came back with other values than were written"):
+        convert(plugins, request(plugins, source, tmp_path / "there", "single"))
+    assert checks
+    assert not (tmp_path / "there").exists()
 
 
 def test_damaged_ones_are_passed_over(plugins: Registry, tmp_path: Path) -> None:

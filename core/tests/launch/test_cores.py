@@ -45,7 +45,7 @@ def test_a_system_without_control_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "bound", "usable"), [(None, 4, 4), (0.5, 4, 1), (1.5, 4, 2), (3.0, 4, 3), (9.0, 4, 4)]
+    ("quota", "bound", "usable"), [(None, 4, 4), (0.4, 4, 1), (1.25, 4, 1), (1.75, 4, 2), (3.0, 4, 3), (9.0, 4, 4)]
 )
 def test_cores_are_those_of_the_binding_or_the_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, bound: int, usable: int

@@ -318,6 +318,17 @@ def test_the_closing_words_name_the_curves_where_they_were_written(
     assert "--html    # a page; needs recipe-core[report]" in said
 
 
+def test_the_start_of_a_run_is_followed_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECIPE_TERMINAL", "1")
+    train(str(tmp_path / "x"), "train.steps=1")
+    lines = [line.split("s  ") for line in capsys.readouterr().err.splitlines() if line.endswith(" ...")]
+    assert [text for _, text in lines] == ["building the model ...", "opening the data ..."]
+    seconds = [float(stamp) for stamp, _ in lines]
+    assert 0 < seconds[0] <= seconds[1]
+
+
 def test_only_rank_0_opens_a_tracker(tmp_path: Path) -> None:
     spawn(train, 2, str(tmp_path), "train.trackers=notes")
     assert (tmp_path / "notes.txt").read_text().count("open") == 1

@@ -37,6 +37,7 @@ from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_pl
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
 from recipe_core.launch.cores import limit_spinning
+from recipe_core.launch.notice import notice
 
 if TYPE_CHECKING:
     from recipe_core.launch.worker import Worker
@@ -349,7 +350,6 @@ def _start(ctx: click.Context, job: Job, arguments: Sequence[str], folder: Path,
     from recipe_core.engine.select import one_process
     from recipe_core.hooks.specs import load
     from recipe_core.launch import worker as launch
-    from recipe_core.launch.notice import notice
 
     if processes > 1 and not one_process(job.engine, job.layout):
         debug = ["--debug"] if ctx.ensure_object(Invocation).debug else []

@@ -6,5 +6,5 @@ variables; these import no torch. ``neuron/``: AWS Neuron, and nothing else here
 that succeed or fail on all ranks. ``nodes/``: the nodes of a job before a run. ``loader.py``: micro batches moved to
 the device. ``compiled.py``: counts of compiled graphs. ``digest.py``: hashes of tensors. ``dtensor.py``: DTensors told
 from other tensors. ``probe.py``: a library tried in a process of its own. ``precision.py``, ``fp8.py``, ``peaks.py``,
-``memory.py``: widths of numbers, peak FLOP/s of known devices, the host's memory.
+``memory.py``: widths of numbers and threads, peak FLOP/s of known devices, the host's memory.
 """

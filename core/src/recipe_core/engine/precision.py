@@ -1,4 +1,4 @@
-"""Precision: the dtype of weights, and the autocast context of a forward pass."""
+"""Precision: the dtype of weights, the autocast context of a forward pass, and the threads that compute it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from recipe_core.hooks.train import Precision
+from recipe_core.launch.cores import cpu_quota
 
 
 def cast(module: nn.Module, precision: Precision) -> nn.Module:
@@ -40,10 +41,19 @@ def described(device: str, precision: Precision) -> str:
     if precision == "fp32" or multiplies_bf16(device):
         return precision
     if precision == "bf16_mixed":
-        return "bf16_mixed (in fp32: this processor has no bf16 instructions)"
+        return "bf16_mixed (in fp32: no bf16 instructions here)"
     return f"{precision} (slow: this processor has no bf16 instructions; fp32 is many times faster)"
 
 
 def mixes_widths(device: str) -> bool:
     """True if norms on ``device`` (a device type) accept bf16 weights for fp32 values; those on CPUs do not."""
     return device != "cpu"
+
+
+def threads(device: str) -> str:
+    """Describe how many threads compute in a process on a CPU, and the quota that limits them; empty elsewhere."""
+    if device != "cpu":
+        return ""
+    count, quota = torch.get_num_threads(), cpu_quota()
+    limited = "" if quota is None else f" (the container's quota of cores: {quota:g})"
+    return f", {count} thread{'s' * (count > 1)}{limited}"

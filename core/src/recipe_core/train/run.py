@@ -19,11 +19,10 @@ from recipe_core.data.identity import identity_of
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.compiled import GraphCounter
-from recipe_core.engine.precision import described
+from recipe_core.engine.precision import described, threads
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.hooks.target import as_plugin_error, load
-from recipe_core.launch.cores import cpu_quota
 from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
@@ -240,17 +239,8 @@ def _headline(job: Job, out: Path, run: Run, model: Parallel) -> str:
     precision = described(run.device.type, job.train.precision)
     return (
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
-        f"samples; {out}\n{run.world_size} x {run.device.type}{_threads(run)}, {precision}"
+        f"samples; {out}\n{run.world_size} x {run.device.type}{threads(run.device.type)}, {precision}"
     )
-
-
-def _threads(run: Run) -> str:
-    """Threads of each process on a CPU, and a quota that limits them: they decide the speed."""
-    if run.device.type != "cpu":
-        return ""
-    count, quota = torch.get_num_threads(), cpu_quota()
-    limited = "" if quota is None else f" (the container may use {quota:g} cores)"
-    return f" with {count} thread{'s' * (count > 1)}{limited}"
 
 
 def _comparison_lines(job: Job, engine: engines.Engine, golden: Golden | None, step: int) -> tuple[str, str]:

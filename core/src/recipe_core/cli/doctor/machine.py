@@ -36,7 +36,7 @@ def _processor() -> Iterator[Finding]:
     available, kind = machine.memory("cpu"), instance()
     memory = f", {machine.scaled(available.total, 'B')} of memory" if available else ""
     quota = cpu_quota()
-    limited = "" if quota is None else f", of which the container may use {quota:g}"
+    limited = "" if quota is None else f" (the container's quota of cores: {quota:g})"
     cores = f"{usable_cores()} processor cores{limited}"
     yield Finding(_DEVICES, "ok", f"{cores}{memory}{f' ({kind})' if kind else ''}")
 
