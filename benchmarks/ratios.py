@@ -122,6 +122,10 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
         Figure(f"beside {case}", f"cases/{case}/recipe/ms", f"cases/{case}/pytorch/ms", unit="ms",
                rounds=f"cases/{case}/recipe/rounds")
         for case in ("nothing", "two busy loops", "a second run", "four PyTorch processes")
+    ) + tuple(
+        Figure(f"under {case}", f"cases/{case}/recipe/ms", f"cases/{case}/OMP_NUM_THREADS=2/ms", unit="ms",
+               rounds=f"cases/{case}/recipe/rounds")
+        for case in ("a quota of 0.5 cores", "a quota of 1 cores", "a quota of 1.5 cores")
     ),
     "layout_memory": tuple(
         Figure(case, f"layouts/{case}/peak", f"layouts/{case}/ideal", unit="MB", rounds="")

@@ -7,6 +7,9 @@ PyTorch processes that train a small network with PyTorch's defaults. Contestant
 command limits spinning (GOMP_SPINCOUNT=2000); the peer ``pytorch``, whose waiting threads spin as long as libgomp's
 default; ``passive``, whose threads never spin (OMP_WAIT_POLICY=passive).
 
+Under a quota, as of a container, the contestants are ``recipe``, which takes as many threads as the quota fills, and
+fixed numbers of threads. These cases need root, for a control group of their own.
+
 Each run has a process of its own with all cores, no evaluation and no checkpoints. Its milliseconds per step come from
 metrics.jsonl: the median of the steps after the first two, until there are 40 or the time for one run is over; ``null``
 if there is none by then. ``others`` is the share of all cores that programs used which this script did not start:
@@ -25,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -38,6 +41,10 @@ from recipe_core.launch.cores import SPIN_VARIABLES, usable_cores
 
 # libgomp ignores KMP_BLOCKTIME, but recipe takes it as the user's choice and sets nothing: libgomp's default remains.
 CONTESTANTS = {"recipe": {}, "pytorch": {"KMP_BLOCKTIME": "200"}, "passive": {"OMP_WAIT_POLICY": "passive"}}
+THREADS = [str(count) for count in range(1, (os.cpu_count() or 1) + 1)]
+FIXED = {"recipe": {}, **{f"OMP_NUM_THREADS={count}": {"OMP_NUM_THREADS": count} for count in THREADS}}
+QUOTAS = (0.5, 1.0, 1.5)
+"""Cores' time that a container may use."""
 UNCOUNTED, COUNTED = 2, 40
 SECONDS, PATIENCE = 15.0, 60.0
 """Limits of one run, from its first step and from its start."""
@@ -78,10 +85,10 @@ def process(line: list[str], environment: Mapping[str, str], output: IO[str] | i
 
 
 @contextmanager
-def running(folder: Path, contestant: str, steps: int) -> Iterator[Callable[[], list[float]]]:
+def running(folder: Path, contestant: Mapping[str, str], steps: int) -> Iterator[Callable[[], list[float]]]:
     """Start a run in ``folder``; yield a function that returns the seconds of each step so far."""
     metrics, log = folder / "metrics.jsonl", folder.with_suffix(".log")
-    environment = {**cleared(), **CONTESTANTS[contestant], "RECIPE_CACHE": str(folder.parent / "cache")}
+    environment = {**cleared(), **contestant, "RECIPE_CACHE": str(folder.parent / "cache")}
     line = ["-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
     with log.open("w") as output, process(line, environment, output) as started:
 
@@ -98,20 +105,20 @@ def running(folder: Path, contestant: str, steps: int) -> Iterator[Callable[[], 
 
 
 @contextmanager
-def nothing(folder: Path, contestant: str) -> Iterator[None]:
+def nothing(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
     """Start no other process."""
     yield
 
 
 @contextmanager
-def loops(folder: Path, contestant: str) -> Iterator[None]:
+def loops(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
     """Start two busy loops of Python."""
     with programs(LOOP, 2):
         yield
 
 
 @contextmanager
-def trainings(folder: Path, contestant: str) -> Iterator[None]:
+def trainings(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
     """Start four processes that train with PyTorch's defaults."""
     with programs(TRAINING, 4):
         yield
@@ -130,7 +137,7 @@ def programs(code: str, count: int) -> Iterator[None]:
 
 
 @contextmanager
-def second(folder: Path, contestant: str) -> Iterator[None]:
+def second(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
     """Start a second run with the same setting; enter the context when it trains."""
     end = time.monotonic() + PATIENCE
     with running(folder.with_name(f"{folder.name}-second"), contestant, 100_000) as seconds:
@@ -139,12 +146,40 @@ def second(folder: Path, contestant: str) -> Iterator[None]:
         yield
 
 
+def under_quota(cores: float) -> Callable[[Path, Mapping[str, str]], AbstractContextManager[None]]:
+    """Return a context that gives this process and those that it starts ``cores`` cores' time."""
+
+    @contextmanager
+    def limited(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
+        root = Path("/sys/fs/cgroup")
+        first = (root / "cpu").is_dir()  # version 1 of control groups
+        root = root / "cpu" if first else root
+        group, period = root / f"shared-machine-{os.getpid()}", 100_000
+        group.mkdir()
+        limit = f"{cores * period:.0f}"
+        (group / ("cpu.cfs_quota_us" if first else "cpu.max")).write_text(limit if first else f"{limit} {period}")
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            (root / "cgroup.procs").write_text(str(os.getpid()))
+            group.rmdir()
+
+    return limited
+
+
 CASES = {
     "nothing": nothing, "two busy loops": loops, "a second run": second, "four PyTorch processes": trainings,
+    **{f"a quota of {cores:g} cores": under_quota(cores) for cores in QUOTAS},
 }  # fmt: skip
 
 
-def measured(folder: Path, contestant: str) -> list[float]:
+def contestants(case: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the environment variables of each contestant."""
+    return FIXED if "quota" in case else CONTESTANTS
+
+
+def measured(folder: Path, contestant: Mapping[str, str]) -> list[float]:
     """Return the milliseconds of each counted step of a run."""
     end = time.monotonic() + PATIENCE
     with running(folder, contestant, UNCOUNTED + COUNTED) as seconds:
@@ -191,13 +226,13 @@ def foreign_seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--case", action="append", choices=CASES)  # by default those that need no root
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the processes, too
-    began, cases = time.monotonic(), options.case or list(CASES)
-    found = {case: {name: Found() for name in CONTESTANTS} for case in cases}
+    began, cases = time.monotonic(), options.case or [case for case in CASES if contestants(case) is CONTESTANTS]
+    found = {case: {name: Found() for name in contestants(case)} for case in cases}
     with tempfile.TemporaryDirectory() as folder:
-        with running(Path(folder) / "first", "recipe", 1) as seconds:  # it makes the tokenizer and the tokens
+        with running(Path(folder) / "first", {}, 1) as seconds:  # it makes the tokenizer and the tokens
             while not seconds():
                 time.sleep(0.2)
         for number in range(options.rounds):
@@ -205,11 +240,11 @@ def main() -> None:
                 print(f"{number} rounds: another one would take too long", file=sys.stderr)
                 break
             for case in cases:
-                for name in list(CONTESTANTS)[:: (-1) ** number]:  # the first to run is not always the same
+                for name, variables in list(contestants(case).items())[:: (-1) ** number]:  # who is first changes
                     out = Path(folder) / f"{case.replace(' ', '-')}-{name}-{number}"
                     one = found[case][name]
-                    with watched(one.others), CASES[case](out, name):
-                        one.rounds.append(measured(out, name))
+                    with watched(one.others), CASES[case](out, variables):
+                        one.rounds.append(measured(out, variables))
                     print(f"{time.monotonic() - began:4.0f} s", case, name, one.summed(), flush=True)
     results = {case: {name: one.summed() for name, one in named.items()} for case, named in found.items()}
     written = {
