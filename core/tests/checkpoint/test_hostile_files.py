@@ -193,6 +193,7 @@ CHANGED = {
     "no place": at_place(),
     "a place in a list that is no part of a dict": at_place(0),
     "a place in a list of a billion": at_place("b", 10**9),
+    "a place in a list of a thousand and two": at_place("b", 1001),
     "a place before the first of a list": at_place("b", -1),
     "a place in a thousand dicts": at_place(*["b"] * 1000),
 }

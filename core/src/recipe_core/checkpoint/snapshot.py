@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from recipe_core.checkpoint.lazy import Lazy, tree_map
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.engine.memory import available_memory
 from recipe_core.errors import CheckpointError
 
@@ -85,4 +85,4 @@ def _trained(state: Mapping[str, Any]) -> list[Tensor]:
     weights = [tensor for name, tensor in state.get("model", {}).items() if name in moments]
     tensors: list[Tensor] = []
     tree_map(lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None, [weights, moments])
-    return [tensor for tensor in tensors if tensor.device == torch.device("cpu") and not isinstance(tensor, DTensor)]
+    return [tensor for tensor in tensors if tensor.device == torch.device("cpu") and not is_dtensor(tensor)]

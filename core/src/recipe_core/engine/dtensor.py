@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 def is_dtensor(value: object) -> TypeIs[DTensor]:
     """True if ``value`` is a DTensor. Code that made one has imported the module."""
-    found = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    return found is not None and isinstance(value, found)
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return dtensor is not None and isinstance(value, dtensor)

@@ -70,8 +70,8 @@ def _quota_1(group: Path) -> float | None:
 
 
 def _quota_2(group: Path) -> float | None:
-    found = _numbers(group / "cpu.max")  # "max 100000" without a limit
-    return found[0] / found[1] if len(found) == 2 and found[1] > 0 else None
+    limit = _numbers(group / "cpu.max")  # quota and period; "max 100000" without a limit
+    return limit[0] / limit[1] if len(limit) == 2 and limit[1] > 0 else None
 
 
 def _numbers(path: Path) -> list[int]:

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.launch.watch.heartbeat import beat
 
 BUCKET = 25 << 20
@@ -118,4 +118,4 @@ def _store_mean(parameter: nn.Parameter, mean: Tensor) -> None:
 def local_shard(tensor: Tensor) -> Tensor:
     """The local shard of ``tensor`` (a plain tensor's is all of it); it shares the memory."""
     detached = tensor.detach()
-    return detached.to_local() if isinstance(detached, DTensor) else detached
+    return detached.to_local() if is_dtensor(detached) else detached

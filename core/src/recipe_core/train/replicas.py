@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from recipe_core.engine.digest import digest
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ReplicaError
 from recipe_core.layouts.parallel import Parallel, plain_name
@@ -72,7 +72,7 @@ def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Dige
             continue
         if isinstance(leaf, Tensor):
             local = leaf.detach()
-            tensors[holding, name] = local._local_tensor if isinstance(local, DTensor) else local
+            tensors[holding, name] = local._local_tensor if is_dtensor(local) else local
         else:
             digests.setdefault(holding, {})[name] = _number(repr(leaf))
     for (holding, name), value in zip(tensors, _read(list(tensors.values())), strict=True):
@@ -85,7 +85,7 @@ def _holding(model: Parallel, name: str, leaf: object, world_size: int) -> tuple
     stages, count = model.stages(name.removeprefix("model.").removeprefix("optimizer.state."))
     shards: list[tuple[str, int]] = []
     parts = 1
-    if isinstance(leaf, DTensor):
+    if is_dtensor(leaf):
         mesh = leaf.device_mesh
         names, place = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim))), mesh.get_coordinate() or ()
         for axis, placement in enumerate(leaf.placements):

@@ -7,6 +7,7 @@ code, so that reading does not wait for DCP's import, most of a second.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from recipe_core.errors import CheckpointError
 
 METADATA = ".metadata"
 _MOST_DEPTH = 64
-_MOST_INDEX = 1 << 20
-"""Limits of a nested state: the place of one entry can otherwise request any number of list elements."""
+"""Most keys of an entry in the nested state."""
+_MOST_GAPS = 1000
+"""Most elements of a list without an entry (empty dicts); the place of one entry could request any number of them."""
 
 
 @dataclass
@@ -87,24 +89,24 @@ _DCP = "torch.distributed.checkpoint"
 _CLASSES = (
     Metadata, TensorStorageMetadata, BytesStorageMetadata, ChunkStorageMetadata, TensorProperties, MetadataIndex,
 )  # fmt: skip
-_UNUSED = {
+_IGNORED = {
     (f"{_DCP}.metadata", "StorageMeta"),
     (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
     ("torch.serialization", "_get_layout"),
     *((module, f"{kind}Path") for module in ("pathlib", "pathlib._local") for kind in ("Posix", "Windows")),
 }
-_FOUND: dict[tuple[str, str], Any] = {
-    **{(f"{_DCP}.metadata", found.__name__): found for found in _CLASSES},
+_PERMITTED: dict[tuple[str, str], Any] = {
+    **{(f"{_DCP}.metadata", cls.__name__): cls for cls in _CLASSES},
     (f"{_DCP}.filesystem", "_StorageInfo"): StorageInfo,
     ("torch", "Size"): torch.Size,
-    **{(module, name): stand_in(f"{module}.{name}") for module, name in _UNUSED},
+    **{(module, name): stand_in(f"{module}.{name}") for module, name in _IGNORED},
 }
 
 
 def _find(module: str, name: str) -> Any:
     if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
         return dtype
-    return _FOUND.get((module, name))
+    return _PERMITTED.get((module, name))
 
 
 def read_metadata(folder: Path) -> Metadata:
@@ -140,6 +142,7 @@ def _require_types(metadata: Metadata) -> None:
             _require(all(_sizes(c.offsets) and _sizes(c.sizes) for c in entry.chunks), f"{name} has no pieces")
     for name, place in (metadata.planner_data or {}).items():
         _require(_is_place(place), f"{name} is nowhere")
+    _require_dense_lists((metadata.planner_data or {}).values())
 
 
 def _require(condition: bool, message: str) -> None:
@@ -150,7 +153,18 @@ def _require(condition: bool, message: str) -> None:
 def _is_place(keys: object) -> bool:
     if not isinstance(keys, tuple) or not 0 < len(keys) <= _MOST_DEPTH or not isinstance(keys[0], str):
         return False
-    return all(isinstance(key, str) or (type(key) is int and 0 <= key < _MOST_INDEX) for key in keys)
+    return all(isinstance(key, str) or (type(key) is int and key >= 0) for key in keys)
+
+
+def _require_dense_lists(places: Iterable[tuple[str | int, ...]]) -> None:
+    indices: dict[tuple[str | int, ...], set[int]] = {}
+    for keys in places:
+        for depth, key in enumerate(keys):
+            if isinstance(key, int):
+                indices.setdefault(keys[:depth], set()).add(key)
+    for keys, used in indices.items():
+        missing = max(used) + 1 - len(used)
+        _require(missing <= _MOST_GAPS, f"{'.'.join(map(str, keys))} is a list without {missing:,} of its elements")
 
 
 def _sizes(values: object) -> bool:

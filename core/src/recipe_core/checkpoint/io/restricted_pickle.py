@@ -61,9 +61,9 @@ class _Unpickler(pickle.Unpickler):
         self._find = find
 
     def find_class(self, module: str, name: str) -> Any:
-        if (found := self._find(module, name)) is None:
+        if (permitted := self._find(module, name)) is None:
             raise ForbiddenGlobalError(f"{module}.{name}")
-        return found
+        return permitted
 
 
 def read_pickle(path: Path, find: Callable[[str, str], Any]) -> Any:

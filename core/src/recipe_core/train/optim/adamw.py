@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.reducer import local_shard
 from recipe_core.train.optim.adam import adam_, has_fused_adamw
@@ -84,8 +84,8 @@ class AdamW(torch.optim.Optimizer):
             torch._foreach_add_([state["step"] for _, _, state in trained], 1)
         batches: dict[tuple[Any, ...], ParameterBatch] = {}
         for p, dtype, state in trained:
-            step, shard = int(state["step"].item()), local_shard(p) if isinstance(p, DTensor) else p
-            sharded_over = shard_groups(p) if isinstance(p, DTensor) else self._sharded.get(p, ())
+            step, shard = int(state["step"].item()), local_shard(p) if is_dtensor(p) else p
+            sharded_over = shard_groups(p) if is_dtensor(p) else self._sharded.get(p, ())
             widths = shard.dtype, dtype, state["exp_avg"].dtype
             key = (shard.device, *widths, "master" in state, step, sharded_over)
             if key not in batches:

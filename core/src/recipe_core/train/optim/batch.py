@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.layouts.reducer import local_shard
 from recipe_core.train.optim.shards import ShardGroups, local_gradient
 from recipe_core.train.optim.slices import matrix
@@ -87,4 +87,4 @@ def _unchanged(tensor: Tensor) -> Tensor:
 
 def _local(tensor: Tensor) -> Tensor:
     # A view of each plain tensor would take longer than a small model's update.
-    return local_shard(tensor) if isinstance(tensor, DTensor) else tensor
+    return local_shard(tensor) if is_dtensor(tensor) else tensor

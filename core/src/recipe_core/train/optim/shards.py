@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.layouts.reducer import local_shard
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 ShardGroups = tuple[ProcessGroup, ...]
 """The process groups over which a tensor is sharded."""
@@ -20,8 +25,8 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
     """
     gradient = parameter.grad
     assert gradient is not None
-    if isinstance(parameter, DTensor):
-        assert isinstance(gradient, DTensor)
+    if is_dtensor(parameter):
+        assert is_dtensor(gradient)
         if gradient.placements != parameter.placements:
             gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
         return local_shard(gradient)
@@ -43,7 +48,7 @@ def positions(parameter: Tensor) -> tuple[Tensor, Tensor]:
         int64 ``[rows]`` and ``[columns]`` on the CPU.
     """
     indices = [torch.arange(size) for size in parameter.shape]
-    if isinstance(parameter, DTensor):
+    if is_dtensor(parameter):
         mesh = parameter.device_mesh
         for axis, place in enumerate(parameter.placements):
             if not place.is_replicate():
