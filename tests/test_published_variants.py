@@ -206,7 +206,7 @@ def test_a_machine_without_room_for_them_is_refused_with_the_ways_out(
     line: str, gpus: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "_gpus", lambda: [80_000] * gpus)
+    monkeypatch.setattr(machine, "gpus", lambda: [80_000] * gpus)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     assert main([line, "bert_tp:large"]) == 2
     assert capsys.readouterr().err == (

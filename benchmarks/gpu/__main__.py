@@ -5,10 +5,10 @@
 
 Cases (cases.py): BERT-large at 128 and at 512 (ours packed), GPT-2 124M, GPT 1.3B and 6.7B, fine-tuning of BERT-base
 on pairs of sentences; fp32 weights under bf16 autocast. Contestants: the recipe as `recipe run` trains it, with and
-without train.compile; transformers' model of the same sizes under its Trainer (fused AdamW, SDPA, workers), with and
-without torch.compile; megatron-core's GPTModel, where it is installed. All take the same micro batches. The roof
-(roof.py) is the measured time of the model's matrix products and of the optimizer's memory traffic. All data is
-generated.
+without train.compile, and with it in fp8 where torchao is installed; transformers' model of the same sizes under its
+Trainer (fused AdamW, SDPA, workers), with and without torch.compile; megatron-core's GPTModel, where it is installed.
+All take the same micro batches. The roof (roof.py) is the measured time of the model's matrix products and of the
+optimizer's memory traffic. All data is generated.
 
 Each part runs in a process of its own and writes its result to OUT/CASE.json; the same command resumes with the missing
 parts. A part that fails is a row with the reason (its output is in OUT/logs); --retry repeats it. At the end, or when

@@ -49,8 +49,9 @@ class Setting:
         return float(self.job.model_facts().flops_per_sample * self.job.train.global_batch)
 
 
-def setting(case: Case, folder: Path, *, compiled: bool = False) -> Setting:
-    """Return the case as a job with the first plan that fits into the memory of the device."""
+def setting(case: Case, folder: Path, *, compiled: bool = False, precision: str = "bf16_mixed") -> Setting:
+    """Return the case as a job with the first plan that fits into the memory of the device; a plan may say another
+    precision."""
     from recipe_core.cli.check.target import figures_of
     from recipe_core.hooks.registry import load
     from recipe_core.train.start.check import checked_job
@@ -63,7 +64,8 @@ def setting(case: Case, folder: Path, *, compiled: bool = False) -> Setting:
     )  # fmt: skip
     room = ROOM * torch.cuda.get_device_properties(0).total_memory if case.device == "cuda" else float("inf")
     for plan in PLANS if case.recompute else PLANS[:1]:
-        line = (*words, *common, *plan)
+        own = () if any(word.startswith("train.precision=") for word in plan) else (f"train.precision={precision}",)
+        line = (*words, *common, *own, *plan)
         job = checked_job(registry, target, line, 1, folder / "run", disk=False)
         figures = figures_of(job, 1)
         assert figures is not None  # all three models have facts
@@ -86,7 +88,7 @@ def _bert(case: Case, folder: Path) -> tuple[str, tuple[str, ...], float]:
     sizes = (f"model.{name}={getattr(case, name)}" for name in ("layers", "hidden", "heads", "vocabulary"))
     return "bert_dp:large-phase1", (
         *sizes, f"model.intermediate={4 * case.hidden}", f"data.files={shards}", f"data.sequence={case.sequence}",
-        f"data.max_predictions={case.predictions}", "train.precision=bf16_mixed", "train.stochastic_rounding=false",
+        f"data.max_predictions={case.predictions}", "train.stochastic_rounding=false",
         f"train.steps={ENDLESS}", "train.eval_every=0",
     ), sequences  # fmt: skip
 

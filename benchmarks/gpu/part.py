@@ -17,7 +17,7 @@ from clock import Clock
 
 ROOF = "roof"
 Contestant = Callable[[Case, ours.Setting, Clock], dict[str, Any]]
-NEEDS = {"megatron-core": ("megatron.core",)}
+NEEDS = {"megatron-core": ("megatron.core",), "recipe-fp8": ("torchao",)}
 """Packages of a contestant that an environment may lack."""
 
 
@@ -30,6 +30,7 @@ def _recipe(case: Case, setting: ours.Setting, clock: Clock) -> dict[str, Any]:
 CONTESTANTS: dict[str, Contestant] = {
     "recipe": _recipe,
     "recipe-compile": _recipe,
+    "recipe-fp8": _recipe,
     "trainer": partial(peers.trainer, compiled=False),
     "trainer-compile": partial(peers.trainer, compiled=True),
     "megatron-core": peers.megatron,
@@ -38,8 +39,9 @@ CONTESTANTS: dict[str, Contestant] = {
 
 def parts_of(case: Case) -> list[str]:
     """The roof, and the contestants of ``case``; in fine-tuning, `train.compile` is the Trainer's own."""
-    left_out = {"gpt": (), "bert": ("megatron-core",), "finetune": ("megatron-core", "recipe-compile")}
-    return [ROOF, *(name for name in CONTESTANTS if name not in left_out[case.family])]
+    left_out = {"gpt": (), "bert": ("megatron-core",), "finetune": ("megatron-core", "recipe-compile", "recipe-fp8")}
+    without = (*left_out[case.family], *(("recipe-fp8",) if case.recompute else ()))
+    return [ROOF, *(name for name in CONTESTANTS if name not in without)]
 
 
 def run(case_name: str, name: str, out: Path, seconds: float, dry: bool) -> dict[str, Any]:
@@ -52,7 +54,10 @@ def run(case_name: str, name: str, out: Path, seconds: float, dry: bool) -> dict
     for package in NEEDS.get(name, ()):
         if not _is_there(package):
             raise ModuleNotFoundError(f"needs {package.replace('.', '-')}, which is not installed")
-    setting = ours.setting(case, out / "data" / case.name, compiled=name == "recipe-compile")
+    setting = ours.setting(
+        case, out / "data" / case.name, compiled=name in ("recipe-compile", "recipe-fp8"),
+        precision="fp8" if name == "recipe-fp8" else "bf16_mixed",
+    )  # fmt: skip
     if name == ROOF:
         return roof.measure(case, setting.parameters)
     (out / "traces").mkdir(parents=True, exist_ok=True)

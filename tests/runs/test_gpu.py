@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from recipe_core.engine.staging import host_copies
 from recipe_core.testing.runs import command
 from recipe_core.train.metrics.curves import read_rows
 
@@ -24,8 +25,17 @@ LINES = {
         "model.attention_dropout=0.1", "train.activation_checkpointing=true",
     ),
     "gpt, on the host": ("megatron_gpt:tiny", "layout=fsdp", "layout.cpu_offload=true"),
+    "gpt, 16 bits, compiled": (
+        "megatron_gpt:tiny", "train.precision=bf16", "train.stochastic_rounding=true", "model.dropout=0.1",
+        "model.attention_dropout=0.1", "train.activation_checkpointing=true", "train.compile=true",
+    ),
+    "gpt, muon": ("megatron_gpt:tiny", "train.optimizer=muon"),
+    "gpt, on the host, compiled": ("megatron_gpt:tiny", "layout=fsdp", "layout.cpu_offload=true", "train.compile=true"),
     "bert": ("bert_dp:tiny",),
     "bert, packed": ("bert_dp:tiny", "data.packed=true", "train.optimizer=lamb", "train.precision=bf16_mixed"),
+    "bert, packed, compiled": (
+        "bert_dp:tiny", "data.packed=true", "train.precision=bf16_mixed", "train.compile=true", "model.dropout=0.1",
+    ),
     "fine-tuning": ("hf_finetune:tiny",),
 }  # fmt: skip
 MEASURED = ("second", "memory", "flops", "mfu")
@@ -61,3 +71,18 @@ def test_a_run_repeats_itself_and_resumes_to_the_bit(line: tuple[str, ...], tmp_
     whole = outcome(tmp_path / "whole")
     assert outcome(tmp_path / "again") == whole
     assert outcome(tmp_path / "stopped") == whole
+
+
+def test_copies_for_a_checkpoint_are_equal_and_of_the_same_form() -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    large = torch.randn(3000, 1001, generator=generator, device="cuda")
+    tensors = [
+        large, large.T, large.bfloat16(), large[:, ::2], large[5:], torch.tensor(3, device="cuda"), large[:0],
+        torch.randint(1 << 40, (400_000,), generator=generator, device="cuda"), large.requires_grad_(),
+    ]  # fmt: skip
+    for copy, tensor in zip(host_copies(tensors, buffer_size=1 << 20), tensors, strict=True):
+        assert copy.device.type == "cpu"
+        assert copy.dtype == tensor.dtype
+        assert not copy.requires_grad
+        assert torch.equal(copy, tensor.detach().cpu())
+    assert host_copies([large.T])[0].stride() == large.T.stride()

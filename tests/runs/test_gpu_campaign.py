@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_dry_campaign_measures_every_part_and_goes_on_where_it_was(tmp_path: P
     for case in CASES:
         parts = json.loads((tmp_path / f"{case}.json").read_text())["parts"]
         failed = {name: part["failed"] for name, part in parts.items() if "failed" in part}
-        assert set(failed) <= {"megatron-core"}, failed
+        assert set(failed) <= {"megatron-core", *([] if find_spec("torchao") else ["recipe-fp8"])}, failed
         assert parts["recipe"]["per_second"] > 0
         assert parts["trainer"]["per_second"] > 0
         assert f"{case}, recipe: " in said

@@ -98,6 +98,17 @@ def test_names_and_ties() -> None:
     assert state["model"]["embedding.weight"].data_ptr() == module.output.weight.data_ptr()
 
 
+def test_states_have_the_order_of_the_weights_whoever_was_updated_first() -> None:
+    module = Tied()
+    optimizer = adamw(module)
+    for parameter in reversed([p for p in module.parameters() if p.requires_grad]):
+        module.zero_grad(set_to_none=True)
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    state = gather_state(module, optimizer)
+    assert list(state["optimizer"]["state"]) == [name for name in state["model"] if name in state["optimizer"]["state"]]
+
+
 def compiled(module: nn.Module) -> nn.Module:
     return torch.compile(module, backend="eager")  # type: ignore[return-value]
 

@@ -77,7 +77,7 @@ def offered(line: str) -> list[str]:
         ("gpt_small model=none model", ["model="]),
         ("gpt_small train.prec", ["train.precision="]),
         ("gpt_small train.precision=bf16", ["train.precision=bf16_mixed", "train.precision=bf16"]),
-        ("gpt_small train.compile=", ["train.compile=true", "train.compile=false"]),
+        ("gpt_small train.compile=", ["train.compile=true", "train.compile=false", "train.compile=null"]),
         ("gpt_small train.stop_after=", ["train.stop_after=null"]),
         ("gpt_small train.lr=", []),
         ("gpt_small model.norm=r", ["model.norm=rms"]),

@@ -9,8 +9,11 @@ import pytest
 
 from recipe_core.cli import precompile
 from recipe_core.cli.main import main
+from recipe_core.engine import probe
 from recipe_core.engine.compiled import GraphCounter, TorchCompile, cache
+from recipe_core.engine.probe import compiles
 from recipe_core.errors import ConfigError
+from recipe_core.hooks.train import Train
 from recipe_core.settings.job import Job
 from recipe_core.testing import spawn, toy
 from recipe_core.train.start.check import checked_job
@@ -72,8 +75,32 @@ def job_of(*words: str) -> Job:
 
 
 def test_what_compiles_nothing_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"^train\.compile: false, and device cpu compiles nothing by itself; say"):
-        precompile.precompile(job_of("train.device=cpu"), [], None, 1)
+    for word, said in (("false", "false"), ("null", "null, which compiles large models on CUDA")):
+        expected = f"^train.compile: {said}, and device cpu compiles nothing by itself; say train.compile=true$"
+        with pytest.raises(ConfigError, match=expected):
+            precompile.precompile(job_of("train.device=cpu", f"train.compile={word}"), [], None, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "parameters", "device", "compiler", "expected"),
+    [
+        (None, 50_000_000, "cuda", True, True),
+        (None, 49_999_999, "cuda", True, False),
+        (None, 50_000_000, "cuda", False, False),
+        (None, 50_000_000, "cpu", True, False),
+        (True, 1, "cpu", False, True),
+        (False, 1 << 40, "cuda", True, False),
+    ],
+)
+def test_what_is_compiled_unless_the_user_says(
+    word: bool | None, parameters: int, device: str, compiler: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "find_spec", lambda name: name == "triton")
+    monkeypatch.setattr(probe.shutil, "which", lambda name: name if compiler and name == "gcc" else None)
+    monkeypatch.delenv("CC", raising=False)
+    assert compiles(Train(compile=word), parameters, device) == expected
+    monkeypatch.setenv("CC", "none-such")
+    assert compiles(Train(compile=None), 1 << 40, "cuda") is False
 
 
 def test_neurons_programs_are_counted_in_their_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,12 +70,18 @@ def test_the_losses_are_those_of_one_process(cases: Cases, tmp_path: Path) -> No
 
 
 def test_it_resumes_to_the_last_bit(tmp_path: Path) -> None:
-    """In bf16 as by default, on one process and with shards."""
+    """In bf16 as by default, on one process and with shards; the checkpoints, too, byte by byte."""
     cases = {name: LAYOUTS[name] for name in ("single", "fsdp")}
     words = ("optimizer.compute=bf16", f"train.steps={STEPS}")
     whole = curves(cases, tmp_path / "whole", *words)
     curves(cases, tmp_path / "half", *words, "train.stop_after=4")
     assert curves(cases, tmp_path / "half", *words) == whole
+    for name in cases:
+        last = Path(name, "checkpoints", f"step-{STEPS}")
+        files = [path.name for path in sorted((tmp_path / "whole" / last).glob("*.distcp"))]
+        assert files
+        for file in files:
+            assert (tmp_path / "half" / last / file).read_bytes() == (tmp_path / "whole" / last / file).read_bytes()
 
 
 @pytest.mark.slow

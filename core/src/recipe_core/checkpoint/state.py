@@ -50,6 +50,9 @@ def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     ``_orig_mod.``. Tied weights appear once, under their first name. Sharded parameters stay DTensors. A checkpoint
     saves this state, and fills it for :func:`apply_state`. Call it between two steps.
 
+    The states of the optimizer come in the order of the weights, whatever the order in which they were made, so that
+    the checkpoints of a run have the same bytes whether it was interrupted or not.
+
     The optimizer's settings (its parameter groups) are not part of the state: their names depend on the optimizer's
     implementation and on PyTorch's version, and a resumed run uses the settings of its job.
     """
@@ -60,7 +63,9 @@ def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     weights, moments = get_state_dict(module, optimizer)
     for alias in _ties(module):
         del weights[alias]
-    return {"model": weights, "optimizer": {"state": moments["state"]}}
+    states: dict[str, Any] = {**moments["state"]}  # type: ignore[dict-item]
+    ordered = {name: states.pop(name) for name in weights if name in states}
+    return {"model": weights, "optimizer": {"state": ordered | states}}
 
 
 def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Protocol
 
-from recipe_core.engine.environment import compiled_folder, is_on
+from recipe_core.engine.environment import INDUCTOR_CACHE, compiled_folder, is_on
 from recipe_core.engine.neuron import device as neuron
 from recipe_core.engine.neuron import stack
 
@@ -80,7 +80,7 @@ class TorchCompile:
         return sum(1 for _ in cache(self._device).rglob("*.neff")) if self._device == neuron.NAME else 0
 
     def kept(self) -> str:
-        name = stack.CACHE if self._device == neuron.NAME else "TORCHINDUCTOR_CACHE_DIR"
+        name = stack.CACHE if self._device == neuron.NAME else INDUCTOR_CACHE
         return f"kept in {cache(self._device)} ({name} names another folder; copy it for other machines)"
 
 
@@ -88,7 +88,13 @@ def cache(device: str) -> Path:
     """The cache of compiled graphs for ``device``; it can be copied to other machines."""
     if device == neuron.NAME:
         return Path(os.environ.get(stack.CACHE) or compiled_folder())
-    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or compiled_folder() / "inductor")
+    return Path(os.environ.get(INDUCTOR_CACHE) or compiled_folder() / "inductor")
+
+
+def keep_compiled(device: str) -> None:
+    """Have ``torch.compile`` keep its graphs for ``device`` where other runs find them."""
+    if device != neuron.NAME:
+        os.environ.setdefault(INDUCTOR_CACHE, str(cache(device)))
 
 
 def computes_nothing(environment: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from recipe_core.engine.neuron import stack
 from recipe_core.engine.packages import package
+from recipe_core.engine.probe import compiles, on_cuda
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home
@@ -21,6 +22,7 @@ from recipe_core.hooks.target import call_list
 if TYPE_CHECKING:
     from recipe_core.settings.job import Job
 
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _OFF = ("", "0", "false", "no", "off")
 
 
@@ -67,8 +69,7 @@ def native_variables(job: Job, processes: int, several_machines: bool) -> Iterat
     if package("torch-xla"):
         yield Variable("USE_TORCH_XLA", "0", "or transformers takes the run for one on XLA")
     if job.train.compile and kind is None:
-        folder = compiled_folder() / "inductor"
-        yield Variable("TORCHINDUCTOR_CACHE_DIR", str(folder), "what torch.compile made once is kept")
+        yield Variable(INDUCTOR_CACHE, str(compiled_folder() / "inductor"), "what torch.compile made once is kept")
     if kind is not None and several_machines:
         yield from network()
 
@@ -96,13 +97,19 @@ def native_precompile(job: Job, words: Sequence[str], out: Path | None, processe
     """Refuse a run that compiles nothing, and set Neuron to compile only; see
     :class:`recipe_core.hooks.specs.EngineSpec`."""
     kind = stack.at_hand(job.train.device, "native")
-    if kind is None and not job.train.compile:
+    if kind is None and not _compiles(job):
+        said = "null, which compiles large models on CUDA" if job.train.compile is None else "false"
         raise ConfigError(
-            f"train.compile: false, and device {job.train.device} compiles nothing by itself; say train.compile=true"
+            f"train.compile: {said}, and device {job.train.device} compiles nothing by itself; say train.compile=true"
         )
     if kind is not None:
         os.environ.setdefault(stack.COMPILE_ONLY, "1")
     return None
+
+
+def _compiles(job: Job) -> bool:
+    facts, device = job.model_facts(), job.train.device
+    return compiles(job.train, facts.parameters if facts else 0, "cuda" if on_cuda(device) else device)
 
 
 def add(environment: MutableMapping[str, str], wanted: list[Variable]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from recipe_core.engine.neuron import device as neuron
 from recipe_core.engine.neuron.peaks import trainium_instance_peak
 from recipe_core.engine.peaks import Peak, known_peak
 from recipe_core.engine.protocol import Engine, Value
+from recipe_core.engine.staging import host_copies
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.cores import usable_cores
@@ -283,7 +284,12 @@ class NativeEngine:
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies on the host; local shards of a DTensor stay on its device."""
-    return [t.detach().clone() if is_dtensor(t) else t.detach().to("cpu", copy=True) for t in tensors]
+    on_gpu = [t for t in tensors if t.is_cuda and not is_dtensor(t)]
+    staged = dict(zip(map(id, on_gpu), host_copies(on_gpu), strict=True))
+    return [
+        staged[id(t)] if id(t) in staged else t.detach().clone() if is_dtensor(t) else t.detach().to("cpu", copy=True)
+        for t in tensors
+    ]
 
 
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,14 +1,19 @@
-"""Try a library in a process of its own, which may crash or hang on import."""
+"""Devices, compilers and libraries of this machine; libraries, which may crash or hang on import, in a process of their
+own. No torch here."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
+
+from recipe_core.hooks.train import Train
 
 TORCH = """
 import json
@@ -29,6 +34,8 @@ RIGHT_SUM = 512.0
 # With these, a library would wait for other ranks.
 _OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RECIPE_STORE")
 _TIMEOUT = 180.0
+_LARGE = 50_000_000
+"""Parameters from which the wait for the compiler is short beside the time that it saves."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +62,34 @@ def ask(program: str, variables: Mapping[str, str] | None = None, timeout: float
         return ProbeAnswer(problem=f"the process was ended by signal {-done.returncode}")
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return ProbeAnswer(problem=lines[-1].strip() if lines else f"the process ended with exit code {done.returncode}")
+
+
+def compiles(train: Train, parameters: int, device: str) -> bool:
+    """True if ``torch.compile`` compiles a model with this number of ``parameters`` for ``device`` (a device type)."""
+    if train.compile is not None:
+        return train.compile
+    return device == "cuda" and parameters >= _LARGE and _compiler_at_hand()
+
+
+def _compiler_at_hand() -> bool:
+    # Triton, which generates the kernels, builds their launchers with a C compiler.
+    named = os.environ.get("CC")
+    return find_spec("triton") is not None and any(map(shutil.which, (named,) if named else ("cc", "gcc", "clang")))
+
+
+def on_cuda(device: str) -> bool:
+    """True if ``train.device`` is a GPU here."""
+    return device == "cuda" or (device == "auto" and bool(gpus()))
+
+
+def gpus() -> list[int]:
+    """Memory of each GPU that the driver lists, in MiB."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    query = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+        return [int(line) for line in done.stdout.split()]
+    except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a MIG slice without a figure
+        return []

@@ -49,6 +49,14 @@ class ModelFacts:
     where several layers read the same tensor. Tensor parallelism cuts none of them, sequence parallelism all."""
     mixed_recomputed_values: int = 0
     """The same, beyond ``recomputed_activation_values``."""
+    dropout_values: int = 0
+    """Of ``activation_values``, the masks of dropout: numbers on a CPU, a byte each on CUDA."""
+    dropout_recomputed_values: int = 0
+    """The same of ``recomputed_activation_values``."""
+    dropout_mixed_values: int = 0
+    """The same of ``mixed_activation_values``: once more for each mask that a CPU keeps in fp32 there."""
+    dropout_mixed_recomputed_values: int = 0
+    """The same of ``mixed_recomputed_values``."""
 
 
 @dataclass(frozen=True, kw_only=True)

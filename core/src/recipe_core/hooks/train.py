@@ -133,9 +133,10 @@ class Train:
     but the blocks multiply in 8 bits by torchao (CUDA from Ada on; emulated on a CPU, for tests)."""
     activation_checkpointing: bool = False
     """Recompute each block in backward instead of keeping its activations."""
-    compile: bool = False
+    compile: bool | None = None
     """Compile the model with ``torch.compile``: block by block, which takes the time of one block, and the loss; as a
-    whole on a CPU, on Neuron, and where the model names no blocks. A CPU compiles for minutes and is seldom faster."""
+    whole on a CPU, on Neuron, and where the model names no blocks. A CPU compiles for minutes and is seldom faster.
+    null: models of 50 million parameters or more on CUDA, where Triton and a C compiler are installed."""
     seed: int = 1234
     """Seed of the initial weights, the order of the samples, dropout and stochastic rounding."""
     device: str = "auto"

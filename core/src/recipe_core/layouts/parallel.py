@@ -142,6 +142,8 @@ class Parallel:
         DTensor knows its own."""
         self.reductions: Reductions = COUNTED
         """How the values of the loss are reduced."""
+        self.compiled = False
+        """True if ``torch.compile`` compiles the module."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

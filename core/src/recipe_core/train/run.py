@@ -87,6 +87,7 @@ class Training:
     engine: engines.Engine
     run: Run
     trainer: Trainer
+    compiled: bool
     graphs: GraphCounter
     closing: Callable[..., Any] | None
     """The recipe's function after the last step."""
@@ -172,7 +173,7 @@ def _build(
     )  # fmt: skip
     return Training(
         job=job, out=out, engine=engine, run=run, trainer=trainer, graphs=graphs, closing=closing,
-        accepted=run_folder.identity.get("accepted", []),
+        compiled=model.compiled or engine.compiler.always, accepted=run_folder.identity.get("accepted", []),
     )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def _conclude(training: Training, signal: str | None) -> dict[str, Any]:
     results = _outcome(signal)
     if engine.rank == 0:
         results = _results(job, out, training.run, progress, signal)
-    if job.train.compile or engine.compiler.always:  # after `recipe precompile`, none had to be
+    if training.compiled:  # after `recipe precompile`, no graph had to be
         graphs = training.graphs.read()
         if engine.rank == 0:
             results |= {"compilations": graphs.compiled, "notes": {engine.compiler.name: str(graphs)}}
@@ -236,7 +237,7 @@ def _checkpoints(
 
 def _headline(job: Job, out: Path, run: Run, model: Parallel) -> str:
     parameters = model.size()  # a collective
-    precision = described(run.device.type, job.train.precision)
+    precision = described(run.device.type, job.train.precision) + ", compiled" * model.compiled
     return (
         f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
         f"samples; {out}\n{run.world_size} x {run.device.type}{threads(run.device.type)}, {precision}"

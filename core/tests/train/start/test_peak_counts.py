@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
-from recipe_core import ModelFacts, Train
+from recipe_core import DataFacts, ModelFacts, Train
 from recipe_core.hooks.specs import Division
 from recipe_core.hooks.train import Precision
 from recipe_core.layouts.settings import Divided, Fsdp, Pp, Tp, Zero1
-from recipe_core.train.start.check.estimate import PeakCounts, peak_counts
+from recipe_core.train.start.check.estimate import PeakCounts, estimate, peak_counts
 
 MODEL = ModelFacts(
     parameters=1000,
@@ -54,6 +54,26 @@ def test_tensor_parallel_ranks_hold_a_part_of_what_the_plan_cuts() -> None:
     assert counts.logits == 64
     assert counts_under(Tp(tp=2, sequence_parallel=True), 4).activations == 500
     assert counts_under(Tp(tp=2, data="fsdp"), 4).weights == 300
+
+
+def test_a_mask_of_dropout_is_numbers_or_a_byte_each() -> None:
+    model = replace(
+        MODEL, mixed_activation_values=70, dropout_values=50, dropout_mixed_values=30, dropout_recomputed_values=20,
+        mixed_recomputed_values=15, dropout_mixed_recomputed_values=5,
+    )  # fmt: skip
+    data = DataFacts(sequence=4)
+
+    def both(**settings: Any) -> list[int]:
+        train = Train(global_batch=16, micro_batch=2, **settings)
+        return [estimate(model, data, train, byte_masks=bytes_).activations for bytes_ in (False, True)]
+
+    assert both() == [2 * 500 * 4, 2 * (450 * 4 + 50)]
+    assert both(precision="bf16") == [2 * 500 * 2, 2 * (450 * 2 + 50)]
+    assert both(precision="bf16_mixed") == [2 * 570 * 2, 2 * ((570 - 80) * 2 + 50)]
+    assert both(precision="bf16_mixed", activation_checkpointing=True) == [2 * 115 * 2, 2 * (90 * 2 + 20)]
+    layout = Tp(tp=2, sequence_parallel=True)
+    cut = peak_counts(model, Train(global_batch=16, micro_batch=2), layout.division(4), layout.axes(4)["dp"])
+    assert (cut.activations, cut.mask_values, cut.mask_bytes) == (450, 50, 50)
 
 
 def test_recomputed_blocks_keep_less() -> None:

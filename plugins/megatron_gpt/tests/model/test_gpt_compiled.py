@@ -10,6 +10,7 @@ import torch
 from recipe_core.hooks.registry import load
 from recipe_core.testing.compiling import GraphCounts, traced
 from recipe_core.train.building.compiling import compile_blocks
+from recipe_core.train.building.recompute import recompute
 from recipe_core.train.start.check import checked_job
 from recipe_megatron_gpt.model.gpt import build
 from recipe_megatron_gpt.settings import Gpt
@@ -27,6 +28,30 @@ WORDS = (
 def test_all_layers_are_one_graph_without_breaks(words: tuple[str, ...], tmp_path: Path) -> None:
     job = checked_job(load(), "megatron_gpt:tiny", (*WORDS, *words), 1, tmp_path)
     assert traced(job, tmp_path / "run") == GraphCounts(graphs=2)  # of training and of evaluation
+
+
+def test_recomputed_blocks_have_the_gradients_of_those_that_are_kept() -> None:
+    """With dropout, to the bit: the same random numbers are drawn again."""
+    ids = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
+    batch, found = {"tokens": ids, "labels": ids.roll(-1, 1)}, []
+    for recomputed in (False, True):
+        torch.manual_seed(1)
+        module, loss = build(Gpt(layers=3, hidden=32, heads=2, positions=16, vocabulary=64))
+        assert module.training
+        compile_blocks(module, "blocks.*", {"backend": "aot_eager"})
+        if recomputed:
+            recompute(module, "blocks.*")
+        gradients = []
+        for seed in (2, 3):
+            torch.manual_seed(seed)
+            module.zero_grad()
+            loss(module(batch), batch)["loss"].backward()
+            gradients.append([p.grad.clone() for p in module.parameters() if p.grad is not None])
+        torch._dynamo.reset()
+        found.append(gradients)
+    assert any(not torch.equal(one, other) for one, other in zip(*found[0], strict=True))  # of two seeds
+    for kept, again in zip(*found, strict=True):
+        assert all(map(torch.equal, kept, again))
 
 
 LARGE = ("train.global_batch=16", "train.micro_batch=16", "model.vocabulary=10000")  # logits of more than 32 MB

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from recipe_core.engine.probe import on_cuda
 from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.train.start.check.estimate import Estimate, estimate
 from recipe_core.train.start.check.machine import scaled
@@ -52,7 +53,10 @@ def figures_of(job: Job, world_size: int) -> Estimate | None:
     if model is None or data is None:
         return None
     division, data_ranks = job.division(world_size)
-    return estimate(model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model))
+    return estimate(
+        model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model),
+        byte_masks=on_cuda(job.train.device),
+    )  # fmt: skip
 
 
 def node_memory(job: Job, figures: Estimate, target: Target) -> int:

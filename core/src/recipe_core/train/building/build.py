@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from recipe_core.engine.compiled import spare_compiler
+from recipe_core.engine.compiled import keep_compiled, spare_compiler
 from recipe_core.engine.fp8 import to_fp8
 from recipe_core.engine.precision import cast
+from recipe_core.engine.probe import compiles
 from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
@@ -51,12 +52,15 @@ def build_run(job: Job, engine: Engine, vocabulary: int | None) -> Run:
 
 def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     """The model under its layout, and the loss that this process applies to its output."""
-    if not (job.train.compile or engine.compiler.always):
-        spare_compiler()
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
     divides = job.layout.spec.divides
     with torch.device("meta") if divides and job.model.spec.deferred else nullcontext():
         module, loss = build_model(job.model, job.model_facts())
+    compiled = compiles(job.train, sum(parameter.numel() for parameter in module.parameters()), run.device.type)
+    if compiled:
+        keep_compiled(run.device.type)
+    elif not engine.compiler.always:
+        spare_compiler()
     module = cast(module, job.train.precision)
     if job.train.precision == "fp8":
         blocks = run.structure.blocks
@@ -65,18 +69,21 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     own = spec_of(job.engine).layouts.get(job.layout.spec.name)
     if not divides and own is None:
         module = module.to(run.device)
-    options = engine.compile_options() if job.train.compile else {}
-    by_blocks = job.train.compile and compiles_blocks(module, run.structure.blocks, run.device.type, options)
-    if job.train.compile and not by_blocks:
+    options = engine.compile_options() if compiled else {}
+    by_blocks = compiled and compiles_blocks(module, run.structure.blocks, run.device.type, options)
+    if compiled and not by_blocks:
         module.compile(**options)
     owner = f"engine {job.engine.spec.name!r}" if own else f"layout {job.layout.spec.name!r}"
     target = own or job.layout.spec.build
     model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
-    if job.train.activation_checkpointing:
-        recompute(model.module, run.structure.blocks, engine.recompute)  # after the layout has replaced the blocks
     fuse(options if by_blocks else None)
-    if by_blocks:
+    if by_blocks:  # after the layout has replaced the blocks
         compile_blocks(model.module, run.structure.blocks, options)
+    if job.train.activation_checkpointing:
+        # Around compiled blocks: inside, on CUDA, the dropout of attention would draw from generators that
+        # torch.compile makes for itself once, and no resumed run would draw the same.
+        recompute(model.module, run.structure.blocks, engine.recompute)
+    model.compiled = compiled
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
     spec = job.model.spec if job.loss.spec.name == OWN_LOSS else job.loss.spec
     loss = checked_loss(job.loss.build(job.loss.config, loss), f"{noun(spec)} {spec.name!r}: {spec.build!r}")

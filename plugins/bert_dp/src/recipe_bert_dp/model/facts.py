@@ -19,6 +19,7 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
     mixed = _mixed_activations(sizes.hidden, config.dropout > 0) * sequence
     mixed_ends = (2 + (config.dropout > 0)) * sequence * sizes.hidden  # input of a norm, its mask, the encoder's output
     cut = _divided_activations(sizes) * sequence
+    masks, end_masks = (count * (config.dropout > 0) * sequence * sizes.hidden for count in (2, 1))
     return ModelFacts(
         parameters=_parameters(sizes),
         flops_per_sample=_flops(sizes, sequence, predictions),
@@ -36,6 +37,10 @@ def facts(config: BertPretraining, sequence: int) -> ModelFacts:
         stream_values=sequence * sizes.hidden,
         mixed_activation_values=sizes.layers * mixed + mixed_ends,
         mixed_recomputed_values=sizes.layers * sequence * sizes.hidden + mixed + mixed_ends,
+        dropout_values=sizes.layers * masks + end_masks,
+        dropout_recomputed_values=masks + end_masks,
+        dropout_mixed_values=sizes.layers * masks + end_masks,
+        dropout_mixed_recomputed_values=masks + end_masks,
     )
 
 

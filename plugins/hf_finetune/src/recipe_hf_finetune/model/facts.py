@@ -103,7 +103,8 @@ def bert(sizes: EncoderSizes, sequence: int) -> ModelFacts:
     products = 2 * sequence * (4 * h * h + 2 * h * i) + 4 * sequence * sequence * h
     # Under autocast the inputs of norms are fp32, and query, key and value each copy their input; of the encoder's
     # output, which counts among the ends, only the first token is saved.
-    mixed, mixed_ends = sequence * 4 * h, sequence * sizes.dropout * h
+    masks, end_masks = sequence * 2 * sizes.dropout * h, sequence * sizes.dropout * h
+    mixed, mixed_ends = sequence * 4 * h, end_masks
     inside = sequence * ((8 + 2 * sizes.dropout) * h + 2 * i)
     ends = sequence * (2 + sizes.dropout) * h
     return ModelFacts(
@@ -118,4 +119,8 @@ def bert(sizes: EncoderSizes, sequence: int) -> ModelFacts:
         stream_values=sequence * h,
         mixed_activation_values=sizes.layers * mixed + mixed_ends,
         mixed_recomputed_values=sizes.layers * sequence * h + mixed + mixed_ends,
+        dropout_values=sizes.layers * masks + end_masks,
+        dropout_recomputed_values=masks + end_masks,
+        dropout_mixed_values=end_masks,
+        dropout_mixed_recomputed_values=end_masks,
     )

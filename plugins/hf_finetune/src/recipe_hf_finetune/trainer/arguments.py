@@ -65,14 +65,14 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
         learning_rate=train.lr,
         lr_scheduler_type=train.schedule,
         warmup_steps=warmup_steps(train),
-        optim="adamw_torch",  # exists on every device: the default of 5.x, fused, does not support XLA
+        optim="adamw_torch_fused" if engine.device.type == "cuda" else "adamw_torch",  # which exists everywhere
         weight_decay=train.weight_decay,
         adam_beta1=train.betas[0],
         adam_beta2=train.betas[1],
         adam_epsilon=train.eps,
         max_grad_norm=train.clip,
         bf16=train.precision == "bf16_mixed" and multiplies_bf16(engine.device.type),
-        torch_compile=train.compile,
+        torch_compile=bool(train.compile),
         seed=seed,
         use_cpu=engine.device.type == "cpu" or (engine.traced and engine.world_size > 1),
         dataloader_pin_memory=engine.device.type == "cuda",

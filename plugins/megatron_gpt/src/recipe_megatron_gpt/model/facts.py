@@ -14,6 +14,7 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
     inside = _block_activations(config) * sequence
     fp32 = 2 * h * sequence  # a block's norms read the residual stream, which autocast leaves in fp32
     fp32_ends = (1 + (config.dropout > 0)) * h * sequence  # the final norm's input, the mask of the embeddings
+    masks, end_masks = (count * (config.dropout > 0) * sequence * h for count in (2, 1))
     return ModelFacts(
         parameters=_parameters(config),
         flops_per_sample=_flops(config, sequence),
@@ -31,6 +32,10 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
         stream_values=sequence * h,
         mixed_activation_values=config.layers * fp32 + fp32_ends,
         mixed_recomputed_values=config.layers * sequence * h + fp32 + fp32_ends,
+        dropout_values=config.layers * masks + end_masks,
+        dropout_recomputed_values=masks + end_masks,
+        dropout_mixed_values=end_masks,  # those of the blocks mask outputs of products, in 16 bits
+        dropout_mixed_recomputed_values=end_masks,
     )
 
 

@@ -76,6 +76,8 @@ def estimate(
     division: Division | None = None,
     data_ranks: int = 1,
     optimizer: OptimizerFacts | None = None,
+    *,
+    byte_masks: bool = False,
 ) -> Estimate:
     """Return the estimate of a run from the facts of its parts.
 
@@ -86,10 +88,12 @@ def estimate(
         division: how the layout divides the model; None: not at all.
         data_ranks: data-parallel ranks.
         optimizer: facts of the optimizer; None counts no states.
+        byte_masks: True if the device keeps a byte for each value of a dropout mask, as CUDA does.
     """
     width, count, division = WIDTHS[train.precision], model.parameters, division or Division()
     state_bytes = optimizer.bytes_per_parameter if optimizer else 0.0
     counts = peak_counts(model, train, division, data_ranks)
+    masks = counts.mask_bytes if byte_masks else counts.mask_values * width.activation
     # Gathered weights have the width of the matrix products; otherwise autocast keeps copies of the weights.
     computing = counts.gathered * (width.copy or width.weight) if counts.gathered else counts.weights * width.copy
     resting = counts.weights * width.weight, counts.gradients * width.gradient, round(counts.optimizer * state_bytes)
@@ -100,7 +104,7 @@ def estimate(
         weights=here[0] + computing,
         gradients=here[1],
         optimizer=here[2],
-        activations=counts.activations * width.activation,
+        activations=counts.activations * width.activation + masks,
         logits=counts.logits * width.activation,
         stage_inputs=counts.stage_inputs * width.weight,
         host=sum(resting) if division.on_host else 0,
@@ -126,7 +130,11 @@ class PeakCounts:
     optimizer: int
     """Parameters whose optimizer states it keeps."""
     activations: int
-    """An fp32 value counts as two under ``bf16_mixed``."""
+    """An fp32 value counts as two under ``bf16_mixed``. Without masks of dropout."""
+    mask_values: int
+    """The same for these, where they are numbers."""
+    mask_bytes: int
+    """The same, where each is a byte."""
     logits: int
     stage_inputs: int
     """Inputs of a pipeline stage, for every micro batch of a step."""
@@ -153,7 +161,7 @@ def peak_counts(model: ModelFacts, train: Train, division: Division, data_ranks:
         gathered=gathered,
         gradients=gradients,
         optimizer=stage // division.optimizer,
-        activations=_activations(model, train, division, micro_batches),
+        **_activations(model, train, division, micro_batches),
         logits=model.logits_values * train.micro_batch // division.tensor,
         stage_inputs=stage_inputs // (division.tensor if division.sequence else 1),
     )
@@ -171,15 +179,26 @@ def _tensor_share(count: int, model: ModelFacts, division: Division) -> int:
     return round(count * (1 - sharded + sharded / division.tensor))
 
 
-def _activations(model: ModelFacts, train: Train, division: Division, micro_batches: int) -> int:
-    """The first pipeline stage keeps the activations of as many micro batches as there are stages."""
+def _activations(model: ModelFacts, train: Train, division: Division, micro_batches: int) -> dict[str, int]:
+    """Activations and masks of :class:`PeakCounts`.
+
+    The first pipeline stage keeps those of as many micro batches as there are stages.
+    """
     if train.activation_checkpointing:
         total, sharded, mixed = (
             model.recomputed_activation_values, model.divided_recomputed_values, model.mixed_recomputed_values,
         )  # fmt: skip
+        masks, mixed_masks = model.dropout_recomputed_values, model.dropout_mixed_recomputed_values
     else:
         total, sharded, mixed = model.activation_values, model.divided_activation_values, model.mixed_activation_values
-    total += mixed * (train.precision in ("bf16_mixed", "fp8"))
-    each = sharded / division.tensor + (total - sharded) / (division.tensor if division.sequence else 1)
-    at_once = min(division.pipeline, micro_batches) / division.pipeline
-    return round(each * at_once * train.micro_batch)
+        masks, mixed_masks = model.dropout_values, model.dropout_mixed_values
+    under_autocast = train.precision in ("bf16_mixed", "fp8")
+    mask_values = masks + mixed_masks * under_autocast
+    whole = total + mixed * under_autocast - mask_values - sharded
+    copies = train.micro_batch * min(division.pipeline, micro_batches) / division.pipeline
+    rest = copies / (division.tensor if division.sequence else 1)
+    return {
+        "activations": round(sharded / division.tensor * copies + whole * rest),
+        "mask_values": round(mask_values * rest),
+        "mask_bytes": round(masks * rest),
+    }

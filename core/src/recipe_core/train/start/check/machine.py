@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from recipe_core.engine.probe import gpus
 from recipe_core.launch.cores import usable_cores
 
 
@@ -38,32 +39,17 @@ def device_slots(device: str) -> tuple[int, str] | None:
     None if only the device's own library knows it.
     """
     if device in ("auto", "cuda"):
-        gpus = _gpus()
-        if gpus or device == "cuda":
-            return len(gpus), "GPUs"
+        found = gpus()
+        if found or device == "cuda":
+            return len(found), "GPUs"
     if device in ("auto", "cpu"):
         return usable_cores(), "processor cores"
     return None
 
 
 def _nvidia() -> Memory | None:
-    mebibytes = _gpus()
+    mebibytes = gpus()
     return Memory(min(mebibytes) << 20, "one GPU", shared=False) if mebibytes else None
-
-
-def _gpus() -> list[int]:
-    """Memory of each GPU that the driver lists, in MiB."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    import subprocess
-
-    query = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-        return [int(line) for line in done.stdout.split()]
-    except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a MIG slice without a figure
-        return []
 
 
 def _host(proc: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Memory | None:
