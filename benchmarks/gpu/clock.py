@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernels import ON_DEVICE, families
 from torch.profiler import ProfilerActivity, profile
 
 LARGEST = 3
 """Costs that are named."""
-ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
-"""Categories of a trace that say what the device did."""
 
 
 class Enough(Exception):
@@ -86,8 +85,10 @@ class Clock:
             return
         part = self._trace.with_name(self._trace.name.replace(".json", ".device.json"))
         profiled.export_chrome_trace(str(part))
-        costs = device_costs(json.loads(gzip.decompress(part.read_bytes()))["traceEvents"])
+        events = json.loads(gzip.decompress(part.read_bytes()))["traceEvents"]
         part.unlink()
+        costs = device_costs(events)
+        costs["families"] = {name: seconds / steps for name, seconds in families(events).items()}
         busy = costs.pop("busy_seconds") / steps
         self.result |= costs
         self.result["device_busy_seconds_per_step"] = busy

@@ -23,6 +23,7 @@ from recipe_core.engine.precision import described, threads
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.hooks.target import as_plugin_error, load
+from recipe_core.launch.contention import Contention
 from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
@@ -147,7 +148,7 @@ def _build(
 
     saver = stack.enter_context(Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced))
     shown = engine.rank == 0 and not dry_run
-    report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step)))
+    report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1))
     feed = stack.enter_context(Feed(samples, run, engine.device_loader))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None

@@ -34,6 +34,14 @@ def test_the_time_left_is_that_of_this_invocation() -> None:
     assert "left" not in line(samples_per_second=0.0)
 
 
+def test_slow_steps_do_not_move_the_time_left() -> None:
+    compact = Compact(1300, 1300, batch=4)
+    taken = [12.0, 0.2, 0.2, 0.2, 9.0, 0.2, 0.2]  # the first compiles, the fifth waits for a disk
+    left = [compact({**ROW, "step": 300, "seconds": seconds}).split("  ")[-2] for seconds in taken]
+    assert left[0] == "3h20m left"
+    assert left[2:] == ["3m20s left"] * 5
+
+
 def test_tokens_without_padding_are_the_speed_where_they_are_counted() -> None:
     assert "  1.50M tok/s  " in line(real_tokens_per_second=1.5e6)
     row = {key: value for key, value in ROW.items() if key != "tokens_per_second"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from recipe_core.errors import RecipeError
@@ -16,6 +18,8 @@ from recipe_core.train.metrics.report import warn
 WIDTH = 80
 """Most columns of a line."""
 _GAP = "  "
+_RECENT = 15
+"""Rows whose median is the time of a step: a slow one, the first above all, does not move it."""
 
 
 def log_line(job: Job, since: int = 0) -> Callable[[Row], str]:
@@ -38,6 +42,8 @@ class Compact:
     """The last step of this invocation, for the time left."""
     batch: int
     """Samples a step."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT), compare=False)
+    """Seconds per step of the last rows."""
 
     @classmethod
     def of(cls, job: Job, since: int) -> Compact:
@@ -66,7 +72,9 @@ class Compact:
 
     def _left(self, row: Row) -> str:
         speed, steps = row.get("samples_per_second"), self.end - row["step"]
-        return f"{duration(steps * self.batch / speed)} left" if speed and steps > 0 else ""
+        if speed:
+            self.recent.append(row.get("seconds") or self.batch / speed)
+        return f"{duration(steps * median(self.recent))} left" if speed and steps > 0 else ""
 
 
 def duration(seconds: float) -> str:

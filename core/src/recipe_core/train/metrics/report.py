@@ -15,10 +15,19 @@ from recipe_core.train.metrics.curves import Row
 
 
 class Report:
-    """Console output of a run; ``visible`` on rank 0 only."""
+    """Console output of a run.
 
-    def __init__(self, visible: bool, steps: int, line: Callable[[Row], str]) -> None:
-        self._visible, self._steps, self._line = visible, steps, line
+    Args:
+        visible: on rank 0 only.
+        steps: of the whole schedule, for the bar.
+        line: the line of a row.
+        remark: what to say after a row; often nothing.
+    """
+
+    def __init__(
+        self, visible: bool, steps: int, line: Callable[[Row], str], remark: Callable[[], str] = str
+    ) -> None:  # fmt: skip
+        self._visible, self._steps, self._line, self._remark = visible, steps, line, remark
         self._bar: Any = None
         self._task: Any = None
 
@@ -46,7 +55,7 @@ class Report:
 
     def row(self, row: Row) -> None:
         """Show a row of metrics."""
-        self.say(self._line(row))
+        self.say("\n".join(filter(None, (self._line(row), self._remark()))))
 
     def advance(self, step: int) -> None:
         """Move the progress bar to ``step``."""

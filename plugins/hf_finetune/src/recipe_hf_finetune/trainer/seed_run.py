@@ -22,6 +22,7 @@ from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import HostRanks
 from recipe_core.files import remove
 from recipe_core.files.documents import read_json
+from recipe_core.launch.contention import Contention
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.parallel import StepDiscarded
@@ -121,7 +122,9 @@ def _train(shared: Shared, seed_run: SeedRun, rollbacks: Rollbacks) -> dict[str,
     step, skipped = (0, 0) if begin is None else checkpoints.on_rank_0(lambda: _position(begin))
     skipped = max(skipped, rollbacks.consumed_samples // job.train.global_batch - step)
     with ExitStack() as stack:
-        report = stack.enter_context(Report(engine.rank == 0, job.train.steps, log_line(job, step)))
+        report = stack.enter_context(
+            Report(engine.rank == 0, job.train.steps, log_line(job, step), Contention.of_run())
+        )
         record: Callable[[Row], None] = lambda row: None  # noqa: E731
         if engine.rank == 0:
             trackers = Trackers(job.trackers, job.name, job.as_dict())
