@@ -123,6 +123,10 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
                rounds=f"cases/{case}/recipe/rounds")
         for case in ("nothing", "two busy loops", "a second run", "four PyTorch processes")
     ) + tuple(
+        Figure(f"beside {case}, the Trainer", f"cases/{case}/recipe/ms", f"cases/{case}/trainer/ms", unit="ms",
+               rounds=f"cases/{case}/trainer/rounds")
+        for case in ("nothing", "two busy loops", "a second run", "four PyTorch processes")
+    ) + tuple(
         Figure(f"under {case}", f"cases/{case}/recipe/ms", f"cases/{case}/OMP_NUM_THREADS=2/ms", unit="ms",
                rounds=f"cases/{case}/recipe/rounds")
         for case in ("a quota of 0.5 cores", "a quota of 1 cores", "a quota of 1.5 cores")

@@ -5,7 +5,8 @@
 Each case runs other programs at the same time: none; two busy loops of Python; a second run with the same setting; four
 PyTorch processes that train a small network with PyTorch's defaults. Contestants, which take turns: ``recipe``, whose
 command limits spinning (GOMP_SPINCOUNT=2000); the peer ``pytorch``, whose waiting threads spin as long as libgomp's
-default; ``passive``, whose threads never spin (OMP_WAIT_POLICY=passive).
+default; ``passive``, whose threads never spin (OMP_WAIT_POLICY=passive); ``trainer``, transformers' GPT-2 of the same
+sizes and batches under its Trainer, with PyTorch's default.
 
 Under a quota, as of a container, the contestants are ``recipe``, which takes as many threads as the quota fills, and
 fixed numbers of threads. These cases need root, for a control group of their own.
@@ -13,8 +14,8 @@ fixed numbers of threads. These cases need root, for a control group of their ow
 Each run has a process of its own with all cores, no evaluation and no checkpoints. Its milliseconds per step come from
 metrics.jsonl: the median of the steps after the first two, until there are 40 or the time for one run is over; ``null``
 if there is none by then. ``others`` is the share of all cores that programs used which this script did not start:
-anything but near 0 distorts the figures. Needs recipe-megatron-gpt, Linux, and a PyTorch with libgomp. Writes
-results/shared_machine.json next to this file.
+anything but near 0 distorts the figures. Needs recipe-megatron-gpt, transformers, accelerate, Linux, and a PyTorch with
+libgomp. Writes results/shared_machine.json next to this file.
 """
 
 from __future__ import annotations
@@ -39,10 +40,32 @@ import common
 
 from recipe_core.launch.cores import SPIN_VARIABLES, usable_cores
 
+
+@dataclass(frozen=True)
+class Contestant:
+    """A program that trains, and environment variables for it."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    trainer: bool = False
+    """transformers' Trainer instead of the recipe."""
+
+    def line(self, folder: Path, steps: int) -> list[str]:
+        """Return the arguments of Python for ``steps`` steps, whose seconds go to ``folder``/metrics.jsonl."""
+        if self.trainer:
+            return [__file__, "--trainer", str(folder), str(steps)]
+        return ["-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
+
+
 # libgomp ignores KMP_BLOCKTIME, but recipe takes it as the user's choice and sets nothing: libgomp's default remains.
-CONTESTANTS = {"recipe": {}, "pytorch": {"KMP_BLOCKTIME": "200"}, "passive": {"OMP_WAIT_POLICY": "passive"}}
+CONTESTANTS = {
+    "recipe": Contestant(), "pytorch": Contestant({"KMP_BLOCKTIME": "200"}),
+    "passive": Contestant({"OMP_WAIT_POLICY": "passive"}), "trainer": Contestant(trainer=True),
+}  # fmt: skip
 THREADS = [str(count) for count in range(1, (os.cpu_count() or 1) + 1)]
-FIXED = {"recipe": {}, **{f"OMP_NUM_THREADS={count}": {"OMP_NUM_THREADS": count} for count in THREADS}}
+FIXED = {
+    "recipe": Contestant(),
+    **{f"OMP_NUM_THREADS={count}": Contestant({"OMP_NUM_THREADS": count}) for count in THREADS},
+}
 QUOTAS = (0.5, 1.0, 1.5)
 """Cores' time that a container may use."""
 UNCOUNTED, COUNTED = 2, 40
@@ -85,12 +108,11 @@ def process(line: list[str], environment: Mapping[str, str], output: IO[str] | i
 
 
 @contextmanager
-def running(folder: Path, contestant: Mapping[str, str], steps: int) -> Iterator[Callable[[], list[float]]]:
+def running(folder: Path, contestant: Contestant, steps: int) -> Iterator[Callable[[], list[float]]]:
     """Start a run in ``folder``; yield a function that returns the seconds of each step so far."""
     metrics, log = folder / "metrics.jsonl", folder.with_suffix(".log")
-    environment = {**cleared(), **contestant, "RECIPE_CACHE": str(folder.parent / "cache")}
-    line = ["-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
-    with log.open("w") as output, process(line, environment, output) as started:
+    environment = {**cleared(), **contestant.variables, "RECIPE_CACHE": str(folder.parent / "cache")}
+    with log.open("w") as output, process(contestant.line(folder, steps), environment, output) as started:
 
         def seconds() -> list[float]:
             ended = started.poll() is not None  # before the rows are read: none comes later
@@ -105,20 +127,20 @@ def running(folder: Path, contestant: Mapping[str, str], steps: int) -> Iterator
 
 
 @contextmanager
-def nothing(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
+def nothing(folder: Path, contestant: Contestant) -> Iterator[None]:
     """Start no other process."""
     yield
 
 
 @contextmanager
-def loops(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
+def loops(folder: Path, contestant: Contestant) -> Iterator[None]:
     """Start two busy loops of Python."""
     with programs(LOOP, 2):
         yield
 
 
 @contextmanager
-def trainings(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
+def trainings(folder: Path, contestant: Contestant) -> Iterator[None]:
     """Start four processes that train with PyTorch's defaults."""
     with programs(TRAINING, 4):
         yield
@@ -137,7 +159,7 @@ def programs(code: str, count: int) -> Iterator[None]:
 
 
 @contextmanager
-def second(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
+def second(folder: Path, contestant: Contestant) -> Iterator[None]:
     """Start a second run with the same setting; enter the context when it trains."""
     end = time.monotonic() + PATIENCE
     with running(folder.with_name(f"{folder.name}-second"), contestant, 100_000) as seconds:
@@ -146,11 +168,11 @@ def second(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
-def under_quota(cores: float) -> Callable[[Path, Mapping[str, str]], AbstractContextManager[None]]:
+def under_quota(cores: float) -> Callable[[Path, Contestant], AbstractContextManager[None]]:
     """Return a context that gives this process and those that it starts ``cores`` cores' time."""
 
     @contextmanager
-    def limited(folder: Path, contestant: Mapping[str, str]) -> Iterator[None]:
+    def limited(folder: Path, contestant: Contestant) -> Iterator[None]:
         root = Path("/sys/fs/cgroup")
         first = (root / "cpu").is_dir()  # version 1 of control groups
         root = root / "cpu" if first else root
@@ -174,12 +196,12 @@ CASES = {
 }  # fmt: skip
 
 
-def contestants(case: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the environment variables of each contestant."""
+def contestants(case: str) -> Mapping[str, Contestant]:
+    """Return the contestants of a case."""
     return FIXED if "quota" in case else CONTESTANTS
 
 
-def measured(folder: Path, contestant: Mapping[str, str]) -> list[float]:
+def measured(folder: Path, contestant: Contestant) -> list[float]:
     """Return the milliseconds of each counted step of a run."""
     end = time.monotonic() + PATIENCE
     with running(folder, contestant, UNCOUNTED + COUNTED) as seconds:
@@ -223,16 +245,67 @@ def foreign_seconds() -> float:
     return busy - ours.children_user - ours.children_system - ours.user - ours.system
 
 
+def train_with_trainer(folder: Path, steps: int) -> None:
+    """Train transformers' GPT-2 with the sizes, batches and settings of the default megatron_gpt on random tokens."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+    from recipe_core.engine.precision import multiplies_bf16
+    from recipe_core.hooks.registry import load
+    from recipe_core.settings.job import resolve
+
+    job = resolve(load(), "megatron_gpt")
+    model, sequence, train = job.model.config, job.data.config.sequence, job.train
+
+    class Words(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+        def __len__(self) -> int:
+            return 1 << 20
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            generator = torch.Generator().manual_seed(index)
+            ids = torch.randint(model.vocabulary, (sequence,), generator=generator)
+            return {"input_ids": ids, "labels": ids}
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        began = 0.0
+
+        def on_step_begin(self, *arguments: object, **settings: object) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *arguments: object, **settings: object) -> None:
+            row = {"seconds": time.perf_counter() - self.began}
+            with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    folder.mkdir(parents=True)
+    config = GPT2Config(
+        vocab_size=model.vocabulary, n_positions=model.positions, n_embd=model.hidden, n_layer=model.layers,
+        n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout, attn_pdrop=model.attention_dropout,
+        use_cache=False,
+    )  # fmt: skip
+    arguments = TrainingArguments(
+        output_dir=str(folder / "trainer"), per_device_train_batch_size=train.micro_batch, max_steps=steps,
+        gradient_accumulation_steps=train.global_batch // train.micro_batch, learning_rate=train.lr,
+        max_grad_norm=train.clip, bf16=train.precision == "bf16_mixed" and multiplies_bf16("cpu"), use_cpu=True,
+        optim="adamw_torch_fused", logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=Words(), callbacks=[Clock()]).train()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--case", action="append", choices=CASES)  # by default those that need no root
+    parser.add_argument("--trainer", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.trainer:
+        train_with_trainer(Path(options.trainer[0]), int(options.trainer[1]))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the processes, too
     began, cases = time.monotonic(), options.case or [case for case in CASES if contestants(case) is CONTESTANTS]
     found = {case: {name: Found() for name in contestants(case)} for case in cases}
     with tempfile.TemporaryDirectory() as folder:
-        with running(Path(folder) / "first", {}, 1) as seconds:  # it makes the tokenizer and the tokens
+        with running(Path(folder) / "first", Contestant(), 1) as seconds:  # it makes the tokenizer and the tokens
             while not seconds():
                 time.sleep(0.2)
         for number in range(options.rounds):
@@ -240,11 +313,11 @@ def main() -> None:
                 print(f"{number} rounds: another one would take too long", file=sys.stderr)
                 break
             for case in cases:
-                for name, variables in list(contestants(case).items())[:: (-1) ** number]:  # who is first changes
+                for name, contestant in list(contestants(case).items())[:: (-1) ** number]:  # who is first changes
                     out = Path(folder) / f"{case.replace(' ', '-')}-{name}-{number}"
                     one = found[case][name]
-                    with watched(one.others), CASES[case](out, variables):
-                        one.rounds.append(measured(out, variables))
+                    with watched(one.others), CASES[case](out, contestant):
+                        one.rounds.append(measured(out, contestant))
                     print(f"{time.monotonic() - began:4.0f} s", case, name, one.summed(), flush=True)
     results = {case: {name: one.summed() for name, one in named.items()} for case, named in found.items()}
     written = {
