@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core.engine.staging import host_copies
+from recipe_core.engine.staging import to_host
 from recipe_core.testing.runs import command
 from recipe_core.train.metrics.curves import read_rows
 
@@ -80,9 +80,9 @@ def test_copies_for_a_checkpoint_are_equal_and_of_the_same_form() -> None:
         large, large.T, large.bfloat16(), large[:, ::2], large[5:], torch.tensor(3, device="cuda"), large[:0],
         torch.randint(1 << 40, (400_000,), generator=generator, device="cuda"), large.requires_grad_(),
     ]  # fmt: skip
-    for copy, tensor in zip(host_copies(tensors, buffer_size=1 << 20), tensors, strict=True):
+    for copy, tensor in zip(to_host(tensors, buffer_size=1 << 20), tensors, strict=True):
         assert copy.device.type == "cpu"
         assert copy.dtype == tensor.dtype
         assert not copy.requires_grad
         assert torch.equal(copy, tensor.detach().cpu())
-    assert host_copies([large.T])[0].stride() == large.T.stride()
+    assert to_host([large.T])[0].stride() == large.T.stride()

@@ -15,7 +15,7 @@ from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.snapshot import Snapshot
 from recipe_core.engine.memory import available_memory
-from recipe_core.engine.native import to_host
+from recipe_core.engine.staging import to_host
 from recipe_core.errors import CheckpointError
 from recipe_core.settings.fill import flat
 

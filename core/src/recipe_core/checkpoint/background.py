@@ -13,7 +13,7 @@ from torch import Tensor
 from recipe_core.checkpoint.lazy import tree_leaves, tree_map
 from recipe_core.checkpoint.snapshot import Snapshot
 from recipe_core.checkpoint.store import Checkpoints
-from recipe_core.engine.native import to_host
+from recipe_core.engine.staging import to_host
 from recipe_core.errors import RecipeError
 from recipe_core.launch.watch.heartbeat import SAVE, beat
 

@@ -5,6 +5,7 @@
 variables; these import no torch. ``neuron/``: AWS Neuron, and nothing else here knows it. ``agreement.py``: actions
 that succeed or fail on all ranks. ``nodes/``: the nodes of a job before a run. ``loader.py``: micro batches moved to
 the device. ``compiled.py``: counts of compiled graphs. ``digest.py``: hashes of tensors. ``dtensor.py``: DTensors told
-from other tensors. ``probe.py``: a library tried in a process of its own. ``precision.py``, ``fp8.py``, ``peaks.py``,
-``memory.py``: widths of numbers and threads, peak FLOP/s of known devices, the host's memory.
+from other tensors. ``staging.py``: copies on the host. ``probe.py``: devices, compilers and libraries of this machine.
+``precision.py``, ``fp8.py``, ``peaks.py``, ``memory.py``: widths of numbers and threads, peak FLOP/s of known devices,
+the host's memory.
 """

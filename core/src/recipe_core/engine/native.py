@@ -24,14 +24,13 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.utils.checkpoint import checkpoint
 
 from recipe_core.engine.compiled import Compiler, TorchCompile
-from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.neuron import device as neuron
 from recipe_core.engine.neuron.peaks import trainium_instance_peak
 from recipe_core.engine.peaks import Peak, known_peak
 from recipe_core.engine.protocol import Engine, Value
-from recipe_core.engine.staging import host_copies
+from recipe_core.engine.staging import to_host
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.cores import usable_cores
@@ -280,16 +279,6 @@ class NativeEngine:
     def fork_rng(self, number: int) -> Iterator[None]:
         with fork_rng(self.device, number):
             yield
-
-
-def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies on the host; local shards of a DTensor stay on its device."""
-    on_gpu = [t for t in tensors if t.is_cuda and not is_dtensor(t)]
-    staged = dict(zip(map(id, on_gpu), host_copies(on_gpu), strict=True))
-    return [
-        staged[id(t)] if id(t) in staged else t.detach().clone() if is_dtensor(t) else t.detach().to("cpu", copy=True)
-        for t in tensors
-    ]
 
 
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -85,11 +86,14 @@ def on_cuda(device: str) -> bool:
 def gpus() -> list[int]:
     """Memory of each GPU that the driver lists, in MiB."""
     command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
+    return [] if command is None else list(_listed(command))
+
+
+@cache
+def _listed(command: str) -> tuple[int, ...]:
     query = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-        return [int(line) for line in done.stdout.split()]
+        return tuple(int(line) for line in done.stdout.split())
     except (OSError, subprocess.SubprocessError, ValueError):  # no driver, no GPU, or a MIG slice without a figure
-        return []
+        return ()

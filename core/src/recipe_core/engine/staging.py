@@ -1,4 +1,4 @@
-"""Copies of a GPU's tensors in the host's memory, through pinned buffers.
+"""Copies of tensors in the host's memory; those of a GPU pass through pinned buffers.
 
 A copy into new memory that is not pinned runs at 1.5 GB/s beside an H100, one into pinned memory at 55, but pinning as
 much as a model needs takes longer than it saves, and the memory stays pinned. Here the device fills one of two pinned
@@ -13,30 +13,34 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from recipe_core.engine.dtensor import is_dtensor
+
 _BUFFER = 1 << 26
 """Bytes of a buffer."""
 _SMALL = 1 << 20
 """Bytes up to which a tensor is copied at once."""
 
 
-def host_copies(tensors: Sequence[Tensor], buffer_size: int = _BUFFER) -> list[Tensor]:
-    """Copies of CUDA ``tensors`` on the host, with their shapes, dtypes and, if they are dense, strides.
-
-    When it returns, the copies are complete.
-    """
-    copies = [
-        torch.empty_like(tensor, device="cpu") if _is_staged(tensor) else tensor.detach().to("cpu", copy=True)
-        for tensor in tensors
-    ]
-    staged = [pair for pair in zip(tensors, copies, strict=True) if _is_staged(pair[0])]
+def to_host(tensors: Sequence[Tensor], buffer_size: int = _BUFFER) -> list[Tensor]:
+    """Complete copies on the host, with the strides of dense tensors; local shards of a DTensor stay on its device."""
+    copies, staged = [], []
+    for tensor in tensors:
+        if is_dtensor(tensor):
+            copies.append(tensor.detach().clone())
+        elif _is_staged(tensor):
+            copies.append(torch.empty_like(tensor, device="cpu"))
+            staged.append((tensor, copies[-1]))
+        else:
+            copies.append(tensor.detach().to("cpu", copy=True))
     if staged:
         _copy(staged, [torch.empty(buffer_size, dtype=torch.uint8, pin_memory=True) for _ in range(2)])
     return copies
 
 
 def _is_staged(tensor: Tensor) -> bool:
-    # A copy of others has other strides, so that bytes do not correspond.
-    return tensor.nbytes > _SMALL and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+    # A copy that is not dense has other strides, so that bytes do not correspond.
+    large = tensor.is_cuda and tensor.nbytes > _SMALL
+    return large and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]], buffers: Sequence[Tensor]) -> None:

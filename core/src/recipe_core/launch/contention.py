@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipe_core.launch.cores import cpu_quota
+from recipe_core.launch.host import PROC, process_counters
 from recipe_core.launch.worker import worker
 
 _FIRST, _PAUSE, _LONGEST = 30.0, 60.0, 3600.0
@@ -40,7 +41,7 @@ class Contention:
     """
 
     def __init__(
-        self, root: int, clock: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")
+        self, root: int, clock: Callable[[], float] = time.monotonic, proc: Path = PROC
     ) -> None:  # fmt: skip
         self._root, self._clock, self._proc = root, clock, proc
         self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
@@ -110,8 +111,7 @@ def _processes(proc: Path) -> Iterator[tuple[int, int, int]]:
         if not folder.name.isdigit():
             continue
         try:
-            text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+            fields = process_counters(int(folder.name), proc)
         except OSError:  # it has ended
             continue
-        fields = text.rpartition(")")[2].split()  # the name in parentheses may hold spaces
         yield int(folder.name), int(fields[1]), sum(map(int, fields[11:15]))

@@ -16,6 +16,7 @@ from recipe_core.errors import DiskError
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_record
 from recipe_core.launch.failures import exit_code, first_line, message_of
+from recipe_core.launch.host import process_counters
 from recipe_core.launch.stop import recorded_by
 from recipe_core.launch.worker import Worker, worker
 
@@ -116,7 +117,7 @@ def read_process(out: Path) -> Process | None:
 def started(pid: int) -> str:
     """Return the start time of a process of this machine; empty if there is none with this number."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = process_counters(pid)
     except OSError:
         return "" if Path("/proc/self/stat").exists() else _ps(pid)
     return "" if fields[0] == "Z" else fields[19]  # field 22 of proc(5): clock ticks after the machine's start

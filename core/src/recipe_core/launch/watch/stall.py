@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from recipe_core.launch.host import process_counters
 from recipe_core.launch.watch.heartbeat_files import HeartbeatFiles, RankStatus
 
 INTERVAL = 2.0
@@ -70,5 +71,5 @@ def _is_silent(status: RankStatus, pid: int) -> bool:
 
 def _is_stopped(pid: int) -> bool:
     with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        return process_counters(pid)[0] in "Tt"
     return False
