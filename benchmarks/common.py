@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 RESULTS = Path(__file__).parent / "results"
+DATA = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[2] / "shared" / "data")
+"""Folder with real texts and vocabularies, none of which is part of this repository."""
 Shape = tuple[int, int, int]
 """Rows, inner dimension and columns of a product."""
 
@@ -35,6 +38,35 @@ def processor() -> str:
 def versions(*names: str) -> dict[str, str]:
     """Those of Python and of the distributions ``names``."""
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def real(name: str) -> Path:
+    """Return the path of ``name`` in the folder of real data; if it is missing, exit and tell how to name another."""
+    path = DATA / name
+    if not path.exists():
+        sys.exit(f"{path}: no such file; RECIPE_DATA names the folder with real data (see benchmarks/README.md)")
+    return path
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Add the options ``--text`` (JSON lines, perhaps with gzip) and ``--vocabulary`` (of BERT)."""
+    parser.add_argument("--text", type=Path, help="default: wiki-sample.jsonl.gz in $RECIPE_DATA")
+    parser.add_argument("--vocabulary", type=Path, help="default: bert/vocab.txt in $RECIPE_DATA")
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; text and vocabulary that it does not name are the real ones."""
+    options = parser.parse_args()
+    options.text = options.text or real("wiki-sample.jsonl.gz")
+    options.vocabulary = options.vocabulary or real("bert/vocab.txt")
+    return options
+
+
+def multiplied(cases: Mapping[str, str]) -> list[str]:
+    """Return the ``cases``, a precision by name, whose products this processor's instructions do, and none emulates."""
+    from recipe_core.engine.precision import multiplies_bf16
+
+    return [name for name, precision in cases.items() if precision == "fp32" or multiplies_bf16("cpu")]
 
 
 def write(name: str, results: Mapping[str, Any]) -> None:

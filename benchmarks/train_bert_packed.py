@@ -1,10 +1,10 @@
 """Phase 2 of BERT-base on a CPU: real tokens/s of packed rows against plain ones, beside what their fill promises.
 
-    python benchmarks/train_bert_packed.py --data FOLDER --text wiki-sample.jsonl.gz --vocabulary vocab.txt
-        [--texts articles paragraphs] [--rows 16] [--rounds 3] [--layers 12]
+    python benchmarks/train_bert_packed.py [--data FOLDER] [--texts articles paragraphs] [--rows 16] [--rounds 3]
+        [--layers 6]
 
 Sequence 512, 80 predictions, micro batch 2, forward and backward with dropout, in the precision of bf16_mixed. Two data
-sets are prepared from the text in FOLDER, unless they are there, each plain and packed: ``articles``, whose pairs fill
+sets are prepared from the text, in FOLDER unless they are there, each plain and packed: ``articles``, whose pairs fill
 a row as far as the article does, and ``paragraphs``, where every paragraph is a document of its own. Of each, the rows
 at evenly spaced ranks of their real tokens are taken, so that a few rows have the fill of the whole set.
 
@@ -26,6 +26,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import common
@@ -154,21 +155,22 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         with autocast("cpu", "bf16_mixed"):
             return loss_of(module(batch), batch)
 
-    sets = {name: prepared(options.data, name, options.text, options.vocabulary) for name in options.texts}
-    return {name: measure(found, options, model, micro) for name, found in sets.items()}
+    with TemporaryDirectory() as temporary:
+        folder = options.data or Path(temporary)
+        sets = {name: prepared(folder, name, options.text, options.vocabulary) for name in options.texts}
+        return {name: measure(found, options, model, micro) for name, found in sets.items()}
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--vocabulary", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="keep the prepared data sets there")
+    common.add_text(parser)
     parser.add_argument("--texts", nargs="+", choices=("articles", "paragraphs"), default=["articles", "paragraphs"])
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=12)
-    options = parser.parse_args()
+    parser.add_argument("--layers", type=int, default=6)
+    options = common.parsed(parser)
     load = os.getloadavg()[0]
     what = (
         f"BERT-base width, {options.layers} layers, sequence {SEQUENCE}, forward and backward of micro batches of "

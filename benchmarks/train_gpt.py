@@ -225,13 +225,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="default: those that are not emulated")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
         contestant, case, steps = options.run
         print(json.dumps(run(contestant, case, int(steps))))
     else:
+        options.cases = options.cases or common.multiplied({name: precision for name, (_, precision) in CASES.items()})
         compare(options)
 
 

@@ -9,7 +9,7 @@ The shards are those that ``recipe prepare bert_hdf5`` makes of the text, compre
 phase 1 with 128 tokens and 20 predictions in micro batches of 16, phase 2 with 512 and 80 in micro batches of 2, as the
 variants have them.
 
-    PYTHONPATH=benchmarks python benchmarks/data/load_bert.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
+    PYTHONPATH=benchmarks python benchmarks/data/load_bert.py
 """
 
 from __future__ import annotations
@@ -173,10 +173,9 @@ def summary(case: str, clock: dict[str, list[float]], processor: dict[str, list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--vocabulary", type=Path, required=True)
+    common.add_text(parser)
     parser.add_argument("--pairs", type=int, default=5)
-    options = parser.parse_args()
+    options = common.parsed(parser)
     torch.set_num_threads(1)
     keep_freed_memory()
     result: dict[str, Any] = {

@@ -4,7 +4,7 @@ The lengths are those that ``recipe prepare bert_hdf5 sequence=512 max_predictio
 more are drawn from their histogram. The baseline is best-fit decreasing with the same limit of sequences per row. (The
 published method, Krell et al. 2021, solves a non-negative least-squares problem for 42 seconds.)
 
-    PYTHONPATH=benchmarks python benchmarks/data/pack.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
+    PYTHONPATH=benchmarks python benchmarks/data/pack.py
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def best_fit(lengths: NDArray[np.int32], most: int) -> tuple[int, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--vocabulary", type=Path, required=True)
-    options = parser.parse_args()
+    common.add_text(parser)
+    options = common.parsed(parser)
     real = real_lengths(options.text, options.vocabulary)
     million = np.random.default_rng(0).choice(real, MILLION).astype(np.int32)
     result: dict[str, Any] = {"capacity": CAPACITY, "sequences": real.size, "unpacked": fill(real, real.size)}

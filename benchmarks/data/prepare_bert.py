@@ -7,8 +7,8 @@ instance, arrays at the end, written by h5py. It gets the sentences already spli
 for, and in memory; our side reads the packed file, splits the sentences itself, hashes its inputs and outputs, keeps a
 journal and has every file on the disk. Both write three files of about equal size.
 
-    PYTHONPATH=benchmarks python benchmarks/data/prepare_bert.py --text wiki-sample.jsonl.gz --vocabulary vocab.txt
-    PYTHONPATH=benchmarks python benchmarks/data/prepare_bert.py --text ... --vocabulary ... --memory 20 100 400
+    PYTHONPATH=benchmarks python benchmarks/data/prepare_bert.py
+    PYTHONPATH=benchmarks python benchmarks/data/prepare_bert.py --memory 20 100 400
 
 ``--repeat 100`` compares on the text repeated to 100 MB (the baseline needs several GB of memory for it). ``--memory``
 measures our peak of memory instead, for the text repeated to each of these sizes in MB.
@@ -231,13 +231,12 @@ def once(text: Path, vocabulary: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="JSON lines, may be packed by gzip")
-    parser.add_argument("--vocabulary", type=Path, required=True)
+    common.add_text(parser)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--memory", type=int, nargs="+", default=[])
     parser.add_argument("--repeat", type=int, help="compare on the text repeated to so many MB, uncompressed, instead")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = common.parsed(parser)
     if options.once:
         once(options.text, options.vocabulary)
         return

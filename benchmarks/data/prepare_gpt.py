@@ -1,6 +1,6 @@
 """Text to Megatron's token files by GPT-2's tokenizer: ``recipe prepare gpt_indexed`` against preprocess_data.py.
 
-The input is the sample of Wikipedia in RECIPE_DATA (12 MB of text as JSON lines), or with --large the same again and
+The input is wiki-sample.jsonl.gz in $RECIPE_DATA (12 MB of text as JSON lines), or with --large the same again and
 again to 100 MB; all sides read the unpacked file. The peer has a pool of 2 processes; ours, with tokenizers and with
 gigatoken, chooses by itself how many it uses. Every side must have written the same bytes. In each turn, each side runs
 
@@ -16,7 +16,7 @@ With --memory, the largest process of our commands on 20, 100 and 400 MB, and no
 
 It needs an environment that also has megatron-core, transformers and gigatoken:
 
-    RECIPE_DATA=... PYTHONPATH=benchmarks python benchmarks/data/prepare_gpt.py [--large | --memory]
+    PYTHONPATH=benchmarks python benchmarks/data/prepare_gpt.py [--large | --memory]
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def measure(source: Path, tokenizer: Path, folder: Path, turns: int, large: bool
     return found
 
 
-def unpack(data: Path, target: Path, size: int | None) -> int:
+def unpack(target: Path, size: int | None) -> int:
     """Write the input, once or as often as ``size`` bytes of text take; returns its bytes of text, as UTF-8."""
-    with gzip.open(data / "wiki-sample.jsonl.gz", "rb") as file:
+    with gzip.open(common.real("wiki-sample.jsonl.gz"), "rb") as file:
         lines = file.readlines()
     text = sum(len(json.loads(line)["text"].encode()) for line in lines)
     times = round(size / text) if size else 1
@@ -138,24 +138,24 @@ def peak(engine: str, source: Path, tokenizer: Path, out: Path) -> int:
     return round(int(done.stdout) / 1024)
 
 
-def memory(data: Path, folder: Path) -> dict[str, Any]:
+def memory(folder: Path) -> dict[str, Any]:
     """The peaks for each size and engine."""
     found: dict[str, Any] = {"what": "megabytes of the largest process of the command"}
     for size in MEMORY:
-        text = unpack(data, folder / "text.jsonl", size)
-        paths = folder / "text.jsonl", data / "gpt2", folder / "out"
+        text = unpack(folder / "text.jsonl", size)
+        paths = folder / "text.jsonl", common.real("gpt2"), folder / "out"
         found[f"{text / 1e6:.0f} MB"] = {engine: peak(engine, *paths) for engine in ENGINES}
         print(f"  {text / 1e6:.0f} MB: {found[f'{text / 1e6:.0f} MB']}", flush=True)
     return found
 
 
-def speed(data: Path, folder: Path, turns: int, large: bool) -> tuple[str, dict[str, Any]]:
+def speed(folder: Path, turns: int, large: bool) -> tuple[str, dict[str, Any]]:
     """Its name in the results, and what was measured."""
     preprocess_data.imports()
     import_module("gigatoken")
     gc.freeze()
-    size = unpack(data, folder / "text.jsonl", LARGE if large else None) / 1e6
-    found = measure(folder / "text.jsonl", data / "gpt2", folder, turns, large)
+    size = unpack(folder / "text.jsonl", LARGE if large else None) / 1e6
+    found = measure(folder / "text.jsonl", common.real("gpt2"), folder, turns, large)
     ratios = {}
     for what, against in (("command", "command"), ("first", "command"), ("function", "function")):
         peer = statistics.median(turn[against] for turn in found["megatron"])
@@ -183,13 +183,12 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure the memory, and nothing else")
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    data = Path(os.environ["RECIPE_DATA"])
     with tempfile.TemporaryDirectory() as name:
         os.environ["RECIPE_CACHE"] = f"{name}/cache"
         if options.memory:
-            key, found = "memory", memory(data, Path(name))
+            key, found = "memory", memory(Path(name))
         else:
-            key, found = speed(data, Path(name), options.turns, options.large)
+            key, found = speed(Path(name), options.turns, options.large)
     common.write("prepare_gpt", {**common.read("prepare_gpt"), key: found})
 
 
