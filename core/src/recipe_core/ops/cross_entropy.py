@@ -29,7 +29,7 @@ def linear_cross_entropy(
 
     Logits become fp32 in chunks of at most an eighth of the tokens. 16-bit logits are overwritten by their gradient,
     which is kept for backward (``tokens x vocabulary`` values). fp32 logits are not kept: backward recomputes each
-    chunk, unless the losses are ``averaged`` on a CPU. Without a gradient, nothing is kept. Up to 1 MB of fp32 logits
+    chunk, unless the losses are ``averaged`` on a CPU. Without a gradient, nothing is kept. Up to 8 MB of fp32 logits
     on a CPU, 32 MB elsewhere, are computed and kept whole, because chunks would only take longer. Where
     ``train.compile`` compiles blocks, 16-bit logits need no chunks: losses and gradient are computed in two passes.
     ``torch.nn.functional.linear_cross_entropy`` has the same purpose; for a loss per token its chunked form always
