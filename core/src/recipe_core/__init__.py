@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.hooks import hookimpl
     from recipe_core.hooks.inference import Evaluation, Generation, Scorer
     from recipe_core.hooks.launcher import Launcher, Submission
-    from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+    from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.specs import (
         CheckpointFormat,
         DataFacts,
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from recipe_core.ops.vocabulary import linear_logits
     from recipe_core.settings.job import Job
     from recipe_core.settings.variants import variants_of
+    from recipe_core.train.callbacks.callback import Callback, CallbackRun
     from recipe_core.train.metrics.tracker import TrackedRun, Tracker
     from recipe_core.train.optim.build import Trainable
 
@@ -89,7 +90,7 @@ _LAZY = {
     "hooks.facts": ("IndexFacts", "OptimizerFacts"),
     "hooks.inference": ("Evaluation", "Generation", "Scorer"),
     "hooks.launcher": ("Launcher", "Submission"),
-    "hooks.loop_specs": ("LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
+    "hooks.loop_specs": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.hooks": ("hookimpl",),
     "hooks.specs": (
         "CheckpointFormat",
@@ -131,6 +132,7 @@ _LAZY = {
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
+    "train.callbacks.callback": ("Callback", "CallbackRun"),
     "train.metrics.tracker": ("TrackedRun", "Tracker"),
     "train.optim.build": ("Trainable",),
     "settings.variants": ("variants_of",),
@@ -142,6 +144,9 @@ __all__ = [
     "NO_RUN",
     "Adapter",
     "Batch",
+    "Callback",
+    "CallbackRun",
+    "CallbackSpec",
     "CheckpointError",
     "CheckpointFormat",
     "ConfigError",

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from recipe_core.checkpoint.settings import HfSettings
 from recipe_core.hooks.hooks import hookimpl
 from recipe_core.hooks.launcher import Launcher
-from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.loop_specs import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
 from recipe_core.launch.launchers.sky import Sky
 from recipe_core.launch.launchers.slurm import Slurm
 from recipe_core.launch.launchers.trainjob import Kubernetes
 from recipe_core.layouts.settings import Ddp, Fsdp, Pp, SingleProcess, Tp, Zero1
 from recipe_core.settings.schedule import Wsd
+from recipe_core.train.callbacks.settings import Activations, BatchRamp, EarlyStopping, Ema, Unfreezing
 
 
 @hookimpl
@@ -68,6 +69,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         name="dcp",
         build="recipe_core.checkpoint.formats.dcp:Dcp",
         patterns=(".metadata",),
+        holds=("model", "optimizer", "progress", "callbacks"),
         stages=True,
         summary="torch.distributed.checkpoint: sharded, loads into any layout",
     )
@@ -75,6 +77,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         name="single",
         build="recipe_core.checkpoint.formats.single:Single",
         patterns=("checkpoint.pt",),
+        holds=("model", "optimizer", "progress", "callbacks"),
         summary="one file that torch.load(weights_only=True) reads; written by rank 0",
     )
     yield CheckpointFormat(
@@ -206,4 +209,45 @@ def register_trackers() -> Iterable[TrackerSpec]:
         name="tensorboard",
         build="recipe_core.train.metrics.tensorboard:build",
         summary="files for TensorBoard, in the folder tensorboard of the run",
+    )
+
+
+@hookimpl
+def register_callbacks() -> Iterable[CallbackSpec]:
+    """Averaged weights, the end of a run that no longer improves, frozen layers, sizes of activations."""
+    yield CallbackSpec(
+        name="ema",
+        build="recipe_core.train.callbacks.ema:WeightAverage",
+        config=Ema,
+        saves=True,
+        bytes_per_parameter=4.0,
+        summary="an exponential moving average of the weights, evaluated beside them",
+    )
+    yield CallbackSpec(
+        name="early_stopping",
+        build="recipe_core.train.callbacks.stopping:EarlyStop",
+        config=EarlyStopping,
+        saves=True,
+        problems="recipe_core.train.callbacks.settings:early_stopping_problems",
+        summary="the end of a run whose evaluations no longer improve",
+    )
+    yield CallbackSpec(
+        name="unfreezing",
+        build="recipe_core.train.callbacks.unfreezing:GradualUnfreezing",
+        config=Unfreezing,
+        summary="gradual unfreezing: the last block is trained first, then one block more at a time",
+    )
+    yield CallbackSpec(
+        name="activations",
+        build="recipe_core.train.callbacks.activations:ActivationStatistics",
+        config=Activations,
+        problems="recipe_core.train.callbacks.settings:activations_problems",
+        summary="root mean square and largest magnitude of the output of each block, in logged steps",
+    )
+    yield CallbackSpec(
+        name="batch_ramp",
+        build="recipe_core.train.callbacks.batch_ramp:GrowingBatch",
+        config=BatchRamp,
+        problems="recipe_core.train.callbacks.settings:batch_ramp_problems",
+        summary="a global batch that grows at the beginning, as Megatron-LM's rampup-batch-size",
     )

@@ -121,7 +121,7 @@ def count() -> tuple[dict[str, Any], dict[str, Any]]:
             meter = Meter(engine, place)
             for _ in range(3):
                 values = {"loss": torch.ones(()), "real_tokens": torch.tensor(2_000_000_001)}
-                meter.step({name: value.to(device) for name, value in values.items()}, torch.ones(()), 0.1, 1.0)
+                meter.step({name: value.to(device) for name, value in values.items()}, torch.ones(()), 0.1, 1.0, 8)
             row = dict(meter.read().row)
             rows.append({"tokens": row["real_tokens_per_second"] / row["samples_per_second"] * 8, "loss": row["loss"]})
     return rows[0], rows[1]

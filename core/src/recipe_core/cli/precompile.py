@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
+from recipe_core.hooks.specs import CORE_LOOP
 from recipe_core.launch import worker
 from recipe_core.train.start.destination import DRY_RUN
 
@@ -40,7 +41,7 @@ def precompile(job: Job, arguments: Sequence[str], out: Path | None, processes: 
     Raises:
         ConfigError: the recipe has its own training loop.
     """
-    if job.recipe.run != "recipe_core.train.run:run":
+    if job.recipe.run != CORE_LOOP:
         raise ConfigError(
             f"recipe {job.recipe.name!r} has a training loop of its own, which cannot be cut to a dry run"
         )

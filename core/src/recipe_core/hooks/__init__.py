@@ -1,7 +1,7 @@
 """Contributions of plugins, and their discovery. A plugin author starts here.
 
 ``specs.py``: the frozen dataclasses that a plugin returns, each with a name, a settings class and a target.
-``loop_specs.py``: those of the training loop: losses, optimizers, schedules, trackers.
+``loop_specs.py``: those of the training loop: losses, optimizers, schedules, trackers, callbacks.
 ``facts.py``: sizes of models, datasets and optimizers.
 ``train.py``: the section ``train`` of every recipe.
 ``launcher.py``: launchers, and the submission that they get.

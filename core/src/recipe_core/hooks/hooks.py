@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pluggy
 
 from recipe_core.hooks.launcher import Launcher
-from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe
 
 PROJECT = "recipe"
@@ -298,6 +298,36 @@ def register_trackers() -> Iterable[TrackerSpec]:
                 build="my_plugin.tracker:build",  # build(config, run) -> Tracker, which has log and close
                 config=Csv,
                 summary="metrics as a table in the run folder",
+            )
+    """
+    return ()
+
+
+@_hookspec
+def register_callbacks() -> Iterable[CallbackSpec]:
+    """Return the callbacks that this plugin adds: code at named moments of training (``train.callbacks=NAME,NAME``).
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import CallbackSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Target:
+            loss: float = 2.0
+
+
+        @hookimpl
+        def register_callbacks() -> Iterable[CallbackSpec]:
+            yield CallbackSpec(
+                name="target",
+                build="my_plugin.callback:build",  # build(config, run) -> Callback
+                config=Target,
+                saves=False,  # True: its state is part of checkpoints
+                summary="end the run once the validation loss is low enough",
             )
     """
     return ()

@@ -1,9 +1,9 @@
-"""Contributions to the training loop: losses, optimizers, schedules, trackers. Nothing here imports torch."""
+"""Contributions to the training loop: losses, optimizers, schedules, trackers, callbacks. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from recipe_core.hooks.facts import ModelFacts, OptimizerFacts
 from recipe_core.hooks.specs import Part, Reduction, Spec, load
@@ -80,10 +80,34 @@ class TrackerSpec(Spec):
     build: str = field(metadata=called("config", "run"))
 
 
-def optimizer_facts(optimizer: Part[OptimizerSpec] | None, train: Train, model: ModelFacts) -> OptimizerFacts | None:
-    """Return the memory of the optimizer; None if unknown."""
+@dataclass(frozen=True, kw_only=True)
+class CallbackSpec(Spec):
+    """``build(config, run) -> Callback``: code that runs at named moments of training, on every rank.
+
+    ``run`` is a :class:`recipe_core.CallbackRun`; see :class:`recipe_core.Callback` for the moments. An error of a
+    callback ends the run with its name.
+    """
+
+    build: str = field(metadata=called("config", "run"))
+    saves: bool = False
+    """It has a state, which checkpoints hold and a resumed run continues from."""
+    fatal: bool = True
+    """False: an error is printed once, and training goes on without this callback. It must then not communicate: other
+    ranks would wait for it."""
+    bytes_per_parameter: float = 0.0
+    """Memory of its state for each parameter that a rank holds, for ``recipe check``."""
+    problems: str = field(default="", metadata=called("config", "train"))
+    """``package.module:function(config, train) -> Iterable[str]``, without torch: a message for each reason why the
+    run cannot have it."""
+
+
+def optimizer_facts(
+    optimizer: Part[OptimizerSpec] | None, train: Train, model: ModelFacts, callbacks: Sequence[Part[CallbackSpec]] = ()
+) -> OptimizerFacts | None:
+    """Return the memory of the optimizer and of callbacks' states; None if that of the optimizer is unknown."""
     if optimizer is None or not optimizer.spec.facts:
         return None
     function = load(optimizer.spec.facts, f"optimizer {optimizer.spec.name!r}")
     facts: OptimizerFacts = function(optimizer.config, train, model)
-    return facts
+    more = sum(part.spec.bytes_per_parameter for part in callbacks)
+    return replace(facts, bytes_per_parameter=facts.bytes_per_parameter + more)

@@ -18,7 +18,7 @@ import pluggy
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
 from recipe_core.hooks.launcher import Launcher
-from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     Dataset,
@@ -33,7 +33,9 @@ from recipe_core.hooks.specs import (
 from recipe_core.hooks.version import load_point, require_api
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-Kind = Literal["recipe", "launcher", "tracker"] | PartKind
+ListedKind = Literal["tracker", "callback"]
+"""Kinds of which a run has any number, listed in the section ``train``."""
+Kind = Literal["recipe", "launcher"] | ListedKind | PartKind
 Contribution = Spec | Recipe
 Loader = Callable[[], object]
 
@@ -49,6 +51,7 @@ KINDS: dict[Kind, str] = {
     "optimizer": "register_optimizers",
     "schedule": "register_schedules",
     "tracker": "register_trackers",
+    "callback": "register_callbacks",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -65,6 +68,7 @@ NOUNS: dict[Kind, str] = {
     "optimizer": "optimizer",
     "schedule": "schedule",
     "tracker": "tracker",
+    "callback": "callback",
 }
 _SHIPPED = {
     "bert_dp": "./plugins/bert_dp",
@@ -85,6 +89,7 @@ _CLASSES: dict[Kind, type[Contribution]] = {
     "optimizer": OptimizerSpec,
     "schedule": ScheduleSpec,
     "tracker": TrackerSpec,
+    "callback": CallbackSpec,
 }
 _USE = "use"
 _WORDS: dict[type, str] = {str: "a text", tuple: "a tuple", list: "a list", Mapping: "a mapping", Use: "Use(NAME, ...)"}
@@ -136,6 +141,8 @@ class Registry:
     def get(self, kind: Literal["checkpoint"], name: str) -> CheckpointFormat: ...
     @overload
     def get(self, kind: Literal["tracker"], name: str) -> TrackerSpec: ...
+    @overload
+    def get(self, kind: Literal["callback"], name: str) -> CallbackSpec: ...
     @overload
     def get(self, kind: PartKind, name: str) -> Spec: ...
     @overload

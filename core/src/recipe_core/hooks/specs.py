@@ -19,6 +19,8 @@ from recipe_core.hooks.target import call, called
 from recipe_core.hooks.target import load as load  # which most of the core imports from here
 from recipe_core.hooks.train import Train
 
+CORE_LOOP = "recipe_core.train.run:run"
+"""The core's own loop, as a recipe names it."""
 Reduction = Literal["mean", "sum", "max", "count"]
 """How a metric of several micro batches and ranks becomes one number, see :attr:`Model.metrics`."""
 
@@ -294,15 +296,16 @@ class CheckpointFormat(Spec):
     """``build(config)`` gives a :class:`recipe_core.checkpoint.formats.base.Format`, which saves, opens and loads
     checkpoints.
 
-    A state is a nested dict of the parts ``model``, ``optimizer``, ``progress``, ``epoch`` and ``files``, see
-    :mod:`recipe_core.checkpoint.lazy`. A format that uses the names and shapes of others (``naming``) is given and
-    gives these, and ``recipe convert`` puts the model's adapter between.
+    A state is a nested dict of the parts ``model``, ``optimizer``, ``progress``, ``callbacks``, ``epoch`` and
+    ``files``, see :mod:`recipe_core.checkpoint.lazy`. A format that uses the names and shapes of others (``naming``) is
+    given and gives these, and ``recipe convert`` puts the model's adapter between.
     """
 
     patterns: tuple[str, ...] = ()
     """Patterns of file names by which a checkpoint of this format is recognised (``"ckpt_*.pt"``)."""
     holds: tuple[str, ...] = ("model", "optimizer", "progress")
-    """The parts of a state that it can hold. A run saves only in formats that hold the first three."""
+    """The parts of a state that it can hold. A run saves only in formats that hold the first three, and
+    ``callbacks`` if one of its callbacks has a state."""
     naming: str = ""
     """The naming of the tensors, a key of :attr:`Model.adapters`; empty: the module's own."""
     whole: tuple[str, ...] = ()
@@ -355,6 +358,8 @@ class Recipe:
     """None: the one that ``train`` names."""
     trackers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of trackers, by their names; ``train.trackers`` says which of them are used."""
+    callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of callbacks, by their names; ``train.callbacks`` says which of them are used."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -362,7 +367,7 @@ class Recipe:
     many it is made for. ``tiny`` must exist: it goes through the real command in seconds, on a laptop's CPU."""
     processes: int = 1
     """Processes that ``recipe run`` starts by default."""
-    run: str = field(default="recipe_core.train.run:run", metadata=called("job", "out"))
+    run: str = field(default=CORE_LOOP, metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
     problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this

@@ -149,6 +149,8 @@ class Train:
     the recipe's own line, if it has one, else ``compact``."""
     trackers: tuple[str, ...] = ("tensorboard",)
     """Trackers that show the metrics, in addition to metrics.jsonl; their settings are ``tracker.NAME.setting``."""
+    callbacks: tuple[str, ...] = ()
+    """Code that runs at named moments of training, in this order; its settings are ``callback.NAME.setting``."""
     eval_every: int = remarked(0, _beyond("eval_every", "the run ends before it; it evaluates at its start and end"))
     """Steps between evaluations; 0 disables evaluation."""
     eval_samples: int = 64

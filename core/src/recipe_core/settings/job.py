@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
-from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
-from recipe_core.hooks.registry import NOUNS, PARTS, PartKind, Registry
+from recipe_core.hooks.loop_specs import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.registry import NOUNS, PARTS, ListedKind, PartKind, Registry
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     Dataset,
@@ -31,13 +31,17 @@ from recipe_core.settings.field_words import UNKNOWN, as_setting, in_our_words, 
 from recipe_core.settings.log_format import format_problems
 from recipe_core.settings.mesh import mesh_axes
 from recipe_core.settings.parts import AUTO as AUTO
-from recipe_core.settings.parts import changed, engine_section, part, take_train_settings, tracker_parts, unused
+from recipe_core.settings.parts import changed, engine_section, listed_parts, part, take_train_settings, unused
 from recipe_core.settings.saved import is_file, read_file
 from recipe_core.settings.schedule import Rate
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
-SECTIONS = (*PARTS, "tracker", "train")
+LISTED: tuple[ListedKind, ...] = ("tracker", "callback")
+"""Kinds whose section holds a section for each of those that ``train`` lists."""
+LISTS = tuple(f"{kind}s" for kind in LISTED)
+"""Settings of ``train`` that may be given without it."""
+SECTIONS = (*PARTS, *LISTED, "train")
 IDENTITY, HISTORY = "identity", "history"
 """Further sections of a run's job.yaml: the identity of its data, and settings that changed when it continued."""
 IN_TRAIN: tuple[PartKind, ...] = ("engine", "optimizer", "schedule")
@@ -60,6 +64,7 @@ class Job:
     optimizer: Part[OptimizerSpec]
     schedule: Part[ScheduleSpec]
     trackers: tuple[Part[TrackerSpec], ...]
+    callbacks: tuple[Part[CallbackSpec], ...]
     train: Train
     processes: int
     """Processes to start by default: those of the variant, else of the recipe."""
@@ -85,9 +90,10 @@ class Job:
                 plain[kind] = {"use": part.spec.name, **settings}
         if self.auto:
             plain["engine"] = {"use": AUTO, **changed(self.engine)}
-        trackers = {part.spec.name: fill.plain(part.config) for part in self.trackers}
-        if any(trackers.values()):
-            plain["tracker"] = {name: settings for name, settings in trackers.items() if settings}
+        for name, listed in (("tracker", self.trackers), ("callback", self.callbacks)):
+            sections = {part.spec.name: fill.plain(part.config) for part in listed}
+            if any(sections.values()):
+                plain[name] = {part: settings for part, settings in sections.items() if settings}
         return {**plain, "train": fill.plain(self.train)}
 
     def as_yaml(self, more: Mapping[str, Any] | None = None) -> str:
@@ -146,6 +152,7 @@ class Draft:
     parts: dict[PartKind, Part[Any]]
     """The parts whose name and settings are valid."""
     trackers: tuple[Part[TrackerSpec], ...]
+    callbacks: tuple[Part[CallbackSpec], ...]
     train: Train | None
     """None if its settings are invalid."""
     processes: int
@@ -169,6 +176,7 @@ class Draft:
             variant=self.variant,
             train=self.train,
             trackers=self.trackers,
+            callbacks=self.callbacks,
             processes=self.processes,
             auto=self.auto,
             facts=self.facts,
@@ -231,13 +239,14 @@ def draft(
         problems += format_problems(recipe, train.log_format)
     if train is not None and "optimizer" in parts:
         problems += unused(registry, parts["optimizer"].spec, train)
-    trackers = tuple(tracker_parts(registry, merged["tracker"], train, problems))
+    listed = {kind: tuple(listed_parts(registry, kind, merged[kind], train, problems)) for kind in LISTED}
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None and train is not None:
         train = train.for_run(world_size or processes, _train_samples(facts))
     return Draft(
-        recipe=recipe, variant=variant, parts=parts, trackers=trackers, train=train, processes=processes, auto=auto,
-        facts=facts, problems=_worded(problems, registry, recipe, merged, extra),
+        recipe=recipe, variant=variant, parts=parts, trackers=listed["tracker"], callbacks=listed["callback"],
+        train=train, processes=processes, auto=auto, facts=facts,
+        problems=_worded(problems, registry, recipe, merged, extra),
     )  # fmt: skip
 
 
@@ -303,7 +312,10 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
 
 
 def _base(recipe: Recipe) -> dict[str, Any]:
-    sections: dict[str, Any] = {"train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers)}
+    sections: dict[str, Any] = {
+        "train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers),
+        "callback": fill.plain(recipe.callbacks),
+    }  # fmt: skip
     for kind in PARTS:
         use: Use = getattr(recipe, kind) or Use(sections["train"][kind])
         sections[kind] = {"use": use.name, **fill.plain(use.settings)}
@@ -345,12 +357,14 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
     """
     sections: dict[str, dict[str, Any]] = {}
     for name, value in layer.items():
-        if name not in SECTIONS:
+        if name in LISTS:  # callbacks=ema,early_stopping
+            sections.setdefault("train", {})[name] = value.get("use") if isinstance(value, Mapping) else value
+        elif name not in SECTIONS:
             hint = did_you_mean(str(name), SECTIONS)
             problems.append(f"{name}: no such section{hint} (sections: {', '.join(SECTIONS)})")
         elif isinstance(value, Mapping):
-            sections[name] = fill.plain(value)
-        elif isinstance(value, str) and name not in ("train", "tracker"):
+            sections[name] = sections.get(name, {}) | fill.plain(value)
+        elif isinstance(value, str) and name not in ("train", *LISTED):
             sections[name] = {"use": value}
         elif value is not None:
             problems.append(f"{name}: expected settings ({{name: value}}), got {value!r}")

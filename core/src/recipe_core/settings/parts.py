@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from recipe_core.errors import PluginError, did_you_mean
-from recipe_core.hooks.loop_specs import OptimizerSpec, ScheduleSpec, TrackerSpec
-from recipe_core.hooks.registry import PartKind, Registry
+from recipe_core.hooks.loop_specs import OptimizerSpec, ScheduleSpec
+from recipe_core.hooks.registry import NOUNS, ListedKind, PartKind, Registry
 from recipe_core.hooks.specs import EngineSpec, Part
 from recipe_core.hooks.target import call
 from recipe_core.hooks.train import Train
@@ -79,25 +79,26 @@ def unused(registry: Registry, spec: OptimizerSpec, train: Train) -> Iterator[st
             yield f"train.{name}: optimizer={spec.name} does not take it (those that do: {able or 'none'})"
 
 
-def tracker_parts(
-    registry: Registry, sections: Mapping[str, Any], train: Train | None, problems: list[str]
-) -> Iterator[Part[TrackerSpec]]:
-    """Yield the trackers that ``train`` names, with their settings."""
-    names = train.trackers if train is not None else ()
+def listed_parts(
+    registry: Registry, kind: ListedKind, sections: Mapping[str, Any], train: Train | None, problems: list[str]
+) -> Iterator[Part[Any]]:
+    """Yield the trackers or callbacks that ``train`` names, with their settings."""
+    setting = f"{kind}s"
+    names = getattr(train, setting, ())
     for name in dict.fromkeys(names):
         try:
-            spec = registry.get("tracker", name)
+            spec = registry.get(kind, name)
         except PluginError as error:
-            problems.append(f"train.trackers: {error}")
+            problems.append(f"train.{setting}: {error}")
             continue
         settings = sections.get(name) or {}
-        filled = fill.fill(spec.config, settings, f"tracker.{name}", problems)
+        filled = fill.fill(spec.config, settings, f"{kind}.{name}", problems)
         if filled is not None:
             yield Part(spec, filled)
     for name, settings in sections.items():
         if train is not None and settings and name not in names:
             used = ",".join((*names, name))
-            problems.append(f"tracker.{name}: this tracker is not used; add it: train.trackers={used}")
+            problems.append(f"{kind}.{name}: this {NOUNS[kind]} is not used; add it: train.{setting}={used}")
 
 
 def _claims(spec: EngineSpec, device: str) -> bool:

@@ -29,13 +29,16 @@ class Feed:
     """The training batches; a context manager that ends the reading thread.
 
     ``device_loader`` builds the loader that moves them to the device, see
-    :meth:`recipe_core.engine.protocol.Engine.device_loader`.
+    :meth:`recipe_core.engine.protocol.Engine.device_loader`. ``global_batch`` returns the samples of the step that
+    begins after so many; by default ``train.global_batch``.
     """
 
     def __init__(
-        self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None
-    ) -> None:
+        self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None,
+        global_batch: Callable[[int], int | None] = lambda consumed: None,
+    ) -> None:  # fmt: skip
         self.samples, self.run = samples, run
+        self._global_batch = global_batch
         self.last_micro_batch: tuple[Batch, int] | None = None
         """The first micro batch of the last step, and the number of its first sample; None unless it was kept."""
         self._reader = ThreadPoolExecutor(1, "feed")
@@ -56,10 +59,16 @@ class Feed:
         Reads the next step's ahead, unless this is the ``last``. With ``keep``, :attr:`last_micro_batch` is the first
         one; the loader must then allow more than one pass.
         """
-        batches = self._loader.step(consumed, last=last)
-        firsts = micro_batch_starts(self.run, consumed, self.run.train.global_batch)
+        samples = self.samples_after(consumed)
+        # A loader reads train.global_batch further ahead, which is the wrong place after another number of samples.
+        batches = self._loader.step(consumed, last=last or samples != self.run.train.global_batch)
+        firsts = micro_batch_starts(self.run, consumed, samples)
         self.last_micro_batch = (batches[0], firsts[0]) if keep else None
         return batches, firsts
+
+    def samples_after(self, consumed: int) -> int:
+        """The samples of the step that begins after ``consumed`` samples, over all ranks."""
+        return self._global_batch(consumed) or self.run.train.global_batch
 
     def validation_starts(self) -> list[int]:
         """First sample of each of this rank's micro batches of an evaluation."""
@@ -82,7 +91,7 @@ class Feed:
         return self._reader.submit(self._read, consumed)
 
     def _read(self, consumed: int) -> list[Batch]:
-        samples = self.run.train.global_batch
+        samples = self.samples_after(consumed)
         return [
             self._loader.ready(self._micro("train", first, samples))
             for first in micro_batch_starts(self.run, consumed, samples)

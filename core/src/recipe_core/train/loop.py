@@ -47,11 +47,13 @@ class Trainer:
             ReplicaError: replicas of a parameter differ between ranks; this step was not saved.
         """
         cadence, progress, recorder = self.cadence, self.progress, self.recorder
+        callbacks = self.stepper.callbacks
         logged, saved, saved_at, row = progress.step, progress.step, time.monotonic(), Row()
+        callbacks.at("on_start", progress.step)
         stopped = self._evaluate_first()
-        while progress.step < cadence.end and not stopped:
+        while progress.step < cadence.end and not (stopped or callbacks.reason):
             stopped = not self._step() or self.stopping.now()
-            step, final = progress.step, stopped or progress.step == cadence.end
+            step, final = progress.step, stopped or bool(callbacks.reason) or progress.step == cadence.end
             evaluate = cadence.evaluates(step)
             save = final or cadence.saves(step)
             if cadence.train.save_minutes and not save:  # clocks differ between ranks: if one is due, all save
@@ -59,6 +61,7 @@ class Trainer:
             log = final or cadence.logs(step) or recorder.has_skipped
             if (log or evaluate or save) and logged != step:  # unchanged if the step was discarded
                 row, logged = recorder.read(), step
+                row |= callbacks.metrics(row)
                 if evaluate and not stopped:
                     values = self.stepper.evaluate()
                     stopped = values is None
@@ -68,7 +71,12 @@ class Trainer:
                 recorder.require_finite("validation loss", row.get("val_loss", 0.0))
             if final and not (stopped or evaluate):
                 self._require_finite_update()
-            save = (save or stopped) and saved != step
+            ends = final or stopped or bool(callbacks.reason)
+            if ends:
+                callbacks.at("on_end", step)
+            save = (save or ends) and saved != step
+            if save:
+                callbacks.at("before_save", step)
             self.saving.compare_and_save(row.get("val_loss"), compare=cadence.compares(step, saved=save), save=save)
             if save:
                 saved_at, saved = time.monotonic(), step
@@ -80,7 +88,8 @@ class Trainer:
         result = self.stepper.step(last=self.progress.step + 1 == self.cadence.end)
         if result is None:
             return False
-        self.recorder.step(result.values, result.norm, result.rate, result.seconds)
+        self.stepper.callbacks.at("after_step", self.progress.step)
+        self.recorder.step(result.values, result.norm, result.rate, result.seconds, result.samples)
         self.stopping.end_step(result.seconds)
         beat.end_step()
         if not self.saving.dry_run:  # from now on there is something to save

@@ -33,6 +33,8 @@ from recipe_core.settings.job import Job
 from recipe_core.train import replicas
 from recipe_core.train.building.build import build_optimizer, build_parallel, build_run
 from recipe_core.train.cadence import Cadence
+from recipe_core.train.callbacks.callback import CallbackRun
+from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
@@ -142,7 +144,8 @@ def _build(
     checkpoints, background = _checkpoints(job, out, engine, context, trend, run_folder)
     beat.enter("loading the checkpoint")
     rollbacks.roll_back(checkpoints, out)
-    begun = begin(job, engine, checkpoints, model, optimizer, progress, run_folder.identity)
+    callbacks = _callbacks(job, out, engine, run, model, optimizer)
+    begun = begin(job, engine, checkpoints, model, optimizer, progress, callbacks, run_folder.identity)
     progress.consumed_samples = max(progress.consumed_samples, rollbacks.consumed_samples)
     model.on_state_loaded()
 
@@ -150,7 +153,7 @@ def _build(
     shown = engine.rank == 0 and not dry_run
     report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1))
-    feed = stack.enter_context(Feed(samples, run, engine.device_loader))
+    feed = stack.enter_context(Feed(samples, run, engine.device_loader, callbacks.global_batch))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
     compared = _comparison_lines(job, engine, golden, progress.step)
     report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
@@ -161,21 +164,31 @@ def _build(
         engine=engine, cadence=Cadence(job.train, progress.step), progress=progress, stopping=stopping, report=report,
         stepper=Stepper(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, learning_rate=learning_rate,
-            feed=feed, progress=progress, stopping=stopping, before_update=saver.before_update, guard=guard,
-            say=report.say,
+            feed=feed, progress=progress, stopping=stopping, callbacks=callbacks, before_update=saver.before_update,
+            guard=guard, say=report.say,
         ),
         recorder=Recorder(
             progress=progress, meter=_meter(job, engine, run, model, golden), writer=writer, golden=golden,
             guard=guard, straggler_row=straggler_row, recovery_advice=saver.recovery_advice,
         ),
         saving=Saving(
-            engine=engine, model=model, optimizer=optimizer, progress=progress, saver=saver, dry_run=dry_run
+            engine=engine, model=model, optimizer=optimizer, progress=progress, callbacks=callbacks, saver=saver,
+            dry_run=dry_run,
         ),
     )  # fmt: skip
     return Training(
         job=job, out=out, engine=engine, run=run, trainer=trainer, graphs=graphs, closing=closing,
         compiled=model.compiled or engine.compiler.always, accepted=run_folder.identity.get("accepted", []),
     )  # fmt: skip
+
+
+def _callbacks(
+    job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel, optimizer: torch.optim.Optimizer
+) -> Callbacks:  # fmt: skip
+    callbacks = Callbacks()
+    here = CallbackRun(run=run, model=model, optimizer=optimizer, engine=engine, folder=out)
+    callbacks.build(job.callbacks, here, warn)
+    return callbacks
 
 
 def _meter(job: Job, engine: engines.Engine, run: Run, model: Parallel, golden: Golden | None) -> Meter:
@@ -203,10 +216,13 @@ def _conclude(training: Training, signal: str | None) -> dict[str, Any]:
             results |= {"compilations": graphs.compiled, "notes": {engine.compiler.name: str(graphs)}}
     if training.accepted:
         results["accepted"] = training.accepted
+    reason = training.trainer.stepper.callbacks.reason
+    if reason:
+        results["ended_by"] = reason
     if engine.rank == 0:
         write_results(results, out)
     extra: Mapping[str, Any] = {}
-    if training.closing is not None and progress.step == job.train.steps and not signal:
+    if training.closing is not None and (progress.step == job.train.steps or reason) and not signal:
         extra = _closing_results(training)
     if engine.rank == 0:
         results = merged(results, extra)

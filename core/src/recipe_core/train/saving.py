@@ -11,6 +11,7 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.train import replicas
+from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.start.resume import TrainingProgress, training_state
 
 
@@ -23,6 +24,7 @@ class Saving:
         model: the model under its layout.
         optimizer: of the model.
         progress: the position of the run.
+        callbacks: whose states checkpoints hold.
         saver: writes the checkpoints.
         dry_run: save nothing and compare nothing.
     """
@@ -31,6 +33,7 @@ class Saving:
     model: Parallel
     optimizer: torch.optim.Optimizer
     progress: TrainingProgress
+    callbacks: Callbacks
     saver: Saver
     dry_run: bool = False
 
@@ -45,7 +48,7 @@ class Saving:
         compare = compare and self.engine.world_size > 1
         if self.dry_run or not (compare or save):
             return
-        state, on_host = training_state(self.model, self.optimizer, self.progress), False
+        state, on_host = training_state(self.model, self.optimizer, self.progress, self.callbacks), False
         if compare:
             with beat.during("comparison of copies"):
                 buffers = replicas.buffers(self.model)

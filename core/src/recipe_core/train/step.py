@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +22,7 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, beat
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepDiscarded, accumulate, without_counts
 from recipe_core.settings.schedule import Rate
+from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.divergence import Guard
 from recipe_core.train.feed import Feed
 from recipe_core.train.metrics.meter import reduce_over_ranks
@@ -42,6 +44,8 @@ class StepResult:
     """The learning rate."""
     seconds: float
     """Duration on the host."""
+    samples: int
+    """Samples over all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,7 @@ class Stepper:
         feed: the micro batches.
         progress: the position of the run; a step advances it.
         stopping: votes of all ranks on stopping.
+        callbacks: called before a step, before the optimizer, and at evaluations.
         before_update: called before the optimizer changes the state.
         guard: judge of each step before its update; None where ``train.on_divergence`` is ``stop``.
         say: prints a line about a skipped step.
@@ -72,6 +77,7 @@ class Stepper:
     feed: Feed
     progress: TrainingProgress
     stopping: Stopping
+    callbacks: Callbacks
     before_update: Callable[[], None]
     guard: Guard | None
     say: Callable[[str], None]
@@ -83,8 +89,9 @@ class Stepper:
             None if the step was discarded; the state is then unchanged.
         """
         start, cfg = time.perf_counter(), self.run.train
-        rate = self.learning_rate(self.progress.step)
-        beat.begin_step(self.progress.step + 1)
+        rate, number = self.learning_rate(self.progress.step), self.progress.step + 1
+        beat.begin_step(number)
+        self.callbacks.at("before_step", number)
         keep = last and not self.engine.traced  # for loss_after_update
         batches, firsts = self.feed.step(self.progress.consumed_samples, last=last, keep=keep)
         self.stopping.begin_step(len(firsts))
@@ -96,6 +103,7 @@ class Stepper:
             self.stopping.restore()
             return None
         beat.enter("optimizer")
+        self.callbacks.at("before_optimizer", number)
         norm = self.model.clip(cfg.clip)
         if self.guard is not None and (reason := self.guard.problem(norm, values["loss"])):
             self._skip(self.guard, reason)
@@ -105,12 +113,14 @@ class Stepper:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.end_step()
-        self.progress.advance(cfg.global_batch)
-        return StepResult(values, norm, rate, time.perf_counter() - start)
+        samples = self.feed.samples_after(self.progress.consumed_samples)
+        self.progress.advance(samples)
+        return StepResult(values, norm, rate, time.perf_counter() - start, samples)
 
     def _skip(self, guard: Guard, reason: str) -> None:
         # the samples count as consumed, and the schedule does not advance
-        first, end = self.progress.consumed_samples, self.progress.consumed_samples + self.run.train.global_batch
+        first = self.progress.consumed_samples
+        end = first + self.feed.samples_after(first)
         self.say(guard.skip(reason, self.progress.step + 1, first, end))
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.end_step()
@@ -135,7 +145,20 @@ class Stepper:
         return values
 
     def evaluate(self) -> dict[str, float] | None:
-        """Values over the first ``eval_samples`` validation samples; None if a signal interrupted it."""
+        """Values over the first ``eval_samples`` validation samples, and those of callbacks' evaluations; None if a
+        signal interrupted it."""
+        values: dict[str, float] = {}
+        contexts: dict[str, AbstractContextManager[object]] = {"": nullcontext(), **self.callbacks.evaluations()}
+        for name, context in contexts.items():
+            with context:
+                found = self._evaluated(f"val_{name}_" if name else "val_")
+            if found is None:
+                return None
+            values |= found
+        self.callbacks.at("after_evaluation", self.progress.step, values)
+        return values
+
+    def _evaluated(self, prefix: str) -> dict[str, float] | None:
         total: dict[str, Tensor] = {}
         firsts = self.feed.validation_starts()
         for first in firsts:
@@ -144,7 +167,7 @@ class Stepper:
             beat.enter(LOADER)
             batch = self.feed.validation(first)
             accumulate(total, self._values(batch, first), len(firsts), self.model.reductions)
-        return {f"val_{name}": value for name, value in self._reduced(total).items()}
+        return {f"{prefix}{name}": value for name, value in self._reduced(total).items()}
 
     def loss_after_update(self) -> float | None:
         """The loss of the last step's first micro batch with the updated weights.

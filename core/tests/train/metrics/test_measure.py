@@ -37,7 +37,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 def step(meter: Meter, seconds: float, loss: float = 1.0, **counts: int) -> None:
     values = {"loss": torch.tensor(loss), **{name: torch.tensor(n) for name, n in counts.items()}}
-    meter.step(values, torch.tensor(2.0), 0.1, seconds)
+    meter.step(values, torch.tensor(2.0), 0.1, seconds, BATCH)
 
 
 @pytest.mark.parametrize(("every", "window"), [(1, 10), (2, 10), (3, 12), (5, 10), (7, 14), (10, 10), (20, 20)])
@@ -70,7 +70,7 @@ def test_a_count_is_exact_beyond_what_fp32_holds(meter: Meter) -> None:
     total: dict[str, torch.Tensor] = {}
     for _ in range(3):  # micro batches
         accumulate(total, {"loss": torch.tensor(0.0), "real_tokens": torch.tensor(2**24 + 1)}, 3, COUNTED)
-    meter.step(total, torch.tensor(0.0), 0.1, 1.0)
+    meter.step(total, torch.tensor(0.0), 0.1, 1.0, BATCH)
     assert meter.read().row["real_tokens_per_second"] == 3 * (2**24 + 1)
 
 

@@ -40,6 +40,8 @@ class SaveContext:
 
 RUN_PARTS = ("model", "optimizer", "progress")
 """Parts of a state that a run resumes from."""
+CALLBACKS = "callbacks"
+"""The part of a state with the states of callbacks by name. A checkpoint and a run may have different callbacks."""
 FOR_SCRIPTS = ("files", "epoch")
 """Parts of a state that no run reads."""
 
@@ -78,6 +80,7 @@ class Format(ABC):
         if self.grid is not None:
             raise CheckpointError(f"{path}: {self.name} is for conversion: recipe convert")
         saved = {part: value for part, value in self.open(path).items() if part in state or part not in FOR_SCRIPTS}
+        keep_common_callbacks(saved, state)
         if lacking := [part for part in RUN_PARTS if has_entries(state.get(part, {})) and part not in saved]:
             raise CheckpointError(
                 f"{path}: it holds no {' and no '.join(lacking)}, so that no run can go on from it; a new run can "
@@ -101,3 +104,12 @@ class Format(ABC):
     def files(self, path: Path) -> list[Path]:
         """Return the files whose own checksums cover the tensors; empty if each tensor is checked separately."""
         return [path]
+
+
+def keep_common_callbacks(saved: dict[str, Any], state: dict[str, Any]) -> None:
+    """Leave in ``saved`` and ``state`` only states of callbacks that both have, since a run may add or drop some."""
+    here, there = state.get(CALLBACKS, {}), saved.get(CALLBACKS, {})
+    for tree in (saved, state):
+        common = {name: value for name, value in tree.pop(CALLBACKS, {}).items() if name in here and name in there}
+        if common:
+            tree[CALLBACKS] = common

@@ -54,7 +54,7 @@ def figures_of(job: Job, world_size: int) -> Estimate | None:
         return None
     division, data_ranks = job.division(world_size)
     return estimate(
-        model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model),
+        model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model, job.callbacks),
         byte_masks=on_cuda(job.train.device),
     )  # fmt: skip
 

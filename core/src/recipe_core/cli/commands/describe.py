@@ -83,9 +83,10 @@ def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, li
         yield kind, (head, described(type(part.config), plain(part.config)))
     head = "train: how long and how hard to train; every recipe has this section"
     yield "train", (head, described(type(job.train), plain(job.train)))
-    for part in job.trackers:
-        settings = described(type(part.config), plain(part.config))
-        yield f"tracker.{part.spec.name}", (f"tracker {part.spec.name}: {part.spec.summary}", settings)
+    for section, listed in (("tracker", job.trackers), ("callback", job.callbacks)):
+        for part in listed:
+            settings = described(type(part.config), plain(part.config))
+            yield f"{section}.{part.spec.name}", (f"{section} {part.spec.name}: {part.spec.summary}", settings)
 
 
 def describe_class(settings: type) -> str:

@@ -40,9 +40,10 @@ def _reduced(
 
 @dataclass
 class StepWindow:
-    """Consecutive steps: number, duration, and counts over all ranks."""
+    """Consecutive steps: number, samples, duration, and counts over all ranks."""
 
     steps: int = 0
+    samples: int = 0
     seconds: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
 
@@ -84,12 +85,14 @@ class Meter:
         self._norm = torch.tensor(torch.nan)
         self._lr = 0.0
 
-    def step(self, values: dict[str, Tensor], norm: Tensor, lr: float, seconds: float) -> None:
-        """Record a step: result of ``Parallel.backward``, gradient norm, learning rate, seconds on the host."""
+    def step(self, values: dict[str, Tensor], norm: Tensor, lr: float, seconds: float, samples: int) -> None:
+        """Record a step: result of ``Parallel.backward``, gradient norm, learning rate, seconds on the host, samples
+        over all ranks."""
         self._values, self._norm, self._lr = without_counts(values, self._reductions), norm, lr
         for name in values.keys() - self._values.keys():
             self._counts.setdefault(name, []).append(values[name].long())
         self._current.steps += 1
+        self._current.samples += samples
         self._current.seconds += seconds
         if self._losses is not None:
             self._losses.append(values["loss"])
@@ -123,7 +126,7 @@ class Meter:
         while sum(window.steps for window in self._windows) - self._windows[0].steps >= WINDOW:
             self._windows.popleft()
         seconds = sum(window.seconds for window in self._windows)
-        samples = sum(window.steps for window in self._windows) * self._run.train.global_batch / seconds
+        samples = sum(window.samples for window in self._windows) / seconds
         counted = {name: sum(w.counts.get(name, 0.0) for w in self._windows) / seconds for name in sorted(now.counts)}
         counted.setdefault("sequences", samples)
         row: Row = {"samples_per_second": samples, "sequences_per_second": counted.pop("sequences")}

@@ -40,9 +40,9 @@ class Recorder:
     straggler_row: Callable[[], Row]
     recovery_advice: Callable[[int], str]
 
-    def step(self, values: dict[str, Tensor], norm: Tensor, rate: float, seconds: float) -> None:
+    def step(self, values: dict[str, Tensor], norm: Tensor, rate: float, seconds: float, samples: int) -> None:
         """Record a step on the device; see :meth:`Meter.step`."""
-        self.meter.step(values, norm, rate, seconds)
+        self.meter.step(values, norm, rate, seconds, samples)
 
     def read(self) -> Row:
         """The row of the last step; a collective that synchronises with the device.

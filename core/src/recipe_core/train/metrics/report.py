@@ -157,6 +157,8 @@ def summary(
         head = f"{name} stopped before its first step"
     elif results["stopped"]:
         head = f"{name} stopped at step {steps} of {total} and saved"
+    elif results.get("ended_by"):
+        head = f"{name} ended at step {steps} of {total} by {results['ended_by']}"
     elif steps < total:
         head = f"{name} reached step {steps} of {total} (train.stop_after)"
     else:
@@ -168,7 +170,7 @@ def summary(
     width = max(16, *(len(label) for label, _ in facts))
     lines = ["", head, *(f"  {label:{width}} {text}" for label, text in facts), "next"]
     job = f"{folder}/job.yaml"
-    if steps < total:
+    if steps < total and not results.get("ended_by"):
         lines.append(f"  recipe run {folder}    # continue to step {total}")
     else:
         longer = results.get("twice", f"train.steps={2 * total}")

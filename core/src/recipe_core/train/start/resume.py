@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.adapter import matches
-from recipe_core.checkpoint.formats.base import Format
+from recipe_core.checkpoint.formats.base import CALLBACKS, Format, keep_common_callbacks
 from recipe_core.checkpoint.lazy import entries, fill, fill_state, has_entries
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
@@ -30,6 +30,7 @@ from recipe_core.layouts.built import build_model
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
+from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.optim import Trainable
 
 SHOWN = 5
@@ -57,14 +58,20 @@ class TrainingProgress:
         self.step, self.consumed_samples = state["step"], state["consumed_samples"]
 
 
-def training_state(model: Parallel, optimizer: torch.optim.Optimizer, progress: TrainingProgress) -> dict[str, Any]:
-    """The contents of a checkpoint: weights, optimizer states and progress; a collective."""
-    return model.with_placeholders({**gather_state(model.module, optimizer), "progress": progress.state()})
+def training_state(
+    model: Parallel, optimizer: torch.optim.Optimizer, progress: TrainingProgress, callbacks: Callbacks
+) -> dict[str, Any]:
+    """The contents of a checkpoint: weights, optimizer states, progress, and states of callbacks, if there are any; a
+    collective."""
+    state = {**gather_state(model.module, optimizer), "progress": progress.state()}
+    if states := callbacks.state():
+        state[CALLBACKS] = states
+    return model.with_placeholders(state)
 
 
 def begin(
     job: Job, engine: Engine, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
-    progress: TrainingProgress, identity: Mapping[str, Any],
+    progress: TrainingProgress, callbacks: Callbacks, identity: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Load the checkpoint that ``train.resume`` or ``train.init_from`` names, and describe it for the log; a
     collective.
@@ -85,14 +92,19 @@ def begin(
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume_path is None:
         return "" if job.train.init_from is None else _load_weights(job, checkpoints, model, optimizer, identity)
-    state = load_targets(training_state(model, optimizer, progress), engine.load_target)
+    state = load_targets(training_state(model, optimizer, progress, callbacks), engine.load_target)
+    stateful = list(state.get(CALLBACKS, ()))
     notes: list[str] = []
     if path is not None:
         notice(f"loading {path}")
         checkpoints.load(path, state)
     else:
         notes = _load_named(job, checkpoints, Path(job.train.resume), state, identity)
-    apply_state(model.module, optimizer, model.local_state(state))
+    apply_state(model.module, optimizer, model.local_state({part: state[part] for part in ("model", "optimizer")}))
+    callbacks.load_state(loaded := state.get(CALLBACKS, {}))
+    notes += [
+        f"callback {name} begins now: the checkpoint has no state of it" for name in stateful if name not in loaded
+    ]
     progress.restore(_with_samples(state["progress"], job.train.global_batch))
     if path is None and progress.step >= job.train.steps:
         raise ConfigError(
@@ -193,6 +205,7 @@ def _matching_state(
             f"train.resume: {source.path} holds no {' and no '.join(missing)}; a new run can begin with its weights: "
             f"train.init_from={source.path}"
         )
+    keep_common_callbacks(saved, state)
     saved = {part: saved[part] for part in state if part in saved}  # other parts (texts, an epoch) are for scripts
     if text := mismatch(dict(entries(saved)), dict(entries(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")

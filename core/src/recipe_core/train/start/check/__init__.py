@@ -22,6 +22,7 @@ from recipe_core.train.start.check.indices import index_disk_problems, index_pro
 from recipe_core.train.start.check.layout import layout_problems, saving_problems
 from recipe_core.train.start.check.parts import (
     batch_problems,
+    callback_problems,
     disk_problems,
     fact_problems,
     format_problems,
@@ -62,6 +63,10 @@ def checked_job(
     processes = world_size or sketch.processes
     format_refusals = writer_problems(sketch.recipe, sketch.parts["checkpoint"]) if "checkpoint" in sketch.parts else ()
     found_problems = [*problems(sketch.parts, sketch.train, sketch.facts, processes, out), *format_refusals]
+    if sketch.train is not None:
+        found_problems += callback_problems(
+            sketch.recipe, sketch.callbacks, sketch.train, sketch.parts.get("checkpoint")
+        )
     if here and sketch.train is not None:
         found_problems += index_problems(sketch.facts, sketch.train)
     full = list(_disk_problems(sketch, out)) if disk and out is not None else []
@@ -131,5 +136,5 @@ def problems(
 
 def _disk_problems(sketch: Draft, out: Path) -> Iterator[str]:
     if sketch.train is not None:
-        yield from disk_problems(sketch.facts, sketch.train, sketch.parts.get("optimizer"), out)
+        yield from disk_problems(sketch.facts, sketch.train, sketch.parts.get("optimizer"), sketch.callbacks, out)
         yield from index_disk_problems(sketch.facts, sketch.train)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from recipe_core.checkpoint.locate import find, steps
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.loop_specs import LossSpec, OptimizerSpec, optimizer_facts
+from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.registry import load
-from recipe_core.hooks.specs import CheckpointFormat, Dataset, Layout, Model, Part, Recipe
+from recipe_core.hooks.specs import CORE_LOOP, CheckpointFormat, Dataset, Layout, Model, Part, Recipe
 from recipe_core.hooks.specs import load as load_function
+from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.train.metrics.golden import load_golden
@@ -89,6 +90,24 @@ def optimizer_problems(
         yield from function(optimizer.config, train, layout, model)
 
 
+def callback_problems(
+    recipe: Recipe, callbacks: Sequence[Part[CallbackSpec]], train: Train, form: Part[CheckpointFormat] | None
+) -> Iterator[str]:
+    """Yield what keeps the run from having its callbacks."""
+    if callbacks and recipe.run != CORE_LOOP:
+        yield f"train.callbacks: {recipe.name} trains in a loop of its own, which calls none; leave them out"
+    for part in callbacks:
+        spec = part.spec
+        if spec.saves and form is not None and "callbacks" not in form.spec.holds:
+            yield (
+                f"checkpoint.use: {form.spec.name} does not hold the state of callback {spec.name}, which a run that "
+                "goes on needs; choose dcp"
+            )
+        if spec.problems:
+            for problem in call_list(spec.problems, f"callback {spec.name!r}", part.config, train):
+                yield f"callback.{spec.name}: {problem}"
+
+
 def writer_problems(recipe: Recipe, form: Part[CheckpointFormat]) -> Iterator[str]:
     """Yield a problem if another recipe's trainer writes the format: this recipe could not resume from it."""
     spec = form.spec
@@ -131,7 +150,13 @@ def golden_problems(train: Train) -> Iterator[str]:
         yield str(error)
 
 
-def disk_problems(facts: Facts, train: Train, optimizer: Part[OptimizerSpec] | None, out: Path) -> Iterator[str]:
+def disk_problems(
+    facts: Facts,
+    train: Train,
+    optimizer: Part[OptimizerSpec] | None,
+    callbacks: Sequence[Part[CallbackSpec]],
+    out: Path,
+) -> Iterator[str]:
     """Yield a problem if the checkpoints that exist at once do not fit on the disk of the run folder ``out``."""
     try:
         model, data = facts.model, facts.data
@@ -139,7 +164,7 @@ def disk_problems(facts: Facts, train: Train, optimizer: Part[OptimizerSpec] | N
         return
     if model is None or data is None:
         return
-    figures = estimate(model, data, train, optimizer=optimizer_facts(optimizer, train, model))
+    figures = estimate(model, data, train, optimizer=optimizer_facts(optimizer, train, model, callbacks))
     free = free_space(out) + size_of(out / "checkpoints")  # a run that continues replaces its older ones
     if figures.disk > free:
         count = "1 checkpoint" if figures.checkpoints == 1 else f"{figures.checkpoints} checkpoints"
