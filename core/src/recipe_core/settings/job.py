@@ -64,12 +64,12 @@ class Job:
     optimizer: Part[OptimizerSpec]
     schedule: Part[ScheduleSpec]
     trackers: tuple[Part[TrackerSpec], ...]
-    callbacks: tuple[Part[CallbackSpec], ...]
     train: Train
     processes: int
     """Processes to start by default: those of the variant, else of the recipe."""
     auto: bool = False
     """``engine=auto``: another machine may use another engine."""
+    callbacks: tuple[Part[CallbackSpec], ...] = ()
     facts: Facts = field(compare=False, repr=False)
 
     @property
