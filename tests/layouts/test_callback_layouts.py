@@ -39,7 +39,7 @@ def whole_and_halves(folder: str, cut: int) -> None:
 
     registry, store, processes = load(), os.environ.get("RECIPE_STORE"), int(os.environ["WORLD_SIZE"])
     same = [layout for layout, count in LAYOUTS.items() if count == processes]
-    runs = [(f"{layout}-whole", layout, []) for layout in same]
+    runs: list[tuple[str, str, list[str]]] = [(f"{layout}-whole", layout, []) for layout in same]
     runs += [(f"{layout}-halves", layout, [f"train.stop_after={cut}"]) for layout in same]
     runs += [(f"{layout}-halves", layout, []) for layout in same]
     if processes == 2:

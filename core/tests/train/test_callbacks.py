@@ -15,9 +15,11 @@ import torch
 import yaml
 
 from recipe_core import Callback, CallbackRun, CallbackSpec, CheckpointFormat, Recipe, Train, Use, hookimpl
+from recipe_core.checkpoint.convert.convert import convert
+from recipe_core.checkpoint.locate import Request
 from recipe_core.cli.show import needs
-from recipe_core.errors import ConfigError, PluginError
-from recipe_core.hooks.specs import Part
+from recipe_core.errors import CheckpointError, ConfigError, PluginError
+from recipe_core.hooks.specs import NoSettings, Part
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.checkpoints import tensors
@@ -188,15 +190,15 @@ def test_a_state_goes_on_and_a_run_may_add_and_drop_callbacks(
     assert not any("callbacks" in name for name in tensors(tmp_path / "run"))
     train(tmp_path / "run", *words, "callbacks=diary,ema", "callback.ema.decay=0.5", "train.stop_after=2")
     assert "callback diary begins now: the checkpoint has no state of it" in capsys.readouterr().out
-    assert CALLS[0] == "on_start 2 0"
     averaged = tensors(tmp_path / "run/checkpoints/step-4")
+    assert (CALLS[0], int(averaged["callbacks.diary.counted"])) == ("on_start 2 0", 2)
     step = {n: tensors(tmp_path / f"run/checkpoints/step-{n}") for n in (2, 4)}
     name = "layers.0.weight"
     third = tensors_after_three(tmp_path / "third")[f"model.{name}"]
     by_hand = 0.25 * step[2][f"model.{name}"] + 0.25 * third + 0.5 * step[4][f"model.{name}"]
     torch.testing.assert_close(averaged[f"callbacks.ema.weights.{name}"], by_hand)
     train(tmp_path / "run", *words, "callbacks=diary", "train.stop_after=2")
-    assert (CALLS[0], averaged["callbacks.diary.counted"]) == ("on_start 4 2", 2)
+    assert CALLS[0] == "on_start 4 2"
     rows = train(tmp_path / "run", *words)
     assert not any("callbacks" in name for name in tensors(tmp_path / "run"))
     assert column(rows, "loss") == column(plain, "loss")
@@ -398,3 +400,24 @@ def test_no_callback_costs_a_look_into_an_empty_dict() -> None:
 def _no_run() -> CallbackRun:
     nothing: Any = None
     return CallbackRun(run=nothing, model=nothing, optimizer=nothing, engine=nothing, folder=Path())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_averaged_weights_are_exported(tmp_path: Path, precision: str) -> None:
+    registry = toy.registry(sys.modules[HERE])
+    train(tmp_path / "run", "callbacks=ema", "callback.ema.decay=0.5", f"train.precision={precision}")
+    request = Request(
+        source=tmp_path / "run", target=tmp_path / "out", to=Part(registry.get("checkpoint", "single"), NoSettings()),
+        recipe="toy", drop_optimizer=True, weights_of="ema",
+    )  # fmt: skip
+    rows = dict(convert(registry, request))
+    assert rows["weights"] == "those that the callback ema kept"
+    before, after = tensors(tmp_path / "run"), tensors(tmp_path / "out")
+    assert [name for name in after if not name.startswith("model.")] == []
+    for name, value in after.items():
+        average = before[name.replace("model.", "callbacks.ema.weights.")]
+        assert average.dtype == torch.float32
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, average.to(value.dtype))
+    with pytest.raises(CheckpointError, match=r"no weights of a callback 'emma' \(callbacks with weights: ema\)"):
+        convert(registry, replace(request, target=tmp_path / "other", weights_of="emma"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +15,7 @@ import yaml
 
 from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
-from recipe_core.checkpoint.formats.base import Format, SaveContext
+from recipe_core.checkpoint.formats.base import CALLBACKS, Format, SaveContext
 from recipe_core.checkpoint.lazy import Lazy, same_values
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import Manifest
@@ -56,6 +56,8 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         require_consistent(provenance.model, source, opened.get("files", {}), origin)
     translator = provenance.translator
     native = translator.to_native(opened, source.format, source.path)
+    if request.weights_of is not None:
+        native = _with_weights_of(request.weights_of, native, source.path)
     _require_known(native, provenance, source.path)
     if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
         actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
@@ -75,7 +77,7 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
             foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
         form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
         _write_settings(part, provenance)
-        val_loss = source.manifest.val_loss if source.manifest else None
+        val_loss = source.manifest.val_loss if source.manifest and request.weights_of is None else None
         of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)
         with _in_background(lambda check: of(check=check)) as manifest:
             written = translator.to_native(form.open(part), target, part)
@@ -84,6 +86,24 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         manifest.result().write(part)
     left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
     return _report(request, source, provenance, native, converted, step, ran, left)
+
+
+def _with_weights_of(callback: str, native: State, where: Path) -> State:
+    """``native`` with the weights in the state of a callback, in the dtypes of the model's, and without callbacks."""
+    states = native.get(CALLBACKS, {})
+    kept = {name: state["weights"] for name, state in states.items() if isinstance(state.get("weights"), dict)}
+    if callback not in kept:
+        known = ", ".join(kept) or "none"
+        raise CheckpointError(
+            f"{where}: it has no weights of a callback {callback!r} (callbacks with weights: {known})"
+        )
+    own: Mapping[str, Lazy] = native["model"]
+    replaced = {name: _cast(weights, own[name].dtype) for name, weights in kept[callback].items() if name in own}
+    return {**{part: value for part, value in native.items() if part != CALLBACKS}, "model": {**own, **replaced}}
+
+
+def _cast(tensor: Lazy, dtype: torch.dtype) -> Lazy:
+    return tensor if tensor.dtype == dtype else Lazy(tensor.shape, dtype, lambda: tensor.read().to(dtype))
 
 
 def _require_known(native: State, provenance: Provenance, where: Path) -> None:
@@ -172,6 +192,8 @@ def _report(
     ]
     if provenance.guessed:
         rows.append(("model", provenance.guessed))
+    if request.weights_of is not None:
+        rows.append(("weights", f"those that the callback {request.weights_of} kept"))
     for name, part in converted.items():
         tensors = [leaf for _, leaf in flat({name: part}) if isinstance(leaf, Lazy)]
         if tensors:

@@ -45,6 +45,9 @@ _source_options = join(
     ),
     click.option("--recipe", metavar="NAME[:VARIANT]", help="A recipe of the model in SRC, where it doesn't tell."),
     click.option("--drop", type=click.Choice(["optimizer"]), help="Leave out the optimizer's states."),
+    click.option(
+        "--weights", metavar="CALLBACK", help="Take the weights that a callback kept (ema), without the optimizer."
+    ),
 )
 
 
@@ -99,7 +102,8 @@ def _convert(
         to=Part(spec, from_words(spec.config, spec.name, overrides)),
         format=options["form"],
         recipe=options["recipe"],
-        drop_optimizer=options["drop"] == "optimizer",
+        drop_optimizer=options["drop"] == "optimizer" or options["weights"] is not None,
+        weights_of=options["weights"],
     )
     return_freed_memory()
     with _clean_up_on_signals(), huge_pages():
