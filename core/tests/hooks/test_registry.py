@@ -265,3 +265,15 @@ def test_the_environment_restricts_plugins_but_not_the_core(monkeypatch: pytest.
 
 def test_distributions_name_what_brought_a_plugin() -> None:
     assert distributions()["core"] == f"recipe-core {importlib.metadata.version('recipe-core')}"
+
+
+def test_the_plugin_of_a_recipe_comes_first_among_those_with_one_name() -> None:
+    rival = models(lambda: [Model(name="gpt", build="rival.model:build")])
+    registry = load([("good", Good), ("rival", rival)])
+    assert registry.get("model", "gpt", "rival").build == "rival.model:build"
+    assert registry.get("model", "gpt", "good").build == "good.model:build"
+    assert registry.get("model", "bert", "rival").build == "good.model:build"
+    with pytest.raises(PluginError, match="say which one: good/gpt or rival/gpt"):
+        registry.get("model", "gpt", "another")
+    assert (registry.owner("model", "rival/gpt"), registry.owner("model", "bert")) == ("rival", "good")
+    assert registry.owner("model", "gpt") == ""

@@ -42,8 +42,9 @@ LISTED: tuple[ListedKind, ...] = ("tracker", "callback")
 LISTS = tuple(f"{kind}s" for kind in LISTED)
 """Settings of ``train`` that may be given without it."""
 SECTIONS = (*PARTS, *LISTED, "train")
-IDENTITY, HISTORY = "identity", "history"
-"""Further sections of a run's job.yaml: the identity of its data, and settings that changed when it continued."""
+IDENTITY, HISTORY, PLUGINS = "identity", "history", "plugins"
+"""Further sections of a run's job.yaml: the identity of its data, settings that changed when it continued, and the
+plugin of each part."""
 IN_TRAIN: tuple[PartKind, ...] = ("engine", "optimizer", "schedule")
 """Parts that may also be named in the section ``train``: ``train.optimizer=NAME``."""
 
@@ -69,6 +70,8 @@ class Job:
     """Processes to start by default: those of the variant, else of the recipe."""
     auto: bool = False
     """``engine=auto``: another machine may use another engine."""
+    plugins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The plugins of the recipe and of each part, by kind."""
     callbacks: tuple[Part[CallbackSpec], ...] = ()
     facts: Facts = field(compare=False, repr=False)
 
@@ -160,6 +163,8 @@ class Draft:
     auto: bool
     """See :attr:`Job.auto`."""
     facts: Facts
+    plugins: Mapping[str, str]
+    """See :attr:`Job.plugins`."""
     problems: list[str]
 
     def job(self, problems: Iterable[str] = ()) -> Job:
@@ -177,6 +182,7 @@ class Draft:
             train=self.train,
             trackers=self.trackers,
             callbacks=self.callbacks,
+            plugins=self.plugins,
             processes=self.processes,
             auto=self.auto,
             facts=self.facts,
@@ -225,11 +231,12 @@ def draft(
     layers, processes = _variant_layers(recipe, variant)
     for layer in (*layers, file, extra):
         merged = fill.merge(merged, _sections(layer, problems))
+    near = registry.owner("recipe", recipe.name)
     auto = merged["engine"]["use"] == AUTO
     merged["engine"] = engine_section(registry, merged, problems)
     for kind in ("optimizer", "schedule"):
-        merged["train"] |= take_train_settings(registry, kind, merged[kind]) | {kind: merged[kind]["use"]}
-    filled = {kind: part(registry, kind, merged[kind], problems) for kind in PARTS}
+        merged["train"] |= take_train_settings(registry, kind, merged[kind], near) | {kind: merged[kind]["use"]}
+    filled = {kind: part(registry, kind, merged[kind], problems, near) for kind in PARTS}
     parts = {kind: part for kind, part in filled.items() if part is not None}
     if world_size is not None:
         problems += _code_problems(recipe)
@@ -239,13 +246,14 @@ def draft(
         problems += format_problems(recipe, train.log_format)
     if train is not None and "optimizer" in parts:
         problems += unused(registry, parts["optimizer"].spec, train)
-    listed = {kind: tuple(listed_parts(registry, kind, merged[kind], train, problems)) for kind in LISTED}
+    listed = {kind: tuple(listed_parts(registry, kind, merged[kind], train, problems, near)) for kind in LISTED}
     facts = Facts(parts.get("model"), parts.get("data"))
     if world_size is not None and train is not None:
         train = train.for_run(world_size or processes, _train_samples(facts))
     return Draft(
         recipe=recipe, variant=variant, parts=parts, trackers=listed["tracker"], callbacks=listed["callback"],
         train=train, processes=processes, auto=auto, facts=facts,
+        plugins={"recipe": near, **{kind: registry.owner(kind, part.spec.name) for kind, part in parts.items()}},
         problems=_worded(problems, registry, recipe, merged, extra),
     )  # fmt: skip
 
@@ -296,8 +304,13 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
     where = "job" if isinstance(target, Mapping) else str(target)
     data = dict(target if isinstance(target, Mapping) else read_file(target))
     recipe, variant = data.pop("recipe", None), data.pop("variant", None)
-    for record in (IDENTITY, HISTORY):  # of the run that wrote the file; not settings
+    recorded = data.get(PLUGINS)
+    for record in (IDENTITY, HISTORY, PLUGINS):  # of the run that wrote the file; not settings
         data.pop(record, None)
+    for kind in PARTS:  # a name that another plugin has since taken, too
+        section, owner = data.get(kind), plugin_of(kind, recorded)
+        if owner and isinstance(section, Mapping) and section.get("use") in registry.contested[kind]:
+            data[kind] = {**section, "use": f"{owner}/{section['use']}"}
     if not isinstance(recipe, str):
         raise ConfigError(f"{where}: expected a line `recipe: NAME`, as `recipe show` prints it")
     name, named_variant = split_name(recipe)
@@ -308,7 +321,24 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
         )
     if variant is not None and not isinstance(variant, str):
         raise ConfigError(f"{where}: variant: expected a name, got {variant!r}")
-    return registry.get("recipe", recipe), variant, data
+    return registry.get("recipe", recipe, plugin_of("recipe", recorded)), variant, data
+
+
+def plugin_of(kind: str, recorded: object) -> str:
+    """Return the plugin of a kind in the section ``plugins`` of a job.yaml; empty if it tells none."""
+    entry = recorded.get(kind) if isinstance(recorded, Mapping) else None
+    return str(entry).partition(",")[0] if entry else ""
+
+
+def without_records(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a job.yaml, with names of parts without a plugin: ``gpt`` where several have one."""
+    plain = {name: value for name, value in sections.items() if name not in (IDENTITY, HISTORY, PLUGINS)}
+    if isinstance(recipe := plain.get("recipe"), str):
+        plain["recipe"] = recipe.rpartition("/")[2]
+    for name, section in plain.items():
+        if isinstance(section, Mapping) and isinstance(use := section.get("use"), str):
+            plain[name] = {**section, "use": use.rpartition("/")[2]}
+    return plain
 
 
 def _base(recipe: Recipe) -> dict[str, Any]:

@@ -22,15 +22,20 @@ MOVED = ("engine", _BUCKET)
 """The setting ``train.bucket_mb`` of earlier versions, which is the engine's now."""
 
 
-def part(registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str]) -> Part[Any] | None:
-    """Return the contribution that a section names (``use``), with its settings; mistakes are added to ``problems``."""
+def part(
+    registry: Registry, kind: PartKind, section: Mapping[str, Any], problems: list[str], near: str = ""
+) -> Part[Any] | None:
+    """Return the contribution that a section names (``use``), with its settings; mistakes are added to ``problems``.
+
+    ``near``: the plugin of the recipe, see :meth:`Registry.get`.
+    """
     if not isinstance(section.get("use"), str):
         problems.append(f"{kind}: expected a line `use: NAME`")
         return None
     settings = dict(section)
     name = settings.pop("use")
     try:
-        spec = registry.get(kind, name)
+        spec = registry.get(kind, name, near)
     except PluginError as error:
         problems.append(f"{kind}: {error}{_install_advice(registry, name) if kind == 'engine' else ''}")
         return None
@@ -58,10 +63,10 @@ def engine_section(registry: Registry, merged: Mapping[str, dict[str, Any]], pro
     return section
 
 
-def take_train_settings(registry: Registry, kind: PartKind, section: dict[str, Any]) -> dict[str, Any]:
+def take_train_settings(registry: Registry, kind: PartKind, section: dict[str, Any], near: str = "") -> dict[str, Any]:
     """Remove the settings of ``train`` that an optimizer or schedule uses from its own section, and return them."""
     try:
-        spec = registry.get(kind, str(section["use"]))
+        spec = registry.get(kind, str(section["use"]), near)
     except PluginError:  # reported with the part itself
         return {}
     if not isinstance(spec, OptimizerSpec | ScheduleSpec):
@@ -80,14 +85,15 @@ def unused(registry: Registry, spec: OptimizerSpec, train: Train) -> Iterator[st
 
 
 def listed_parts(
-    registry: Registry, kind: ListedKind, sections: Mapping[str, Any], train: Train | None, problems: list[str]
-) -> Iterator[Part[Any]]:
+    registry: Registry, kind: ListedKind, sections: Mapping[str, Any], train: Train | None, problems: list[str],
+    near: str = "",
+) -> Iterator[Part[Any]]:  # fmt: skip
     """Yield the trackers or callbacks that ``train`` names, with their settings."""
     setting = f"{kind}s"
     names = getattr(train, setting, ())
     for name in dict.fromkeys(names):
         try:
-            spec = registry.get(kind, name)
+            spec = registry.get(kind, name, near)
         except PluginError as error:
             problems.append(f"train.{setting}: {error}")
             continue

@@ -26,10 +26,11 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
+from recipe_core.hooks.registry import distributions
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
-from recipe_core.settings.job import HISTORY, IDENTITY, Job, default_of
+from recipe_core.settings.job import HISTORY, IDENTITY, PLUGINS, Job, default_of, plugin_of, without_records
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
@@ -146,8 +147,8 @@ class RunFolder:
             self._keep_tokenizer(identity)
 
     def text(self) -> str:
-        """The text of job.yaml: settings, identity of the data if it is known, and history of settings."""
-        more = {IDENTITY: self.identity, HISTORY: self._history}
+        """The text of job.yaml: settings, identity of the data if it is known, history of settings, plugins."""
+        more = {IDENTITY: self.identity, HISTORY: self._history, PLUGINS: _plugins(self._job)}
         return self._job.as_yaml({name: value for name, value in more.items() if value})
 
     def _keep_tokenizer(self, identity: Identity) -> None:
@@ -221,7 +222,7 @@ def require_same_run(out: Path, job: Job) -> None:
     """
     path = out / "job.yaml"
     if path.exists() and begun(out):
-        fixed = _fixed_changes(read_job(path), job.as_dict())
+        fixed = _fixed_changes(read_job(path), job)
         changed = [f"{key} was {old!r} and is {new!r}" for key, old, new in fixed]
         if changed:
             raise ConfigError(
@@ -271,7 +272,7 @@ def changes(old: Mapping[str, Any], job: Job) -> tuple[list[str], list[str]]:
 
     A setting that the record lacks counts only if it differs from its default.
     """
-    before, now = dict(flat(_settings(old))), dict(flat(_settings(job.as_dict())))
+    before, now = dict(flat(without_records(old))), dict(flat(without_records(job.as_dict())))
     schedule, other = list[str](), list[str]()
     for path in sorted({*before, *now} - PASSING):
         if before.get(path) != now.get(path) and (path in before or now[path] != default_of(job, path)):
@@ -280,13 +281,23 @@ def changes(old: Mapping[str, Any], job: Job) -> tuple[list[str], list[str]]:
     return schedule, other
 
 
-def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in sections.items() if name not in (IDENTITY, HISTORY)}
+def _plugins(job: Job) -> dict[str, str]:
+    """The plugin of each part, with its distribution: ``megatron_gpt, recipe-megatron-gpt 0.1.0``."""
+    versions = distributions()
+    return {
+        kind: f"{owner}, {versions[owner]}" if owner in versions else owner
+        for kind, owner in job.plugins.items()
+        if owner
+    }
 
 
-def _fixed_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _fixed_changes(old: Mapping[str, Any], job: Job) -> Iterator[tuple[str, Any, Any]]:
     # path, old and new value
-    before, now = dict(flat(old)), dict(flat(new))
+    for kind in ("recipe", "model", "data"):
+        recorded, owner = plugin_of(kind, old.get(PLUGINS)), job.plugins.get(kind, "")
+        if recorded and owner and recorded != owner:
+            yield f"the plugin of its {kind}", recorded, owner
+    before, now = dict(flat(without_records(old))), dict(flat(without_records(job.as_dict())))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):
             yield key, before.get(key), now.get(key)

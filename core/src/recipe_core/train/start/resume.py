@@ -29,7 +29,7 @@ from recipe_core.launch.notice import notice
 from recipe_core.layouts.built import build_model
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.settings.fill import flat
-from recipe_core.settings.job import Job
+from recipe_core.settings.job import Job, without_records
 from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.optim import Trainable
 
@@ -227,7 +227,7 @@ def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[st
         ConfigError: data, tokenizer, order, seed or batch differ, and ``train.accept`` does not accept it.
     """
     recorded = recorded_identity(source.job)
-    before, now = dict(flat(source.job)), dict(flat(job.as_dict()))
+    before, now = dict(flat(without_records(source.job))), dict(flat(without_records(job.as_dict())))
     if (optimizer := before.get("train.optimizer", job.train.optimizer)) != job.train.optimizer:
         raise CheckpointError(
             f"train.resume: {source.path} has states of the optimizer {optimizer}, and this run has "
