@@ -1,4 +1,4 @@
-"""The core's callbacks do the same under every layout, and go on exactly after a stop."""
+"""The core's callbacks do the same under every layout, and resume exactly after a stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def apart(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
 
 
 def numbers(folder: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """What does not depend on the clock, by row."""
+    """Rows without values that depend on the clock."""
     for row in read_rows(folder / METRICS):
         kept = ("loss", "consumed_samples")
         yield row["step"], {key: value for key, value in row.items() if key.endswith(kept) or "activation" in key}

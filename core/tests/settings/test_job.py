@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -428,10 +429,15 @@ def test_sections_of_a_file_are_checked_like_words(tmp_path: Path) -> None:
 
 def test_two_plugins_with_one_part_are_named_by_who_asks_for_it() -> None:
     rival = SimpleNamespace(register_models=hookimpl(lambda: [Model(name="gpt", build="a:b")]))
-    registry: Registry = load([("core", lambda: plugin), ("fakes", Fakes), ("rival", lambda: rival)])
+    asking = SimpleNamespace(
+        register_recipes=hookimpl(lambda: [replace(recipe, name="asking") for recipe in Fakes().register_recipes()])
+    )
+    modules = {"core": plugin, "fakes": Fakes(), "rival": rival, "third": asking}
+    registry: Registry = load([(name, partial(lambda module: module, module)) for name, module in modules.items()])
     with pytest.raises(ConfigError, match=r"^model: model 'gpt' is provided by plugin 'fakes' and by plugin 'rival'"):
-        resolve(registry, "gpt")
-    assert resolve(registry, "gpt", ["model=bert"]).model.config == Bert()
+        resolve(registry, "asking")
+    assert resolve(registry, "asking", ["model=bert"]).model.config == Bert()
+    assert resolve(registry, "gpt").model.spec.name == "fakes/gpt"  # its own
 
 
 numbers = st.floats(min_value=0, max_value=1e6, allow_nan=False)

@@ -90,7 +90,7 @@ class CallbackSpec(Spec):
 
     build: str = field(metadata=called("config", "run"))
     saves: bool = False
-    """It has a state, which checkpoints hold and a resumed run continues from."""
+    """It has a state, which checkpoints hold and a resumed run continues with."""
     fatal: bool = True
     """False: an error is printed once, and training goes on without this callback. It must then not communicate: other
     ranks would wait for it."""

@@ -29,8 +29,8 @@ class Feed:
     """The training batches; a context manager that ends the reading thread.
 
     ``device_loader`` builds the loader that moves them to the device, see
-    :meth:`recipe_core.engine.protocol.Engine.device_loader`. ``global_batch`` returns the samples of the step that
-    begins after so many; by default ``train.global_batch``.
+    :meth:`recipe_core.engine.protocol.Engine.device_loader`. ``global_batch`` returns the samples of the step
+    after a number of samples; None: ``train.global_batch``.
     """
 
     def __init__(

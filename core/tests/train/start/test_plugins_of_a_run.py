@@ -1,4 +1,4 @@
-"""A run goes on with the plugins that it began with, whatever is installed later."""
+"""A run continues with the plugins that it began with, whatever is installed later."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class WeightAverage(Callback):
         self._average = {name: weight.detach().float().clone() for name, weight in self._weights.items()}
 
     def on_start(self, step: int) -> None:
-        """Begin with the weights that the run begins with, or goes on from without a state."""
+        """Begin with the present weights, unless a state was loaded."""
         if not self._continues:
             self._follow(0.0)
 
