@@ -129,11 +129,6 @@ def test_alone_a_mean_is_the_value_in_a_type_that_holds_sums() -> None:
             assert engine.mean(torch.ones(2, dtype=given)).dtype == expected
 
 
-def test_axes_must_multiply_to_the_ranks() -> None:
-    with start(CPU) as engine, pytest.raises(ConfigError, match="dp=2 x tp=2 needs 4 processes, and this run has 1"):
-        engine.mesh({"dp": 2, "tp": 2})
-
-
 def test_seed() -> None:
     with start(CPU) as engine:
         engine.seed(7)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import sys
 import threading
@@ -133,19 +132,12 @@ class NativeEngine:
 
     def mesh(self, axes: dict[str, int]) -> DeviceMesh | None:
         sizes = tuple(axes.values())
-        self._require_size(axes)
         if self.world_size == 1:
             return None
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=tuple(axes))
         for axis in axes:  # else they have the backend's default timeout
             _set_pg_timeout(self._timeout, mesh.get_group(axis))
         return mesh
-
-    def _require_size(self, axes: dict[str, int]) -> None:
-        size = math.prod(axes.values())
-        if size != self.devices:
-            text = " x ".join(f"{name}={length}" for name, length in axes.items())
-            raise ConfigError(f"layout: {text} needs {size} processes, and this run has {self.devices}")
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":

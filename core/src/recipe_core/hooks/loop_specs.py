@@ -92,8 +92,8 @@ class CallbackSpec(Spec):
     saves: bool = False
     """It has a state, which checkpoints hold and a resumed run continues with."""
     fatal: bool = True
-    """False: an error is printed once, and training continues without this callback. It must then not communicate: other
-    ranks would wait for it."""
+    """False: an error is printed once, and training continues without this callback. It must then not communicate:
+    other ranks would wait for it."""
     bytes_per_parameter: float = 0.0
     """Memory of its state for each parameter that a rank holds, for ``recipe check``."""
     problems: str = field(default="", metadata=called("config", "train"))

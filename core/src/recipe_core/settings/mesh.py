@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from recipe_core.errors import PluginError
+import math
+
+from recipe_core.errors import ConfigError, PluginError
 from recipe_core.hooks.specs import Layout, Part
 from recipe_core.hooks.target import as_plugin_error
 
@@ -11,8 +13,9 @@ def mesh_axes(layout: Part[Layout], world_size: int) -> dict[str, int]:
     """Return the sizes of the mesh axes by name.
 
     Raises:
-        ValueError: the layout does not fit ``world_size`` processes.
-        PluginError: the layout raises, or returns something else.
+        ValueError: the layout refuses ``world_size`` processes, with a line for each reason.
+        ConfigError: the axes are those of another number of processes.
+        PluginError: the layout raises, returns something else, or has no axis ``dp``.
     """
     code = f"layout {layout.spec.name!r}: {type(layout.config).__name__}.axes({world_size})"
     with as_plugin_error(code, ValueError):
@@ -20,5 +23,14 @@ def mesh_axes(layout: Part[Layout], world_size: int) -> dict[str, int]:
     if not isinstance(axes, dict) or not all(type(size) is int and size > 0 for size in axes.values()):
         raise PluginError(
             f"{code} returned {axes!r:.60}; expected the axes and their sizes, as in {{'dp': 2, 'tp': 4}}"
+        )
+    if "dp" not in axes:
+        raise PluginError(
+            f"layout: {layout.spec.name} names no axis 'dp' (its axes: {', '.join(axes)}); fix the plugin"
+        )
+    if (needed := math.prod(axes.values())) != world_size:
+        text = " x ".join(f"{name}={size}" for name, size in axes.items())
+        raise ConfigError(
+            f"layout: {layout.spec.name} makes a mesh of {text}, {needed} processes, and this run has {world_size}"
         )
     return axes

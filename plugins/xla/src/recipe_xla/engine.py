@@ -92,7 +92,6 @@ class XlaEngine(NativeEngine):
         return int(runtime.global_runtime_device_count())
 
     def mesh(self, axes: dict[str, int]) -> Any:  # a DeviceGrid, with the methods of a DeviceMesh
-        self._require_size(axes)
         if self._one_process and self.devices > 1:
             self._grid = DeviceGrid.of_devices(axes)
         elif self.world_size > 1 and "tp" in axes:  # neuronx-distributed decides which ranks share layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from recipe_core.engine.precision import cast
 from recipe_core.engine.probe import compiles
 from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import spec_of
-from recipe_core.errors import ConfigError
 from recipe_core.files import home
 from recipe_core.hooks.loop_specs import OWN_LOSS
 from recipe_core.hooks.registry import noun
@@ -24,6 +22,7 @@ from recipe_core.layouts.parallel import COUNTED, Loss, Parallel, Run
 from recipe_core.layouts.patterns import matching
 from recipe_core.ops.fusing import fuse
 from recipe_core.settings.job import Job
+from recipe_core.settings.mesh import mesh_axes
 from recipe_core.train.building.compiling import compile_blocks, compiles_blocks
 from recipe_core.train.building.recompute import recompute
 from recipe_core.train.optim import Trainable
@@ -35,12 +34,7 @@ def build_run(job: Job, engine: Engine, vocabulary: int | None) -> Run:
     Raises:
         ConfigError: the layout's axes do not multiply to the number of processes.
     """
-    axes: dict[str, int] = job.layout.config.axes(engine.devices)
-    if math.prod(axes.values()) != engine.devices or "dp" not in axes:
-        text = " x ".join(f"{name}={size}" for name, size in axes.items())
-        raise ConfigError(
-            f"layout: {text} needs {math.prod(axes.values())} processes, and this run has {engine.devices}"
-        )
+    axes = mesh_axes(job.layout, engine.devices)
     mesh = engine.mesh(axes)
     return Run(
         device=engine.device, mesh=mesh, rank=engine.rank, world_size=engine.devices, local_rank=engine.local_rank,

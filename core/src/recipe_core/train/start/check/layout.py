@@ -24,17 +24,10 @@ def layout_problems(
     except RecipeError as error:
         yield str(error)
         return
-    needed = math.prod(axes.values())
-    if "dp" not in axes:
-        yield f"layout: {layout.spec.name} names no axis 'dp' (its axes: {', '.join(axes)}); fix the plugin"
-    elif needed != world_size:
-        text = " x ".join(f"{name}={size}" for name, size in axes.items())
-        yield f"layout: {layout.spec.name} makes a mesh of {text}, {needed} processes, and this run has {world_size}"
-    else:
-        if train is not None:
-            yield from _batch_problems(train, axes)
-        if layout.spec.divides and model is not None:
-            yield from _division_problems(layout, model, facts, axes)
+    if train is not None:
+        yield from _batch_problems(train, axes)
+    if layout.spec.divides and model is not None:
+        yield from _division_problems(layout, model, facts, axes)
 
 
 def saving_problems(layout: Part[Layout], form: Part[CheckpointFormat], world_size: int) -> Iterator[str]:
