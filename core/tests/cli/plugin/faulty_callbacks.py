@@ -10,19 +10,6 @@ import torch
 from recipe_core import Callback, CallbackRun, CallbackSpec, NoSettings, Train, hookimpl
 
 
-class Growing(Callback):
-    """Scales the weights by a number that grows with the steps of this process, and saves no state."""
-
-    def __init__(self, config: NoSettings, run: CallbackRun) -> None:
-        self.run, self.steps = run, 0
-
-    def after_step(self, step: int) -> None:
-        self.steps += 1
-        with torch.no_grad():
-            for _, weight in self.run.model.named_parameters():
-                weight.mul_(1 + self.steps / 1000)
-
-
 class Own(Callback):
     """Clips the values of its own shard by their largest, which differs between shards."""
 
@@ -38,13 +25,18 @@ class Own(Callback):
 
 
 class Forgetful(Callback):
-    """Saves a state, and does not continue from it."""
+    """Scales the weights by a number that grows with the evaluations, and does not continue from its state."""
 
     def __init__(self, config: NoSettings, run: CallbackRun) -> None:
-        self.evaluations_seen = 0
+        self.run, self.evaluations_seen = run, 0
 
     def after_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         self.evaluations_seen += 1
+
+    def after_step(self, step: int) -> None:
+        with torch.no_grad():
+            for _, weight in self.run.model.named_parameters():
+                weight.mul_(1 + self.evaluations_seen / 1000)
 
     def state(self) -> dict[str, Any]:
         return {"evaluations": self.evaluations_seen}
@@ -59,7 +51,6 @@ def needs_bf16(config: NoSettings, train: Train) -> Iterator[str]:
 def register_callbacks() -> Iterable[CallbackSpec]:
     """All of them."""
     here = __name__
-    yield CallbackSpec(name="growing", build=f"{here}:Growing", summary="weights that grow")
     yield CallbackSpec(name="own", build=f"{here}:Own", summary="gradients clipped by shard")
     yield CallbackSpec(name="forgetful", build=f"{here}:Forgetful", saves=True, summary="a state that is lost")
     yield CallbackSpec(name="picky", build=f"{here}:Own", problems=f"{here}:needs_bf16", summary="only with bf16")
