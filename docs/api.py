@@ -23,7 +23,9 @@ TOPICS = {
     "Operations of models": ("recipe_core.ops.",),
     "Checkpoints": ("recipe_core.checkpoint.",),
     "Engines": ("recipe_core.engine.environment", "recipe_core.engine.protocol"),
-    "Trackers": ("recipe_core.train.",),
+    "Optimizers": ("recipe_core.train.optim.",),
+    "Callbacks": ("recipe_core.train.callbacks.",),
+    "Trackers": ("recipe_core.train.metrics.",),
     "Settings and files": ("recipe_core.settings.", "recipe_core.files"),
 }
 """Heading -> the modules that define its names of :mod:`recipe_core`."""

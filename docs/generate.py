@@ -23,11 +23,12 @@ import plugin_errors
 import roles
 
 from recipe_core.errors import ExitCode
-from recipe_core.hooks.registry import PartKind, Registry, load
+from recipe_core.hooks.registry import ListedKind, PartKind, Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.launchers.site import Site
 from recipe_core.settings.describe import meanings, text_of
+from recipe_core.settings.job import LISTED
 
 REFERENCE = Path(__file__).parent / "reference"
 PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/pyproject.toml"))
@@ -65,7 +66,7 @@ a rank was stopped or lost another. `srun` exits with the highest code of its ta
 did not exit with 0. There, `recipe status RUN` names the rank that was the cause, and `recipe status RUN --again`
 exits with 0 if the run can continue.
 """
-KINDS: dict[PartKind | Literal["tracker"], str] = {
+KINDS: dict[PartKind | ListedKind, str] = {
     "model": "Models",
     "data": "Datasets",
     "layout": "Layouts",
@@ -75,6 +76,7 @@ KINDS: dict[PartKind | Literal["tracker"], str] = {
     "optimizer": "Optimizers",
     "schedule": "Schedules",
     "tracker": "Trackers",
+    "callback": "Callbacks",
 }
 NOTES = {
     "engine": (
@@ -91,6 +93,10 @@ NOTES = {
         "`train.min_lr=1e-5`.",
     ),
     "tracker": ("`train.trackers=NAME,NAME` selects trackers; their settings are `tracker.NAME.setting`.",),
+    "callback": (
+        "`callbacks=NAME,NAME` selects callbacks, in this order, and is the same as `train.callbacks=NAME,NAME`; their "
+        "settings are `callback.NAME.setting`. [Callbacks](../how-to/tune/callbacks.md) shows each of them in a run.",
+    ),
 }
 """Paragraphs above the contributions of a kind."""
 
@@ -110,7 +116,7 @@ def page(registry: Registry) -> str:
     for kind, title in KINDS.items():
         parts += [f"## {title}", *NOTES.get(kind, ())]
         for spec in (registry.get(kind, name) for name in registry.names(kind)):
-            head = f"train.trackers={spec.name}" if kind == "tracker" else f"{kind}={spec.name}"
+            head = f"train.{kind}s={spec.name}" if kind in LISTED else f"{kind}={spec.name}"
             uses = getattr(spec, "uses", ())
             used = f"It uses these settings of `train`: {', '.join(f'`{name}`' for name in uses)}." if uses else ""
             parts += [f"### {head}", sentence(spec.summary), *filter(None, [used]), table(spec.config)]

@@ -387,7 +387,9 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
     """
     sections: dict[str, dict[str, Any]] = {}
     for name, value in layer.items():
-        if name in LISTS:  # callbacks=ema,early_stopping
+        if message := _list_problem(name, value):
+            problems.append(message)
+        elif name in LISTS:  # callbacks=ema,early_stopping
             sections.setdefault("train", {})[name] = value.get("use") if isinstance(value, Mapping) else value
         elif name not in SECTIONS:
             hint = did_you_mean(str(name), SECTIONS)
@@ -405,6 +407,15 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
                 both = f"{name}, {section['use']}"
                 problems.append(f"train.{kind}, {kind}: they name two {NOUNS[kind]}s ({both}); give one of them")
     return sections
+
+
+def _list_problem(name: str, value: object) -> str:
+    """A message if settings of one callback are given as the list of callbacks, or the other way round."""
+    if isinstance(value, Mapping) and name in LISTS and (others := [key for key in value if key != "use"]):
+        return f"{name}.{others[0]}: {name} lists names; write `{name[:-1]}.{others[0]}` for its settings"
+    if name in LISTED and (use := value.get("use") if isinstance(value, Mapping) else None):
+        return f"{name}: it holds settings; write `{name}s={use}` for the list of names"
+    return ""
 
 
 def default_of(job: Job, path: str) -> Any:

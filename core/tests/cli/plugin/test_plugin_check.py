@@ -212,6 +212,23 @@ def test_a_mistake_is_named(
     assert [text in one.text for one in failed] == ([True] if text else []), failed
 
 
+@pytest.mark.timeout(600)
+def test_mistakes_of_callbacks_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    checks = ("targets", "settings", "steps alike", "same after a stop")
+    plugin = Plugin("faulty", "faulty_callbacks", toy.registry(), tmp_path)
+    bad = {(one.subject, one.check): one for one in examine(plugin, checks) if one.state != "passed"}
+    texts = {
+        ("callback own", "steps alike"): "off that of one process after four steps",
+        ("callback forgetful", "same after a stop"): "differs after a stop; keep what the next step needs in its state",
+        ("callback picky", "steps alike"): "cannot have it: callback.picky: it needs train.precision=bf16",
+        ("callback picky", "same after a stop"): "cannot have it: callback.picky: it needs train.precision=bf16",
+    }
+    assert bad.keys() == texts.keys(), bad
+    assert [text in bad[case].text for case, text in texts.items()] == [True] * len(texts), bad
+    assert {subject for (subject, _), one in bad.items() if one.state == "skipped"} == {"callback picky"}
+
+
 @pytest.mark.parametrize("check", ["facts", "loss", "activations", "same samples", "any order", "prepare", "variants"])
 def test_the_toy_passes(check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = outcomes(monkeypatch, tmp_path, check, PREPARES)

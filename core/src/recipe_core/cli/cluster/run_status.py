@@ -126,8 +126,11 @@ def final_state(out: Path, process: Process, ending: Ending | None) -> tuple[Sta
         return "stopped", ExitCode.STOPPED if code is None else code, reason
     if process.exit_code:
         return "killed" if kind_of(process.exit_code) == "killed" else "failed", process.exit_code, process.reason
-    complete = results.get("step") == results.get("steps")
-    return ("finished", 0, "") if complete else ("stopped", 0, "by train.stop_after")
+    if results.get("step") == results.get("steps"):
+        return "finished", 0, ""
+    if results.get("ended_by"):
+        return "finished", 0, f"ended by {results['ended_by']}"
+    return "stopped", 0, "by train.stop_after"
 
 
 def _is_external(ending: Ending | None) -> TypeGuard[Ending]:

@@ -120,7 +120,8 @@ def _facts(registry: Registry, out: Path) -> dict[str, Any]:
 
     status, rows = run_status(registry, out), read_lines(out / METRICS).rows
     step, steps, each = max((row["step"] for row in rows), default=0), _steps(out), median_step(rows)
-    left = (steps - step) * each if steps and each and step < steps else None
+    unfinished = steps and step < steps and status.state != "finished"  # a callback may end a run early
+    left = (steps - step) * each if steps and each and unfinished else None
     losses = [{key: row[key] for key in ("step", "loss", "val_loss") if key in row} for row in rows]
     return {
         "run": str(out), "state": status.state, "detail": status.detail, "exit_code": status.exit_code,

@@ -20,6 +20,7 @@ OF_PLUGIN: Mapping[str, Callable[[Plugin], str]] = {
 }
 _OF_ALL: Mapping[str, Check] = {"name and summary": light.name_and_summary, "targets": light.targets}
 _OF_PARTS: Mapping[str, Check] = {**_OF_ALL, "settings": light.settings}
+_OF_UPDATES: Mapping[str, Check] = {"steps alike": loop_parts.steps_alike, "same after a stop": loop_parts.resumes}
 OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
     "model": {
         **_OF_PARTS,
@@ -37,13 +38,10 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
     "engine": {**_OF_PARTS, "light functions": light.light_functions},
     "launcher": _OF_PARTS,
     "loss": _OF_PARTS,
-    "optimizer": {
-        **_OF_PARTS,
-        "steps alike": loop_parts.optimizer_steps_alike,
-        "same after a stop": loop_parts.optimizer_resumes,
-    },
+    "optimizer": {**_OF_PARTS, **_OF_UPDATES},
     "schedule": {**_OF_PARTS, "rates": loop_parts.schedule_rates},
     "tracker": {**_OF_PARTS, "records": loop_parts.tracker_records},
+    "callback": {**_OF_PARTS, **_OF_UPDATES},
     "recipe": {
         **_OF_ALL,
         "variants": light.variants,

@@ -1,19 +1,27 @@
-"""Checks of parts of the training loop: optimizers, schedules, trackers."""
+"""Checks of parts of the training loop: optimizers, schedules, trackers, callbacks."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import math
+from pathlib import Path
+from typing import Any
 
-from recipe_core.checkpoint.lazy import same_bits
-from recipe_core.hooks.loop_specs import OptimizerSpec, ScheduleSpec, TrackerSpec
+from torch import Tensor
+
+from recipe_core.checkpoint.formats.base import CALLBACKS
+from recipe_core.checkpoint.lazy import Lazy, entries, same_bits
+from recipe_core.checkpoint.locate import find
+from recipe_core.hooks.loop_specs import CallbackSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.registry import load
 from recipe_core.hooks.train import Train
 from recipe_core.testing.checkpoints import tensors
-from recipe_core.testing.conformance.outcome import FailedCheck
+from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.subject import Plugin
-from recipe_core.testing.conformance.toy_runs import train_toy
+from recipe_core.testing.conformance.toy_runs import toy_job, train_toy
 from recipe_core.train.metrics.tracker import TrackedRun, Tracker
+from recipe_core.train.start.check.parts import callback_problems
 
 _NO_DROPOUT = "model.dropout=0"
 _LAYOUTS = ("ddp", "zero1", "fsdp")
@@ -21,19 +29,20 @@ _CLOSE = 1e-6
 _TAGS = {"train/loss": 1.5, "train/grad_norm": math.inf, "valid/loss": 1.25, "speed/seconds": 0.1}
 
 
-def optimizer_steps_alike(plugin: Plugin, spec: OptimizerSpec) -> str:
-    """Check that four steps of the toy on two processes give the weights of one, under every sharding."""
-    folder, override = plugin.folder / "optimizers" / spec.name, f"optimizer={spec.name}"
-    train_toy(plugin.module, 1, folder / "single", "layout=single", override, _NO_DROPOUT)
-    alone = tensors(folder / "single")
+def steps_alike(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> str:
+    """Check that four steps of the toy on two processes give the state of one, under every sharding."""
+    words, folder = _overrides(plugin, spec), plugin.folder / _kind(spec) / spec.name
+    # As many samples at once as on two processes, on which the batch of a callback may depend.
+    train_toy(plugin.module, 1, folder / "single", "layout=single", "train.micro_batch=4", *words, _NO_DROPOUT)
+    alone = _contents(folder / "single")
     for layout in _LAYOUTS:
-        train_toy(plugin.module, 2, folder / layout, f"layout={layout}", override, _NO_DROPOUT)
-        sharded = tensors(folder / layout)
+        train_toy(plugin.module, 2, folder / layout, f"layout={layout}", *words, _NO_DROPOUT)
+        sharded = _contents(folder / layout)
         if sharded.keys() != alone.keys():
             raise FailedCheck(
                 f"layout={layout}: it keeps the states {sorted(sharded)}, and in one process {sorted(alone)}"
             )
-        apart = {name: float((sharded[name].float() - value.float()).abs().max()) for name, value in alone.items()}
+        apart = {name: _apart(value, sharded[name]) for name, value in alone.items()}
         worst = max(apart, key=lambda name: apart[name])
         if not apart[worst] <= _CLOSE:
             raise FailedCheck(
@@ -43,18 +52,17 @@ def optimizer_steps_alike(plugin: Plugin, spec: OptimizerSpec) -> str:
     return f"the toy in one process and under {', '.join(_LAYOUTS)} on two, within {_CLOSE:.0e}"
 
 
-def optimizer_resumes(plugin: Plugin, spec: OptimizerSpec) -> str:
-    """Check that the toy, resumed after two steps, has the weights and states of four steps, bit by bit."""
-    folder, override = plugin.folder / "optimizers" / f"{spec.name}-resumed", f"optimizer={spec.name}"
-    train_toy(plugin.module, 1, folder / "whole", override)
+def resumes(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> str:
+    """Check that the toy, resumed after two steps, has the state of four steps, bit by bit."""
+    words, folder = _overrides(plugin, spec), plugin.folder / _kind(spec) / f"{spec.name}-resumed"
+    train_toy(plugin.module, 1, folder / "whole", *words)
     for _ in range(2):
-        train_toy(plugin.module, 1, folder / "halves", override, "train.stop_after=2")
-    whole, halves = tensors(folder / "whole"), tensors(folder / "halves")
-    if changed := [name for name in whole if name not in halves or not same_bits(whole[name], halves[name])]:
-        raise FailedCheck(
-            f"{', '.join(changed[:3])} differs after a stop; keep what the next step needs in state, as tensors"
-        )
-    return f"{len(whole)} tensors, bit by bit"
+        train_toy(plugin.module, 1, folder / "halves", *words, "train.stop_after=2")
+    whole, halves = _contents(folder / "whole"), _contents(folder / "halves")
+    if changed := [name for name in whole if name not in halves or not _same(whole[name], halves[name])]:
+        where = "state, as tensors" if isinstance(spec, OptimizerSpec) else "its state (saves=True)"
+        raise FailedCheck(f"{', '.join(changed[:3])} differs after a stop; keep what the next step needs in {where}")
+    return f"{len(whole)} tensors and plain values, bit by bit"
 
 
 def schedule_rates(plugin: Plugin, spec: ScheduleSpec) -> str:
@@ -88,3 +96,37 @@ def tracker_records(plugin: Plugin, spec: TrackerSpec) -> str:
         raise FailedCheck(f"it warns: {warnings[0]}")
     written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return f"a run and its continuation; {', '.join(written[:3]) or 'no file in the run folder'}"
+
+
+def _kind(spec: OptimizerSpec | CallbackSpec) -> str:
+    return "optimizer" if isinstance(spec, OptimizerSpec) else "callbacks"
+
+
+def _overrides(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> list[str]:
+    words = [f"{_kind(spec)}={spec.name}"]
+    if isinstance(spec, CallbackSpec):
+        words.append("train.eval_every=1")
+        job = toy_job(plugin.module, words)
+        for problem in callback_problems(job.recipe, job.callbacks, job.train, job.checkpoint):
+            raise SkippedCheck(f"the core's toy cannot have it: {problem}")
+    return words
+
+
+def _contents(folder: Path) -> dict[str, Any]:
+    """Tensors of a checkpoint, and plain values of the states of callbacks, by path."""
+    state = find(load(), folder).open()
+    return tensors(folder) | {
+        f"{CALLBACKS}.{name}": value for name, value in entries(state.get(CALLBACKS, {})) if not isinstance(value, Lazy)
+    }
+
+
+def _same(one: Any, two: Any) -> bool:
+    return same_bits(one, two) if isinstance(one, Tensor) and isinstance(two, Tensor) else bool(one == two)
+
+
+def _apart(one: Any, two: Any) -> float:
+    if isinstance(one, Tensor):
+        return float((one.float() - two.float()).abs().max())
+    if isinstance(one, float) and isinstance(two, float):
+        return abs(one - two)
+    return 0.0 if one == two else math.inf

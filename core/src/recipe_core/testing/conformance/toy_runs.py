@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from recipe_core.settings.job import resolve
+from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
 from recipe_core.testing.conformance.subject import FOUR_STEPS
 from recipe_core.testing.spawn import spawn
@@ -17,8 +18,14 @@ _OVERRIDES = (*FOUR_STEPS, "train.eval_every=0")
 
 def train_toy(module: str, processes: int, out: Path, *overrides: str) -> dict[int, float]:
     """Train the toy with the contributions of the plugin ``module`` in ``out``; return the losses by step."""
-    spawn(_train, processes, module, str(out), [*_OVERRIDES, *overrides])
+    spawn(_train, processes, module, str(out), list(overrides))
     return {row["step"]: row["loss"] for row in read_rows(out / METRICS) if "loss" in row}
+
+
+def toy_job(module: str, overrides: Sequence[str]) -> Job:
+    """The job of four steps of the toy, with the contributions of the plugin ``module``."""
+    modules = [] if module in ("recipe_core.plugin", toy.__name__) else [importlib.import_module(module)]
+    return resolve(toy.registry(*modules), "toy:tiny", [*_OVERRIDES, *overrides])
 
 
 def silence(folder: Path) -> None:
@@ -34,5 +41,4 @@ def _train(module: str, out: str, overrides: list[str]) -> None:
 
     folder = Path(out)
     silence(folder.with_name(f"{folder.name}-logs"))
-    modules = [] if module in ("recipe_core.plugin", toy.__name__) else [importlib.import_module(module)]
-    run(resolve(toy.registry(*modules), "toy:tiny", overrides), folder)
+    run(toy_job(module, overrides), folder)

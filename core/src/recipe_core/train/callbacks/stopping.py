@@ -15,6 +15,7 @@ class EarlyStop(Callback):
 
     def __init__(self, config: EarlyStopping, run: CallbackRun) -> None:
         self.config, self.run = config, run
+        self._of = f"{config.best} {config.metric}"
         self._best: float | None = None
         self._best_step = self._waited = 0
 
@@ -51,8 +52,10 @@ class EarlyStop(Callback):
 
     def state(self) -> dict[str, Any]:
         """The best value and how long ago it was."""
-        return {"best": self._best, "best_step": self._best_step, "waited": self._waited}
+        return {"of": self._of, "best": self._best, "best_step": self._best_step, "waited": self._waited}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue to count."""
+        """Continue to count, unless the state is that of another metric."""
+        if state["of"] != self._of:
+            return
         self._best, self._best_step, self._waited = state["best"], state["best_step"], state["waited"]

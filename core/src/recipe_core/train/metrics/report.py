@@ -172,7 +172,7 @@ def summary(
     job = f"{folder}/job.yaml"
     if steps < total and not results.get("ended_by"):
         lines.append(f"  recipe run {folder}    # continue to step {total}")
-    else:
+    elif steps >= total:
         longer = results.get("twice", f"train.steps={2 * total}")
         lines.append(f"  recipe run {job} {longer}    # the same, twice as long")
     if results["world_size"] == 1:

@@ -121,7 +121,7 @@ def _folder(name: str, cache: Path) -> Path:
 def _finished(out: Path) -> bool:
     try:
         results = read_json(out / "results.json")
-        return bool(results["step"] == results["steps"])
+        return bool(results["step"] == results["steps"] or results.get("ended_by"))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

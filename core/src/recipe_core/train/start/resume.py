@@ -199,13 +199,13 @@ def _matching_state(
     translator, opened = Translator(job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
     saved = translator.to_native(opened, source.format, source.path)
+    keep_common_callbacks(saved, state)
     missing = [part for part in state if part not in saved and has_entries(state[part])]
     if missing:
         raise CheckpointError(
             f"train.resume: {source.path} holds no {' and no '.join(missing)}; a new run can begin with its weights: "
             f"train.init_from={source.path}"
         )
-    keep_common_callbacks(saved, state)
     saved = {part: saved[part] for part in state if part in saved}  # other parts (texts, an epoch) are for scripts
     if text := mismatch(dict(entries(saved)), dict(entries(state)), dtypes=dtypes):
         raise CheckpointError(f"train.resume: {source.path} {text}")

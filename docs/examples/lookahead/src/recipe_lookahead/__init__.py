@@ -1,0 +1,1 @@
+"""Lookahead for any optimizer: the callback ``lookahead``."""
