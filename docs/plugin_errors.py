@@ -16,8 +16,9 @@ Each ends in one message, without a traceback (`--debug` shows it), and other re
 called `broken`; … stands for any text, and SITE for its installation folder. `recipe plugin check` finds them too.
 
 Two plugins may use one name: the core's own contribution keeps it, and any other is called `plugin/name`, as in
-`layout=broken/ddp` or `recipe run broken/tiny`. `recipe ls` shows the names to type. A recipe takes the parts of its own
-plugin first. `job.yaml` records the plugin of each part, so that a run continues with it, whatever is installed later.
+`layout=broken/ddp` or `recipe run broken/tiny`. `recipe ls` shows the names to type. A recipe takes the parts of its
+own plugin first. `job.yaml` records the plugin of each part, so that a run continues with it, whatever is installed
+later.
 """
 USERS = Path(__file__).parents[1] / "tests" / "mistakes.yaml"
 USERS_HEAD = """\
