@@ -44,6 +44,8 @@ def steps_alike(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> str:
             )
         apart = {name: _apart(value, sharded[name]) for name, value in alone.items()}
         worst = max(apart, key=lambda name: apart[name])
+        if apart[worst] == math.inf:
+            raise FailedCheck(f"layout={layout}: {worst} is {sharded[worst]}, and {alone[worst]} in one process")
         if not apart[worst] <= _CLOSE:
             raise FailedCheck(
                 f"layout={layout}: {worst} is {apart[worst]:.1e} off that of one process after four steps; what needs "
@@ -129,4 +131,6 @@ def _apart(one: Any, two: Any) -> float:
         return float((one.float() - two.float()).abs().max())
     if isinstance(one, float) and isinstance(two, float):
         return abs(one - two)
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        return max(map(_apart, one, two), default=0.0)
     return 0.0 if one == two else math.inf
