@@ -46,6 +46,7 @@ def register_callbacks() -> Iterable[CallbackSpec]:
     yield CallbackSpec(name="harmless", build=f"{HERE}:Fails", config=Failing, fatal=False)
     yield CallbackSpec(name="nothing", build=f"{HERE}:nothing")
     yield CallbackSpec(name="greedy", build=f"{HERE}:Greedy")
+    yield CallbackSpec(name="again", build=f"{HERE}:Diary")
 
 
 @hookimpl
@@ -252,6 +253,19 @@ def test_early_stopping_may_look_for_the_highest(tmp_path: Path) -> None:
         train(tmp_path / "other", *words, "callback.early_stopping.metric=f1")
 
 
+def test_an_evaluation_that_a_signal_left_out_may_end_the_run(tmp_path: Path) -> None:
+    words = (
+        "callbacks=early_stopping",
+        "callback.early_stopping.patience=1",
+        "callback.early_stopping.least_change=10",
+    )
+    train(tmp_path, *words, "train.eval_every=4", "train.stop_after=2")
+    for _ in range(2):
+        rows = train(tmp_path, *words, "train.eval_every=2")
+        assert (column(rows, "step")[-1], len(column(rows, "val_loss"))) == (2, 2)
+        assert results(tmp_path)["ended_by"].startswith("early_stopping: val_loss has not been better than")
+
+
 @pytest.mark.parametrize("moment", ["build", *MOMENTS, "state"])
 def test_a_callback_that_raises_is_named(tmp_path: Path, moment: str) -> None:
     message = (
@@ -276,6 +290,7 @@ def test_training_goes_on_without_one_that_is_not_fatal(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("diary,again", r"callback 'again': evaluations returned 'again', which another one has, too"),
         ("nothing", r"callback 'nothing': build returned object; expected a recipe_core.Callback"),
         ("greedy", r"callback 'greedy': metrics returned 'loss', which is another column's name"),
     ],
@@ -338,6 +353,8 @@ def test_a_job_file_gives_the_same_callbacks() -> None:
     assert [part.spec.name for part in again.callbacks] == ["ema", "early_stopping"]
     assert job_of("train.callbacks=ema,early_stopping", "callback.ema.decay=0.5") == job
     assert "callback" not in yaml.safe_load(job_of().as_yaml())
+    fewer = resolve(toy.registry(sys.modules[HERE]), yaml.safe_load(job.as_yaml()), ["callbacks=early_stopping"])
+    assert list(yaml.safe_load(fewer.as_yaml())["callback"]) == ["early_stopping"]
 
 
 def test_the_memory_of_a_state_is_known_beforehand(tmp_path: Path) -> None:

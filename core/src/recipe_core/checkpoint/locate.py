@@ -107,9 +107,9 @@ class Request:
     recipe: str | None = None
     """A recipe of the source's model, if the source does not record it."""
     drop_optimizer: bool = False
-    weights_of: str | None = None
-    """A callback whose weights are taken instead of the model's; the optimizer is then dropped, too."""
     """Omit the optimizer state."""
+    weights_of: str | None = None
+    """A callback whose weights are taken instead of the model's; set ``drop_optimizer`` then, too."""
 
 
 def find(registry: Registry, path: Path, name: str | None = None, *, hashes: bool = True) -> StoredCheckpoint:

@@ -230,7 +230,8 @@ def draft(
     extra = overrides if isinstance(overrides, Mapping) else fill.overrides(overrides, problems)
     layers, processes = _variant_layers(recipe, variant)
     for layer in (*layers, file, extra):
-        merged = fill.merge(merged, _sections(layer, problems))
+        sections = _sections(layer, problems)
+        merged = fill.merge(_without_unlisted(merged, sections), sections)
     near = registry.owner("recipe", recipe.name)
     auto = merged["engine"]["use"] == AUTO
     merged["engine"] = engine_section(registry, merged, problems)
@@ -256,6 +257,17 @@ def draft(
         plugins={"recipe": near, **{kind: registry.owner(kind, part.spec.name) for kind, part in parts.items()}},
         problems=_worded(problems, registry, recipe, merged, extra),
     )  # fmt: skip
+
+
+def _without_unlisted(merged: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """``merged`` without settings of trackers and callbacks that the next layer's ``sections`` no longer list."""
+    kept = dict(merged)
+    for kind in LISTED:
+        names = sections.get("train", {}).get(f"{kind}s")
+        if isinstance(names, str | list | tuple):
+            names = names.split(",") if isinstance(names, str) else names
+            kept[kind] = {name: settings for name, settings in merged[kind].items() if name in names}
+    return kept
 
 
 def _worded(

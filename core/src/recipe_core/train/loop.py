@@ -117,4 +117,6 @@ class Trainer:
         if values and owed:
             self.recorder.require_finite("validation loss", values["val_loss"])
             checkpoints.evaluated(step, values["val_loss"])
+            if self.stepper.callbacks.reason:  # their states have changed, and no step follows
+                self.saving.compare_and_save(values["val_loss"], compare=False, save=True)
         return values is None

@@ -97,7 +97,12 @@ class Callbacks:
         found: dict[str, AbstractContextManager[Any]] = {}
         for spec, method in self._at.get("evaluations", ()):
             with self._blamed(spec, "evaluations"):
-                found |= method()
+                own = method()
+                if twice := found.keys() & own.keys():
+                    raise PluginError(
+                        f"{_code(spec, 'evaluations')} returned {min(twice)!r}, which another one has, too"
+                    )
+                found |= own
         return found
 
     def state(self) -> dict[str, State]:
