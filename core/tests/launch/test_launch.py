@@ -411,7 +411,7 @@ with StopFlag() as stop:
     pids = run.ready("0", "1")
     run.process.send_signal(signal.SIGINT)
     run.ready("again-0", "again-1")
-    while run.process.poll() is None:  # one that comes too soon is the first, sent by two
+    while all(alive(pid) for pid in pids):  # one that comes too soon is the first, sent by two
         run.process.send_signal(signal.SIGINT)
         time.sleep(0.1)
     code, _, err = run.finish()
