@@ -75,9 +75,7 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
 
 _OF_CODE = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EBADF)
 """Numbers of errors of the operating system that the code made itself, by a wrong name or argument."""
-_OF_DEVICE = re.compile(
-    r"CUDA|NCCL|[Gg]loo|XLA|[Pp]rocess ?[Gg]roup|out of memory|can't allocate memory|file write failed"
-)
+_OF_DEVICE = re.compile(r"CUDA|NCCL|[Gg]loo|[Pp]rocess ?[Gg]roup|out of memory|can't allocate memory|file write failed")
 
 
 def explain(error: BaseException) -> RecipeError | None:
