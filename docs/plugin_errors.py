@@ -40,6 +40,8 @@ PARTS = {
         "These commands look up the code that a recipe and its parts name, without importing it.",
     ),
     "run": ("Reported by `recipe run`", "Before or at the first step, or at the end of training."),
+    "warn": ("Warnings of `recipe run`", "Reported once; training continues."),
+    "submit": ("Reported by `recipe submit`", "Nothing is submitted."),
 }
 LEFT_OUT = "plugin 'broken' did not load and is left out: "
 

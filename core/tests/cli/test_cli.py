@@ -101,7 +101,7 @@ def test_a_broken_plugin_is_reported_and_the_rest_works(
 ) -> None:
     install(site, "broken_plugin", "raise ImportError('no driver')")
     monkeypatch.setenv("RECIPE_PLUGINS", "fake_plugin,broken_plugin")
-    complaint = "plugin 'broken_plugin' did not load and is left out: ImportError: no driver"
+    complaint = "plugin 'broken_plugin' did not load and is left out: ImportError: no driver (broken_plugin.py, line 1)"
     code, out, err = typed("ls")
     assert (code, err) == (1, f"recipe: {complaint}\n")
     assert "fake" in out
@@ -235,11 +235,20 @@ def test_ctrl_c_ends_with_130(typed: Typed) -> None:
     assert (code, err.strip()) == (130, "recipe run: interrupted")
 
 
-def test_a_bug_keeps_its_traceback(typed: Typed) -> None:
+def test_a_bug_in_the_loop_of_a_recipe_names_it(typed: Typed) -> None:
     code, _, err = typed("run", "fake", "model.fail=bug")
+    said = r"recipe 'fake': 'fake_plugin:run' raised RuntimeError: broken code \(fake_plugin.py, line \d+\); .*"
+    assert code == 2
+    assert re.fullmatch(f"recipe run: {said}\n", err), err
+    assert typed("run", "fake", "model.fail=bug", "--debug")[2].startswith("Traceback (most recent call last):")
+
+
+def test_a_bug_of_the_core_keeps_its_traceback(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recipe_core.cli.show.listing", lambda *arguments: 1 // 0)
+    code, _, err = typed("ls")
     assert code == 70
     assert err.startswith("Traceback (most recent call last):")
-    assert err.splitlines()[-1] == "RuntimeError: broken code"
+    assert err.splitlines()[-1].startswith("ZeroDivisionError")
 
 
 @pytest.mark.parametrize("line", ["run {}", "run fake --out {}", "inspect {}", "verify {}", "status {}", "generate {}"])

@@ -12,11 +12,19 @@ import pytest
 import yaml
 
 from recipe_core.cli.main import main
+from recipe_core.testing.conformance.suite import installed_with
 from recipe_core.testing.packages import install_plugin
 
 Case = dict[str, str]
 TABLE = yaml.safe_load(Path(__file__).with_name("broken_plugins.yaml").read_text(encoding="utf-8"))
 CASES: list[Case] = TABLE["cases"]
+COMMANDS = {
+    "ls": ["check"],
+    "check": ["check"],
+    "run": ["run"],
+    "warn": ["run"],
+    "submit": ["submit", "--to=post", "--nodes=1", "--processes-per-node=1", "--time=10m"],
+}
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -42,7 +50,8 @@ def install(site: Path, case: Case | None) -> None:
         files[case["file"]] = files[case["file"]].replace(case["old"], case["new"], 1)
     (site / "broken" / "__init__.py").write_text("")
     for name, text in files.items():
-        (site / "broken" / f"{name}.py").write_text(text)
+        encoding = case["encoding"] if case is not None and case["file"] == name and "encoding" in case else "utf-8"
+        (site / "broken" / f"{name}.py").write_text(text, encoding=encoding)
 
 
 @pytest.fixture
@@ -66,11 +75,36 @@ def test_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
     assert "said" in out
 
 
+def test_each_part_of_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
+    install(site, None)
+    parts = ("loss=half", "optimizer=push", "schedule=even", "checkpoint=plain_file", "engine=own")
+    words = ("broken:tiny", *parts, "train.callbacks=watch", "train.trackers=diary", "--out", "sound")
+    assert say("run", *words)[::2] == (0, "")
+    assert say(*COMMANDS["submit"], "broken:tiny", "--out", "submitted")[::2] == (0, "")
+
+
+def test_an_entry_point_of_another_name_is_said(site: Path, say: Say) -> None:
+    install(site, None)
+    (points,) = site.glob("broken*/entry_points.txt")
+    points.write_text(points.read_text().replace("broken.plugin", "broken.plugin:nothing"))
+    code, _, err = say("check", "broken:tiny")
+    said = "AttributeError: module 'broken.plugin' has no attribute 'nothing'"
+    assert (code, err.startswith(f"recipe: plugin 'broken' did not load and is left out: {said}\n")) == (2, True), err
+
+
+def test_a_broken_plugin_does_not_fail_the_checks_of_another(site: Path, say: Say) -> None:
+    changed(site, "plugin", "@dataclass", "1 / 0\n@dataclass")
+    assert say("ls")[0] == 1
+    assert "toy" in installed_with("recipe_core.testing.toy").plugins
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        installed_with("broken.plugin")
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case["what"] for case in CASES])
 def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Case) -> None:
     install(site, case)
-    command = "run" if case["when"] == "run" else "check"
-    code, out, err = say(command, "broken:tiny", "--out", "broken-run")
+    command = COMMANDS[case["when"]]
+    code, out, err = say(*command, "broken:tiny", *case.get("words", "").split(), "--out", "broken-run")
     assert "Traceback" not in out + err
     said = re.escape(case["said"].replace("SITE", str(site))).replace("…", ".*")
     if case["when"] == "ls":
@@ -78,9 +112,12 @@ def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Cas
         assert re.fullmatch(f"recipe: {said}", first), first
         assert last.startswith("recipe check: no recipe named 'broken'"), last
         assert say("ls")[0] == 1
+    elif case["when"] == "warn":
+        assert re.match(f"warning: {said}\n", err), err
     else:
-        assert re.fullmatch(f"recipe {command}: {said}\n", err, re.DOTALL), err
-    assert code == 2
+        assert re.fullmatch(f"recipe {command[0]}: {said}\n", err, re.DOTALL), err
+    assert code == (0 if case["when"] == "warn" else 2)
+    assert not list(Path().glob("*/job.sh")), "a script was written outside of its folder"
     assert say("check", "toy:tiny")[0] == 0
 
 
@@ -121,8 +158,7 @@ def test_an_error_in_log_line_does_not_end_the_run(site: Path, say: Say, new: st
     [("broken.facts:nothing", "cannot be imported"), ("broken.facts:line", "raised TypeError: line\\(\\) missing")],
 )
 def test_an_engine_that_cannot_tell_is_left_out_of_auto(site: Path, say: Say, target: str, said: str) -> None:
-    engine = f'@hookimpl\ndef register_engines():\n    yield EngineSpec(name="own", build="a:b", claims="{target}")\n\n'
-    changed(site, "plugin", "@hookimpl\ndef register_layouts", f"{engine}@hookimpl\ndef register_layouts")
+    changed(site, "plugin", 'name="own", ', f'name="own", claims="{target}", ')
     code, _, err = say("check", "toy:tiny")
     assert code == 0
     assert re.match(rf"recipe: engine=auto leaves engine 'own' out: engine 'own': '{target}' {said}", err), err

@@ -45,7 +45,7 @@ def test_a_rank_reads_its_part_in_one_piece() -> None:
 
 def test_reads_one_step_ahead_and_stops_at_the_last() -> None:
     numbers = Numbers()
-    with Feed(numbers, run()) as feed:
+    with Feed(numbers.read, run()) as feed:
         assert torch.cat([b["number"] for b in feed.step(0)[0]]).tolist() == list(range(12))
         batches, firsts = feed.step(12, last=True, keep=True)
         assert torch.cat([b["number"] for b in batches]).tolist() == list(range(12, 24))
@@ -57,14 +57,14 @@ def test_reads_one_step_ahead_and_stops_at_the_last() -> None:
 
 def test_one_thread_reads_everything() -> None:
     numbers = Numbers()
-    with Feed(numbers, run()) as feed:
+    with Feed(numbers.read, run()) as feed:
         feed.step(0)
         assert feed.validation(4)["number"].tolist() == [4, 5]
     assert len(numbers.threads) == 1
 
 
 def test_an_error_in_the_thread_reaches_the_loop() -> None:
-    with Feed(Numbers(), run()) as feed, pytest.raises(ValueError, match="no such sample"):
+    with Feed(Numbers().read, run()) as feed, pytest.raises(ValueError, match="no such sample"):
         feed.step(24)
 
 
@@ -74,6 +74,6 @@ def test_narrow_integers_become_int64_on_the_device() -> None:
             kinds = (torch.int8, torch.int32, torch.bool, torch.float32)
             return {str(kind): torch.ones(count, dtype=kind) for kind in kinds}
 
-    with Feed(Narrow(), run()) as feed:
+    with Feed(Narrow().read, run()) as feed:
         batch = feed.step(0, last=True)[0][0]
     assert [str(v.dtype) for v in batch.values()] == ["torch.int64", "torch.int64", "torch.bool", "torch.float32"]

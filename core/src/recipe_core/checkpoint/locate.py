@@ -51,7 +51,11 @@ class StoredCheckpoint:
         Raises:
             CheckpointError: it is damaged.
         """
-        return self.reader().open(self.path, weights=weights)
+        from recipe_core.checkpoint.formats.base import as_format_error
+
+        form = self.reader()
+        with as_format_error(form, "open"):
+            return form.open(self.path, weights=weights)
 
     @cached_property
     def weights(self) -> Mapping[str, Any]:
@@ -60,8 +64,9 @@ class StoredCheckpoint:
 
     def reader(self) -> Format:
         """Return its format with default settings, which suffice for reading."""
-        form: Format = self.format.load()(self.format.config())
-        return form
+        from recipe_core.checkpoint.formats.base import build_format
+
+        return build_format(Part(self.format, self.format.config()))
 
     def unchecked(self) -> str:
         """Return a sentence that names the files without checksums; empty if there are none."""

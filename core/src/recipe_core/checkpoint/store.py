@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import torch
 
 from recipe_core.checkpoint import manifest as manifests
-from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
+from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext, as_format_error
 from recipe_core.checkpoint.manifest import STEP, FileEntry, Manifest, is_ours, read_step
 from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import Ranks
-from recipe_core.errors import CheckpointError, DivergedError, RecipeError
+from recipe_core.errors import CheckpointError, DivergedError, PluginError, RecipeError
 from recipe_core.files import aside, remove, require_space, sync
 
 T = TypeVar("T")
@@ -259,7 +259,7 @@ class Checkpoints:
             CheckpointError: it has another format, is damaged, or does not match ``state``.
         """
         self.on_rank_0(lambda: self._require_format(path))
-        self._on_all_ranks(lambda: self.format.load(path, state, self.context.group))
+        self._on_all_ranks(lambda: self._call("load", path, state, self.context.group))
 
     def _prepare(self, final: Path, size: int) -> Path:
         def make() -> str:
@@ -281,8 +281,21 @@ class Checkpoints:
                 )
 
         self._on_all_ranks(require_shared)
-        self._on_all_ranks(lambda: self.format.save(part, state, context))
+        self._on_all_ranks(lambda: self._call("save", part, state, context))
+        self.on_rank_0(lambda: self._require_saved(part))
         self.on_rank_0(lambda: self._write_notes(part))
+
+    def _require_saved(self, part: Path) -> None:
+        if not self._call("detect", part):
+            files = ", ".join(path.name for path in sorted(part.iterdir())[:SHOWN])
+            raise PluginError(
+                f"checkpoint format {self.format.name!r}: save wrote {files or 'no file'}, in which its detect finds "
+                "no checkpoint, so that no run could continue from it; fix the plugin"
+            )
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        with as_format_error(self.format, method):
+            return getattr(self.format, method)(*arguments)
 
     def _write_notes(self, part: Path) -> None:
         for name, text in self.notes.items():
@@ -361,7 +374,7 @@ class Checkpoints:
     def _require_format(self, path: Path) -> None:
         if not path.exists():
             raise CheckpointError(f"{path}: there is no checkpoint of this name")
-        if not self.format.detect(path):
+        if not self._call("detect", path):
             try:
                 hint = f"it was written as {Manifest.read(path).format}"
             except CheckpointError:

@@ -166,7 +166,7 @@ def _settings_of(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> s
 
 def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
     """Prepare a data set; return a summary of its manifest."""
-    from recipe_core.hooks.specs import load
+    from recipe_core.hooks.target import as_plugin_error, load
     from recipe_core.settings.fill import from_words
 
     names = [argument for argument in arguments if "=" not in argument]
@@ -181,7 +181,12 @@ def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
     spec = datasets[name]
     overrides = [argument for argument in arguments if "=" in argument]
     settings: Any = from_words(spec.prepare_config, spec.name, overrides, "output=data/wiki")
-    manifest = load(spec.prepare, f"dataset {name!r}")(settings)
+    owner = f"dataset {name!r}"
+    function = load(spec.prepare, owner)
+    with as_plugin_error(f"{owner}: {spec.prepare!r}", MemoryError):
+        manifest = function(settings)
+    if not isinstance(manifest, Mapping):
+        raise PluginError(f"{owner}: {spec.prepare!r} returned {manifest!r:.60}; expected the manifest, a dict")
     facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
     rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
     where = getattr(settings, "output", "")
@@ -205,7 +210,7 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     """
     from recipe_core.checkpoint.locate import formats_at
     from recipe_core.checkpoint.manifest import NAME
-    from recipe_core.hooks.specs import load
+    from recipe_core.hooks.target import as_plugin_error, load
 
     checkpoints = "recipe_core.checkpoint.inspect:CheckpointFiles"
     if _holds_checkpoints(path, NAME):
@@ -213,8 +218,11 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     known = {name: spec for name, spec in _datasets(registry).items() if spec.files}
     # Several datasets may share a reader.
     readers = {spec.files: load(spec.files, f"dataset {name!r}") for name, spec in known.items()}
-    instances: list[DataFiles] = [reader() for reader in readers.values()]
-    matching = [files for files in instances if files.detect(path)]
+    matching: list[DataFiles] = []
+    for target, reader in readers.items():
+        with as_plugin_error(repr(target), MemoryError):
+            files = reader()
+            matching += [files] if files.detect(path) else []
     if matching:
         return matching
     if formats_at(registry, path):

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from recipe_core.cli.compare.report.command import report
 from recipe_core.cli.data import inspect, prepare, verify
 from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, out_option, processes_option
 from recipe_core.cli.plugin.command import add_plugin_command
-from recipe_core.errors import ExitCode, LaunchError, RecipeError, did_you_mean
+from recipe_core.errors import ExitCode, LaunchError, PluginError, RecipeError, did_you_mean
 from recipe_core.launch.cores import limit_spinning
 from recipe_core.launch.notice import notice
 
@@ -348,7 +348,6 @@ def _job(arguments: Sequence[str], world_size: int | None = None, out: Path | No
 def _start(ctx: click.Context, job: Job, arguments: Sequence[str], folder: Path, processes: int) -> int:
     """Train in this process, or supervise several ranks."""
     from recipe_core.engine.select import one_process
-    from recipe_core.hooks.specs import load
     from recipe_core.launch import worker as launch
 
     if processes > 1 and not one_process(job.engine, job.layout):
@@ -357,7 +356,22 @@ def _start(ctx: click.Context, job: Job, arguments: Sequence[str], folder: Path,
         return launch.supervise(command, processes, folder / "logs")
     if "torch" not in sys.modules:
         notice("importing PyTorch")
-    results = load(job.recipe.run, f"recipe {job.recipe.name!r}")(job, folder)
+    return _train(job, folder)
+
+
+def _train(job: Job, folder: Path) -> int:
+    """Train by the core's loop, or by the recipe's own, whose errors name the recipe."""
+    from recipe_core.hooks.specs import CORE_LOOP
+    from recipe_core.hooks.target import as_plugin_error, load
+    from recipe_core.launch.failures import is_of_machine
+
+    owner, core = f"recipe {job.recipe.name!r}", job.recipe.run == CORE_LOOP
+    function = load(job.recipe.run, owner)
+    code = f"{owner}: {job.recipe.run!r}"
+    with as_plugin_error(code, passes=lambda error: core or is_of_machine(error)):
+        results = function(job, folder)
+    if not isinstance(results, Mapping | None):
+        raise PluginError(f"{code} returned {results!r:.60}; expected a dict of results, or None")
     return int((results or {}).get("exit_code", ExitCode.FINISHED))
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from recipe_core.errors import PluginError
 from recipe_core.hooks import earlier
+from recipe_core.hooks.registry import code_of
 from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
+from recipe_core.hooks.target import as_plugin_error
 from recipe_core.hooks.train import Precision, Train
 from recipe_core.launch.failures import explain
 
@@ -203,11 +206,19 @@ def start(
     if engine is None:
         native: AbstractContextManager[Engine] = load("recipe_core.engine.native:build", "the core")(None, train)
         return native
-    return _with_both_names(engine.build(engine.config, train, layout))
+    code = code_of(engine.spec)
+    errors = as_plugin_error(code, MemoryError, OSError, RuntimeError)
+    with errors:
+        manager = engine.build(engine.config, train, layout)
+    if not isinstance(manager, AbstractContextManager):
+        raise PluginError(f"{code} returned {type(manager).__name__}; expected a context manager that gives an Engine")
+    return _with_both_names(manager, errors)
 
 
 @contextmanager
-def _with_both_names(manager: AbstractContextManager[Engine]) -> Iterator[Engine]:
-    with manager as engine:
+def _with_both_names(manager: AbstractContextManager[Engine], errors: AbstractContextManager[None]) -> Iterator[Engine]:
+    with ExitStack() as stack:
+        with errors:
+            engine = stack.enter_context(manager)
         earlier.add_both_names(type(engine), earlier.ENGINE)
         yield engine

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from recipe_core.errors import PluginError
 from recipe_core.hooks.facts import ModelFacts, OptimizerFacts
-from recipe_core.hooks.specs import Part, Reduction, Spec, load
-from recipe_core.hooks.target import called
+from recipe_core.hooks.specs import Part, Reduction, Spec
+from recipe_core.hooks.target import call, called
 from recipe_core.hooks.train import Train
 
 OWN_LOSS = "model"
@@ -107,7 +108,9 @@ def optimizer_facts(
     """Return the memory of the optimizer and of callbacks' states; None if that of the optimizer is unknown."""
     if optimizer is None or not optimizer.spec.facts:
         return None
-    function = load(optimizer.spec.facts, f"optimizer {optimizer.spec.name!r}")
-    facts: OptimizerFacts = function(optimizer.config, train, model)
+    owner = f"optimizer {optimizer.spec.name!r}"
+    facts = call(optimizer.spec.facts, owner, optimizer.config, train, model)
+    if not isinstance(facts, OptimizerFacts):
+        raise PluginError(f"{owner}: {optimizer.spec.facts!r} returned {facts!r:.60}; expected an OptimizerFacts")
     more = sum(part.spec.bytes_per_parameter for part in callbacks)
     return replace(facts, bytes_per_parameter=facts.bytes_per_parameter + more)

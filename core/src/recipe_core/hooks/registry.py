@@ -20,6 +20,7 @@ from recipe_core.hooks import hooks
 from recipe_core.hooks.launcher import Launcher
 from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs import (
+    COLUMNS,
     CheckpointFormat,
     Dataset,
     EngineSpec,
@@ -27,9 +28,11 @@ from recipe_core.hooks.specs import (
     LayoutSettings,
     Model,
     Recipe,
+    Reduction,
     Spec,
     Use,
 )
+from recipe_core.hooks.target import described
 from recipe_core.hooks.version import load_point, require_api
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
@@ -239,9 +242,11 @@ def load(plugins: Iterable[tuple[str, Loader]] | None = None) -> Registry:
             # `recipe show > FILE` must hold no line that a plugin prints while it is imported.
             with contextlib.redirect_stdout(sys.stderr):
                 contributions = list(_contributions(name, loader))
-        except (Exception, SystemExit) as error:  # any code may run here, a plugin's mistake is not the user's
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # any code may run here, a plugin's mistake is not the user's
             text = " ".join(str(error).split())
-            registry.broken[name] = text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}"
+            registry.broken[name] = text if isinstance(error, PluginError) else described(error)
             continue
         registry.plugins.append(name)
         registrations += [(kind, Registration(name, item)) for kind, item in contributions]
@@ -274,6 +279,11 @@ def noun(item: Contribution) -> str:
     return next((NOUNS[kind] for kind, class_ in _CLASSES.items() if isinstance(item, class_)), type(item).__name__)
 
 
+def code_of(spec: Spec) -> str:
+    """Return the contribution with the target of its code, for messages about errors of that code."""
+    return f"{noun(spec)} {spec.name!r}: {spec.build!r}"
+
+
 def distributions() -> dict[str, str]:
     """Map the installed plugins to their distributions: ``{"core": "recipe-core 0.1.0"}``."""
     import importlib.metadata
@@ -297,6 +307,7 @@ def _contributions(name: str, loader: Loader) -> Iterator[tuple[Kind, Contributi
     if not manager.get_hookcallers(plugin):
         raise PluginError("it implements no hook; is @hookimpl missing above register_...?")
     for kind, hook in KINDS.items():
+        _refuse_undecorated(plugin, hook, manager)
         names: set[str] = set()
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             answer = implementation.function()
@@ -315,6 +326,11 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
             raise PluginError(f"there is no hook {hook!r}{did_you_mean(hook, KINDS.values())}")
 
 
+def _refuse_undecorated(plugin: object, hook: str, manager: pluggy.PluginManager) -> None:
+    if callable(getattr(plugin, hook, None)) and not getattr(manager.hook, hook).get_hookimpls():
+        raise PluginError(f"{hook} is never called, since @hookimpl is missing above it; add it")
+
+
 def _checked(item: object, kind: Kind, hook: str) -> Contribution:
     if not isinstance(item, _CLASSES[kind]):
         raise PluginError(f"{hook} gave back {item!r}; expected a {_CLASSES[kind].__name__}")
@@ -323,6 +339,8 @@ def _checked(item: object, kind: Kind, hook: str) -> Contribution:
     _refuse_values(item, hook)
     if isinstance(item, Spec) and not _is_settings_class(item.config):
         raise PluginError(f"{hook}: config of {item.name!r} is not a frozen dataclass: {item.config!r}")
+    if isinstance(item, (Model, LossSpec)):
+        _refuse_metrics(item, hook)
     if isinstance(item, Layout) and not issubclass(item.config, LayoutSettings):
         raise PluginError(f"{hook}: config of {item.name!r} is no subclass of LayoutSettings: {item.config!r}")
     if isinstance(item, Spec) and _USE in [one.name for one in dataclasses.fields(item.config)]:
@@ -331,6 +349,19 @@ def _checked(item: object, kind: Kind, hook: str) -> Contribution:
             "another name"
         )
     return item
+
+
+def _refuse_metrics(item: Model | LossSpec, hook: str) -> None:
+    for name, reduction in item.metrics.items():
+        if reduction not in get_args(Reduction):
+            known = ", ".join(get_args(Reduction))
+            raise PluginError(
+                f"{hook}: metrics of {item.name!r} reduces {name!r} by {reduction!r}; expected one of {known}"
+            )
+        if name in COLUMNS or (name == "loss" and reduction != "mean"):
+            raise PluginError(
+                f"{hook}: metrics of {item.name!r} has {name!r}, a column of the core's own; choose another name"
+            )
 
 
 def _refuse_values(item: Contribution, hook: str) -> None:
@@ -342,6 +373,9 @@ def _refuse_values(item: Contribution, hook: str) -> None:
             raise PluginError(f"{hook}: {name} of {item.name!r} is {value!r:.60}; expected {words}")
         if isinstance(value, Use) and _USE in value.settings:
             raise PluginError(f"{hook}: {name} of {item.name!r} sets {_USE!r}, the word that names the part itself")
+    for name, variant in item.variants.items() if isinstance(item, Recipe) else ():
+        if not isinstance(variant, Mapping):
+            raise PluginError(f"{hook}: variant {name!r} of {item.name!r} is {variant!r:.60}; expected a mapping")
 
 
 @lru_cache

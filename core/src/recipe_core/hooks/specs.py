@@ -23,6 +23,11 @@ CORE_LOOP = "recipe_core.train.run:run"
 """The core's own loop, as a recipe names it."""
 Reduction = Literal["mean", "sum", "max", "count"]
 """How a metric of several micro batches and ranks becomes one number, see :attr:`Model.metrics`."""
+COLUMNS = (
+    "step", "consumed_samples", "lr", "grad_norm", "seconds", "samples_per_second", "sequences_per_second",
+    "tokens_per_second", "flops_per_second", "mfu", "peak_memory",
+)  # fmt: skip
+"""Columns of metrics.jsonl that the core measures: no loss may return them."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import pkgutil
+import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from recipe_core.errors import PluginError, RecipeError
-from recipe_core.files import path_error
+from recipe_core.files import is_full, path_error
+
+_LONGEST = 500
+"""Characters of an error's message that are shown; some of PyTorch list all signatures of a function."""
 
 
 def called(*arguments: str) -> dict[str, Any]:
@@ -62,25 +66,49 @@ def call_list(target: str, owner: str, *arguments: Any) -> list[Any]:
         return list(answer)
 
 
-@contextlib.contextmanager
-def as_plugin_error(code: str, *messages: type[Exception]) -> Iterator[None]:
-    """Raise errors of a plugin's ``code`` as PluginError, which names it.
+class as_plugin_error:  # read as a function, like contextlib.suppress
+    """Raise errors of a plugin's ``code`` as PluginError, which names it, with the file and line of the plugin.
 
-    Errors that are messages to the user pass: RecipeError, and the classes ``messages``.
+    Errors that are messages to the user pass: RecipeError, the classes ``messages``, a full disk, and those for which
+    ``passes`` returns True. The object can be used again and costs a fraction of a microsecond: a loop makes it once.
 
     Raises:
-        PluginError: any other error.
+        PluginError: any other error, and SystemExit, which would end the command without a word.
         ConfigError: an OSError about a path that cannot be used.
     """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, (RecipeError, *messages)):
-            raise
-        if isinstance(error, OSError) and (known := path_error(error)) is not None:
-            raise known from error
-        last = traceback.extract_tb(error.__traceback__)[-1]
+
+    def __init__(
+        self, code: str, *messages: type[Exception], passes: Callable[[BaseException], bool] = lambda error: False
+    ) -> None:
+        self._code, self._passes = code, passes
+        self._messages: tuple[type[Exception], ...] = (RecipeError, *messages)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, (Exception, SystemExit)) or isinstance(error, self._messages) or self._passes(error):
+            return
+        if isinstance(error, OSError):
+            if is_full(error):
+                return
+            if (known := path_error(error)) is not None:
+                raise known from error
         raise PluginError(
-            f"{code} raised {type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}); fix the "
-            "plugin (--debug shows the traceback)"
+            f"{self._code} raised {described(error)}; fix the plugin (--debug shows the traceback)"
         ) from error
+
+
+def described(error: BaseException) -> str:
+    """Return class and message of an error on one line, with the file and line of the plugin's code that caused it."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    frames = [
+        (str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    callers = ("recipe_core", "torch", *sys.stdlib_module_names)
+    plugin = next((package for package, _, _ in frames if package not in callers), None)
+    places = [f" ({Path(file).name}, line {line})" for package, file, line in frames if package == plugin]
+    return f"{text[:_LONGEST]}{'...' * (len(text) > _LONGEST)}{places[-1] if places else ''}"

@@ -73,6 +73,10 @@ _MEANINGS: tuple[tuple[str, type[LaunchError], str], ...] = (
     ),
 )
 
+_OF_CODE = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EBADF)
+"""Numbers of errors of the operating system that the code made itself, by a wrong name or argument."""
+_OF_DEVICE = re.compile(r"CUDA|NCCL|[Gg]loo|[Pp]rocess ?[Gg]roup|out of memory|can't allocate memory|file write failed")
+
 
 def explain(error: BaseException) -> RecipeError | None:
     """Translate the error of a failed collective (by its text), of a full disk, or of an unusable path; else None.
@@ -98,6 +102,19 @@ def no_room(error: RuntimeError, store: str | None) -> DiskError | None:
         return None
     text = "needed for the ranks to meet, cannot be written"
     return disk_error(OSError(errno.ENOSPC, full), Path(store), text, "set TMPDIR")
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """True for an error that may come from memory, disks, devices or other ranks, not only from the code that raised
+    it."""
+    if isinstance(error, OSError):
+        return error.errno is not None and error.errno not in _OF_CODE
+    if not isinstance(error, RuntimeError):
+        return isinstance(error, MemoryError)
+    if isinstance(error, (NotImplementedError, RecursionError)):
+        return False
+    # PyTorch has subclasses for errors of devices and of collectives, and older releases only texts.
+    return type(error) is not RuntimeError or explain(error) is not None or _OF_DEVICE.search(str(error)) is not None
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

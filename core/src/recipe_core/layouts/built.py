@@ -1,21 +1,38 @@
-"""Build a plugin's model, dataset and layout, and check them against their specs."""
+"""Build a plugin's parts, check them against their specs, and name the plugin in the errors of their code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from recipe_core.errors import PluginError, did_you_mean
-from recipe_core.hooks.specs import Dataset, Model, ModelFacts, Part
+from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec
+from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.specs import COLUMNS, Dataset, EngineSpec, Layout, Model, ModelFacts, Part, Spec
 from recipe_core.hooks.target import as_plugin_error
+from recipe_core.launch.failures import is_of_machine
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, Samples
 from recipe_core.layouts.patterns import matching
 
-_FAILURES = (MemoryError, OSError, RuntimeError)
-"""Errors that may come from the machine or from other ranks, not only from the plugin."""
+Read = Callable[[str, int, int], Batch]
+"""See :meth:`recipe_core.layouts.parallel.Samples.read`."""
+
+
+def as_part_error(spec: Spec, did: str = "", only: type[BaseException] = BaseException) -> as_plugin_error:
+    """Raise errors (of the class ``only``) of a contribution's code as PluginError; ``did`` names its method.
+
+    Errors of the machine and of other ranks pass, and all errors of the core's own contributions: they are bugs. See
+    :class:`as_plugin_error`.
+    """
+    own = spec.build.startswith("recipe_core.")
+    return as_plugin_error(
+        f"{code_of(spec)}{did}", passes=lambda error: own or not isinstance(error, only) or is_of_machine(error)
+    )
 
 
 def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.Module, Loss]:
@@ -26,12 +43,11 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
             the module.
     """
     spec = part.spec
-    code = f"model {spec.name!r}: {spec.build!r}"
-    with as_plugin_error(code, *_FAILURES), _SkipMetaInit():
+    with as_part_error(spec), _SkipMetaInit():
         answer = part.build(part.config)
     if not _is_module_and_loss(answer):
         raise PluginError(
-            f"{code} returned {_type_name(answer)}; expected (module, loss): a torch.nn.Module and a function "
+            f"{code_of(spec)} returned {_type_name(answer)}; expected (module, loss): a torch.nn.Module and a function "
             "loss(output, batch)"
         )
     module, loss = answer
@@ -62,26 +78,73 @@ def build_samples(part: Part[Dataset], run: Run) -> Samples:
     Raises:
         PluginError: ``build`` raises, or returns an object without a method ``read``.
     """
-    code = f"dataset {part.spec.name!r}: {part.spec.build!r}"
-    with as_plugin_error(code, *_FAILURES):
+    with as_part_error(part.spec):
         samples: Samples = part.build(part.config, run)
     if not callable(getattr(samples, "read", None)):
         raise PluginError(
-            f"{code} returned {_type_name(samples)}; expected samples with a method read(split, start, count)"
+            f"{code_of(part.spec)} returned {_type_name(samples)}; expected samples with a method read(split, start, "
+            "count)"
         )
     return samples
 
 
-def build_layout(build: Callable[..., Any], code: str, module: nn.Module, config: object, run: Run) -> Parallel:
-    """Apply a layout's ``build`` to ``module``; errors call it ``code``.
+def checked_read(samples: Samples, data: Dataset, takes: Collection[str] = ()) -> Read:
+    """Return ``samples.read``, checked at each call against its contract; it must give the tensors ``takes``."""
+    code, guard = f"{code_of(data)}: read", as_part_error(data, ": read")
+
+    def read(split: str, start: int, count: int) -> Batch:
+        with guard:
+            batch = samples.read(split, start, count)
+        if not isinstance(batch, Mapping) or not batch:
+            raise PluginError(f"{code} returned {_type_name(batch)}; expected a dict of tensors by name")
+        for name, tensor in batch.items():
+            if not isinstance(tensor, Tensor):
+                raise PluginError(f"{code} returned {name!r} as {_type_name(tensor)}; expected a tensor")
+            if tensor.dim() == 0 or tensor.shape[0] != count:
+                raise PluginError(
+                    f"{code}({split!r}, {start}, {count}) returned {name!r} of shape {list(tensor.shape)}; expected "
+                    f"[{count}, ...]"
+                )
+        if lacking := [name for name in takes if name not in batch]:
+            raise PluginError(
+                f"{code} returned no {', '.join(lacking)}, which the model or the loss takes; it returned "
+                f"{', '.join(map(str, batch))}"
+            )
+        return batch
+
+    return read
+
+
+def build_layout(part: Part[Layout], module: nn.Module, run: Run, engine: EngineSpec | None = None) -> Parallel:
+    """Apply a layout to ``module``, by the build of its own that ``engine`` has for it, if any.
 
     Raises:
-        PluginError: it does not return a :class:`Parallel`.
+        PluginError: it raises, or does not return a :class:`Parallel`.
     """
-    model = build(module, config, run)
+    spec: Spec = part.spec
+    if engine is not None and part.spec.name in engine.layouts:
+        spec = replace(engine, build=engine.layouts[part.spec.name])
+    with as_part_error(spec):
+        model = spec.load()(module, part.config, run)
     if not isinstance(model, Parallel):
-        raise PluginError(f"{code} returned {_type_name(model)}; expected a recipe_core.layouts.parallel.Parallel")
+        raise PluginError(
+            f"{code_of(spec)} returned {_type_name(model)}; expected a recipe_core.layouts.parallel.Parallel"
+        )
     return model
+
+
+def build_loss(part: Part[LossSpec], model: Model, own: Loss) -> Loss:
+    """Build the loss around the model's ``own``, see :func:`checked_loss`.
+
+    Raises:
+        PluginError: ``build`` raises, or returns nothing that can be called.
+    """
+    spec: Spec = model if part.spec.name == OWN_LOSS else part.spec
+    with as_part_error(part.spec):
+        loss = part.build(part.config, own)
+    if not callable(loss):
+        raise PluginError(f"{code_of(spec)} returned {_type_name(loss)}; expected a function loss(output, batch)")
+    return checked_loss(loss, spec)
 
 
 def _is_module_and_loss(answer: object) -> bool:
@@ -94,6 +157,8 @@ def _is_module_and_loss(answer: object) -> bool:
 
 
 def _type_name(answer: object) -> str:
+    if answer is None or (isinstance(answer, dict) and not answer):
+        return repr(answer)
     if isinstance(answer, (tuple, list)):
         return f"({', '.join(type(item).__name__ for item in answer)})"
     return type(answer).__name__
@@ -131,11 +196,13 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-def checked_loss(loss: Loss, code: str) -> Loss:
-    """Wrap ``loss`` of the plugin's ``code`` so that every call checks the values that it returns."""
+def checked_loss(loss: Loss, spec: Spec) -> Loss:
+    """Wrap the ``loss`` of ``spec`` so that every call checks the values that it returns."""
+    code, guard = code_of(spec), as_part_error(spec, ": its loss")
 
     def checked(output: Any, batch: Batch) -> Mapping[str, Tensor]:
-        values = loss(output, batch)
+        with guard:
+            values = loss(output, batch)
         if not isinstance(values, Mapping) or "loss" not in values:
             names = ", ".join(map(str, values)) if isinstance(values, Mapping) else ""
             got = f"a dict of {names or 'nothing'}" if isinstance(values, Mapping) else _type_name(values)
@@ -146,6 +213,19 @@ def checked_loss(loss: Loss, code: str) -> Loss:
             if not isinstance(value, Tensor) or value.dim():
                 shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _type_name(value)
                 raise PluginError(f"{code}: its loss returned {name!r} as {shape}; expected a scalar tensor")
+            if name in COLUMNS:
+                raise PluginError(
+                    f"{code}: its loss returned {name!r}, a column of the core's own; choose another name"
+                )
+        if not values["loss"].is_floating_point():
+            raise PluginError(
+                f"{code}: its loss returned 'loss' as {values['loss'].dtype}; expected a floating-point tensor"
+            )
+        if torch.is_grad_enabled() and not values["loss"].requires_grad:
+            raise PluginError(
+                f"{code}: its loss returned a 'loss' without a gradient (is it detached?); expected "
+                "one that is computed from the output of the model"
+            )
         return values
 
     return checked

@@ -29,11 +29,11 @@ from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
 from recipe_core.settings.field_words import UNKNOWN, as_setting, in_our_words, settings_of
 from recipe_core.settings.log_format import format_problems
-from recipe_core.settings.mesh import mesh_axes
+from recipe_core.settings.mesh import layout_division, mesh_axes
 from recipe_core.settings.parts import AUTO as AUTO
 from recipe_core.settings.parts import changed, engine_section, listed_parts, part, take_train_settings, unused
 from recipe_core.settings.saved import is_file, read_file
-from recipe_core.settings.schedule import Rate
+from recipe_core.settings.schedule import Rate, build_rate
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
@@ -115,8 +115,7 @@ class Job:
 
     def learning_rate(self) -> Rate:
         """Return the learning rate as a function of the step."""
-        rate: Rate = self.schedule.build(self.schedule.config, self.train)
-        return rate
+        return build_rate(self.schedule, self.train)
 
     def model_facts(self) -> ModelFacts | None:
         """Return the facts of the model at the sequence length of the samples; None if it or the dataset has none."""
@@ -136,7 +135,7 @@ class Job:
     def division(self, world_size: int) -> tuple[Division | None, int]:
         """Return the division of the model (None if the layout has none) and the number of data-parallel ranks."""
         axes = self.axes(world_size)
-        return (self.layout.config.division(world_size) if axes else None), axes.get("dp", 1)
+        return (layout_division(self.layout, world_size) if axes else None), axes.get("dp", 1)
 
     def tokens_per_sample(self) -> int:
         """Return the tokens of a sample; 0 if unknown."""

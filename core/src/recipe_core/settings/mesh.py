@@ -1,11 +1,11 @@
-"""The axes of the device mesh of a layout."""
+"""The axes of the device mesh of a layout, and its division of memory."""
 
 from __future__ import annotations
 
 import math
 
 from recipe_core.errors import ConfigError, PluginError
-from recipe_core.hooks.specs import Layout, Part
+from recipe_core.hooks.specs import Division, Layout, Part
 from recipe_core.hooks.target import as_plugin_error
 
 
@@ -34,3 +34,17 @@ def mesh_axes(layout: Part[Layout], world_size: int) -> dict[str, int]:
             f"layout: {layout.spec.name} makes a mesh of {text}, {needed} processes, and this run has {world_size}"
         )
     return axes
+
+
+def layout_division(layout: Part[Layout], world_size: int) -> Division | None:
+    """Return the division of memory by a layout; None: unknown.
+
+    Raises:
+        PluginError: the layout raises, or returns something else.
+    """
+    code = f"layout {layout.spec.name!r}: {type(layout.config).__name__}.division({world_size})"
+    with as_plugin_error(code):
+        division: object = layout.config.division(world_size)
+    if not isinstance(division, Division | None):
+        raise PluginError(f"{code} returned {division!r:.60}; expected a Division, or None")
+    return division

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
-from recipe_core.hooks.specs import NoSettings
+from recipe_core.errors import PluginError
+from recipe_core.hooks.loop_specs import ScheduleSpec
+from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.specs import NoSettings, Part
+from recipe_core.hooks.target import as_plugin_error
 from recipe_core.hooks.train import Train, too_small, warmup_steps
 
 Rate = Callable[[int], float]
@@ -18,6 +23,29 @@ _FALLS: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "sqrt": lambda done: 1 - math.sqrt(done),
 }
+
+
+def build_rate(part: Part[ScheduleSpec], train: Train) -> Rate:
+    """Build the learning rate of a schedule; each of its values is checked.
+
+    Raises:
+        PluginError: the schedule raises, or gives something else; so does the rate.
+    """
+    code = code_of(part.spec)
+    with as_plugin_error(code):
+        function = part.build(part.config, train)
+    if not callable(function):
+        raise PluginError(f"{code} returned {function!r:.60}; expected a function rate(step)")
+    guard = as_plugin_error(f"{code}: its rate")
+
+    def rate(step: int) -> float:
+        with guard:
+            value = function(step)
+        if not isinstance(value, (float, Real)) or not 0 <= float(value) < math.inf:
+            raise PluginError(f"{code}: its rate({step}) returned {value!r:.60}; expected a finite number, at least 0")
+        return float(value)
+
+    return rate
 
 
 def constant(config: object, train: Train) -> Rate:

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from recipe_core.errors import did_you_mean
+from recipe_core.errors import RecipeError, did_you_mean
 from recipe_core.files import remote
-from recipe_core.settings.plain import plain
+from recipe_core.settings.plain import NotPlainError, plain
 
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 """YAML 1.1's words for true and false. Not 1 and 0, which usually belong to another setting."""
@@ -53,6 +53,12 @@ def choices(kind: Any) -> list[str]:
     return [_written(option) for option in _options(kind)] or constants.get(kind, [])
 
 
+_ADDRESSES = "If it is an address and no path, {} has to declare that: field(..., metadata={{'remote': True}})"
+
+_OF_PATHS = re.compile("file|path|folder|dir|source|output")
+"""Names of settings that are surely paths."""
+
+
 @dataclass(frozen=True)
 class Reader:
     """Reads plain data as declared types and collects the problems; if there are any, the values are meaningless."""
@@ -65,6 +71,8 @@ class Reader:
     """Problems with remote addresses."""
     local: bool = True
     """Refuse text with ``://`` (remote addresses): settings name places on this machine."""
+    plugin_class: str = ""
+    """The plugin's class of the settings that are read, for a hint at how it may declare addresses."""
 
     def read(self, kind: Any, value: Any, where: str) -> Any:
         """Read ``value`` as ``kind``; ``where`` is its path in messages."""
@@ -92,12 +100,20 @@ class Reader:
         for item in (item for item in dataclasses.fields(kind) if item.init):
             name, path, anywhere = item.name, f"{where}.{item.name}", replace(self, local=False)
             if name in value:
-                values[name] = (anywhere if item.metadata.get("remote") else self).read(known[name], value[name], path)
+                owner = "" if _OF_PATHS.search(name) else _plugin_class(kind)
+                reader = anywhere if item.metadata.get("remote") else replace(self, plugin_class=owner)
+                values[name] = reader.read(known[name], value[name], path)
             elif item.default is MISSING and item.default_factory is MISSING:
                 self.wrong.append(f"{path}: is missing, and has no default")
             else:  # it may be 2 for a float
                 default = item.default_factory() if item.default_factory is not MISSING else item.default
-                values[name] = anywhere.read(known[name], plain(default), path)
+                try:
+                    values[name] = anywhere.read(known[name], plain(default), path)
+                except NotPlainError:
+                    self.wrong.append(
+                        f"{path}: YAML cannot hold the default of {kind.__name__}.{name}, {default!r:.60}; fix the "
+                        "plugin: a setting is a text, a number, a list, a mapping or null"
+                    )
         return self._built(kind, values, where) if len(self.wrong) == before else None
 
     def _built(self, kind: Any, values: Mapping[str, Any], where: str) -> Any:
@@ -105,7 +121,9 @@ class Reader:
             return kind(**values)
         except (ValueError, AssertionError) as error:  # of __post_init__
             self.wrong.extend(_under(where, line) for line in str(error).splitlines())
-        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        except RecipeError:
+            raise
+        except (Exception, SystemExit) as error:
             self.wrong.append(f"{where}: {kind.__name__} takes no such settings ({type(error).__name__}: {error})")
 
     def _mapping(self, members: Sequence[Any], value: Any, where: str) -> Any:
@@ -150,7 +168,8 @@ class Reader:
     def _scalar(self, kind: Any, value: Any, where: str) -> Any:
         if self.local and isinstance(value, str) and "://" in value:
             setting = re.sub(r"\[\d+\]$", "", where)
-            self.remote.append(f"{setting}: {remote(value)}")
+            hint = f". {_ADDRESSES.format(self.plugin_class)}" if self.plugin_class else ""
+            self.remote.append(f"{setting}: {remote(value)}{hint}")
         try:
             return _scalar(kind, value)
         except (ValueError, OverflowError):
@@ -158,6 +177,10 @@ class Reader:
             names = [option for option in _options(kind) if isinstance(option, str)]
             near = did_you_mean(value, names) if isinstance(value, str) else ""
             return self._refuse("a finite number" if infinite else _expected(kind), value, where, near)
+
+
+def _plugin_class(kind: type) -> str:
+    return "" if kind.__module__.partition(".")[0] == "recipe_core" else kind.__name__
 
 
 def _scalar(kind: Any, value: Any) -> Any:

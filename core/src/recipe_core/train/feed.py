@@ -11,7 +11,8 @@ import torch
 
 from recipe_core.engine.loader import Batch, DeviceLoader, PlainLoader, Request
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.parallel import Run, Samples
+from recipe_core.layouts.built import Read
+from recipe_core.layouts.parallel import Run
 
 
 def micro_batch_starts(run: Run, consumed: int, samples: int) -> list[int]:
@@ -28,16 +29,16 @@ def micro_batch_starts(run: Run, consumed: int, samples: int) -> list[int]:
 class Feed:
     """The training batches; a context manager that ends the reading thread.
 
-    ``device_loader`` builds the loader that moves them to the device, see
+    ``read`` is that of the samples. ``device_loader`` builds the loader that moves them to the device, see
     :meth:`recipe_core.engine.protocol.Engine.device_loader`. ``global_batch`` returns the samples of the step
     after a number of samples; None: ``train.global_batch``.
     """
 
     def __init__(
-        self, samples: Samples, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None,
+        self, read: Read, run: Run, device_loader: Callable[[Request, Train], DeviceLoader] | None = None,
         global_batch: Callable[[int], int | None] = lambda consumed: None,
     ) -> None:  # fmt: skip
-        self.samples, self.run = samples, run
+        self._read_samples, self.run = read, run
         self._global_batch = global_batch
         self.last_micro_batch: tuple[Batch, int] | None = None
         """The first micro batch of the last step, and the number of its first sample; None unless it was kept."""
@@ -84,7 +85,7 @@ class Feed:
         # `samples` are divided among the data-parallel ranks; a process that drives several of them concatenates
         # theirs.
         size, share = self.run.train.micro_batch, samples // self.run.dp_size
-        parts = [self.samples.read(split, start + rank * share, size) for rank in range(self.run.local_dp_ranks)]
+        parts = [self._read_samples(split, start + rank * share, size) for rank in range(self.run.local_dp_ranks)]
         return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _request(self, consumed: int) -> Future[list[Batch]]:

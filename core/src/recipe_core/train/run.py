@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.background import Saver
-from recipe_core.checkpoint.formats.base import Format, SaveContext
+from recipe_core.checkpoint.formats.base import SaveContext, build_format
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.identity import identity_of
@@ -27,7 +27,7 @@ from recipe_core.launch.contention import Contention
 from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
-from recipe_core.layouts.built import build_samples
+from recipe_core.layouts.built import build_samples, checked_read
 from recipe_core.layouts.parallel import Parallel, Run
 from recipe_core.settings.job import Job
 from recipe_core.train import replicas
@@ -51,7 +51,7 @@ from recipe_core.train.saving import Saving
 from recipe_core.train.start import folder as folders
 from recipe_core.train.start.resume import TrainingProgress, begin
 from recipe_core.train.start.watch import patient, watched
-from recipe_core.train.step import Stepper
+from recipe_core.train.step import StepErrors, Stepper
 from recipe_core.train.stopping import Stopping, announcement
 
 
@@ -153,7 +153,8 @@ def _build(
     shown = engine.rank == 0 and not dry_run
     report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1))
-    feed = stack.enter_context(Feed(samples, run, engine.device_loader, callbacks.global_batch))
+    read = checked_read(samples, job.data.spec, {*job.model.spec.takes, *job.loss.spec.takes})
+    feed = stack.enter_context(Feed(read, run, engine.device_loader, callbacks.global_batch))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
     compared = _comparison_lines(job, engine, golden, progress.step)
     report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
@@ -165,7 +166,7 @@ def _build(
         stepper=Stepper(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, learning_rate=learning_rate,
             feed=feed, progress=progress, stopping=stopping, callbacks=callbacks, before_update=saver.before_update,
-            guard=guard, say=report.say,
+            guard=guard, say=report.say, errors=StepErrors.of(job),
         ),
         recorder=Recorder(
             progress=progress, meter=_meter(job, engine, run, model, golden), writer=writer, golden=golden,
@@ -235,8 +236,7 @@ def _checkpoints(
     job: Job, out: Path, engine: engines.Engine, context: SaveContext, trend: Trend, run_folder: folders.RunFolder
 ) -> tuple[Checkpoints, bool]:
     """The checkpoints of the run folder, and True if their format saves in the background."""
-    form: Format
-    form, ranks = job.checkpoint.build(job.checkpoint.config), engine.host_ranks()
+    form, ranks = build_format(job.checkpoint), engine.host_ranks()
     checkpoints = Checkpoints(
         out / "checkpoints",
         form,

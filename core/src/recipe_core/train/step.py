@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, beat
+from recipe_core.layouts.built import as_part_error
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepDiscarded, accumulate, without_counts
+from recipe_core.settings.job import Job
 from recipe_core.settings.schedule import Rate
 from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.divergence import Guard
@@ -49,6 +51,26 @@ class StepResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepErrors:
+    """Contexts that name the part of the job whose code raises in a step."""
+
+    module: AbstractContextManager[None]
+    backward: AbstractContextManager[None]
+    optimizer: AbstractContextManager[None]
+
+    @classmethod
+    def of(cls, job: Job) -> StepErrors:
+        """Return the contexts of the parts of ``job``."""
+        model = job.model.spec
+        return cls(
+            module=as_part_error(model, f": its module, given a batch of dataset {job.data.spec.name!r},"),
+            # autograd reports a mistake of the model as a RuntimeError; any other error is one of the layout
+            backward=as_part_error(model, ": the backward pass of its module", only=RuntimeError),
+            optimizer=as_part_error(job.optimizer.spec, ": step"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stepper:
     """Takes optimizer steps, and evaluates.
 
@@ -66,6 +88,7 @@ class Stepper:
         before_update: called before the optimizer changes the state.
         guard: judge of each step before its update; None where ``train.on_divergence`` is ``stop``.
         say: prints a line about a skipped step.
+        errors: name the part whose code raises.
     """
 
     engine: Engine
@@ -81,6 +104,7 @@ class Stepper:
     before_update: Callable[[], None]
     guard: Guard | None
     say: Callable[[str], None]
+    errors: StepErrors
 
     def step(self, *, last: bool) -> StepResult | None:
         """Take one optimizer step; ``last``: read no batches ahead.
@@ -97,7 +121,8 @@ class Stepper:
         self.stopping.begin_step(len(firsts))
         beat.enter(FORWARD)
         try:
-            values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
+            with self.errors.backward:
+                values = self.model.backward(batches, partial(self._forward, firsts))  # here layouts differ
         except StepDiscarded:
             self.model.discard_step()
             self.stopping.restore()
@@ -110,7 +135,8 @@ class Stepper:
             return self.step(last=last)  # with the next samples; the guard limits the skips in a row
         set_learning_rate(self.optimizer, rate)
         self.before_update()
-        self.optimizer.step()
+        with self.errors.optimizer:
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.end_step()
         samples = self.feed.samples_after(self.progress.consumed_samples)
@@ -139,7 +165,9 @@ class Stepper:
         beat.enter(FORWARD if training else "evaluation", number)
         self.engine.seed(mix(self.run.train.seed, firsts[number]))
         with precision.autocast(self.engine.autocast_device, self.run.train.precision):
-            values = self.loss(module(batch), batch)
+            with self.errors.module:
+                output = module(batch)
+            values = self.loss(output, batch)
         if training:
             beat.enter(BACKWARD, number)
         return values

@@ -15,7 +15,7 @@ import yaml
 
 from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
-from recipe_core.checkpoint.formats.base import CALLBACKS, Format, SaveContext
+from recipe_core.checkpoint.formats.base import CALLBACKS, SaveContext, as_format_error, build_format
 from recipe_core.checkpoint.lazy import Lazy, same_values
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import Manifest
@@ -68,14 +68,15 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     step = source.manifest.step if source.manifest else int(native.get("progress", {}).get("step") or 0)
     require_space(request.target.parent, state_size(converted), "the converted checkpoint")
     with atomic_folder(request.target) as part:
-        form: Format = request.to.build(request.to.config)
+        form = build_format(request.to)
         whole = {"progress": {"step": step}, **converted}
         if target.naming and not target.ranks:
             whole["files"] = {**provenance.tokenizer(), **whole.get("files", {})}
         foreign = translator.to_foreign(whole, target, source.path, form.grid)
         if target.name == "hf":
             foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
-        form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
+        with as_format_error(form, "save"):
+            form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
         _write_settings(part, provenance)
         val_loss = source.manifest.val_loss if source.manifest and request.weights_of is None else None
         of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)

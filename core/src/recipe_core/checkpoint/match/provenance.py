@@ -21,7 +21,7 @@ from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.job import resolve
 from recipe_core.settings.parts import MOVED, part
-from recipe_core.settings.schedule import Rate
+from recipe_core.settings.schedule import Rate, build_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     train = fill.fill(Train, settings, "train", []) if "train" in parts else None
     named = parts.get("schedule") or {"use": train.schedule if train else None}
     schedule = part(registry, "schedule", named, [])
-    rate = schedule.build(schedule.config, train) if schedule is not None and train is not None else None
+    rate = build_rate(schedule, train) if schedule is not None and train is not None else None
     return Provenance(model=model, data=data, train=train, rate=rate, sections=sections, folder=folder)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from recipe_core.errors import ConfigError, ExitCode, PluginError
 from recipe_core.files.documents import read_json
-from recipe_core.hooks.specs import load
+from recipe_core.hooks.target import call
 from recipe_core.launch.ending import Ending, kind_of, read_ending
 from recipe_core.launch.launchers.submitted import Submitted, read_note
 from recipe_core.launch.process import Process, read_process
@@ -93,7 +93,7 @@ def _job_state(registry: Registry, job: Submitted | None) -> JobState | None:
         launcher = registry.get("launcher", job.launcher)
     except PluginError:  # its plugin was uninstalled after the job was submitted
         return "unknown"
-    state: JobState = load(launcher.state, f"launcher {job.launcher!r}")(job.job_id) if launcher.state else "unknown"
+    state: JobState = call(launcher.state, f"launcher {job.launcher!r}", job.job_id) if launcher.state else "unknown"
     return state
 
 

@@ -80,7 +80,7 @@ def _stop(registry: Registry, out: Path, deadline: float, wait: bool) -> str:
 def _stop_job(registry: Registry, out: Path, status: RunStatus) -> None:
     """Stop the job through the batch system; the file stop-ID keeps the job's script from restarting it."""
     from recipe_core.files import write_text
-    from recipe_core.hooks.specs import load
+    from recipe_core.hooks.target import call
 
     job = status.job
     assert job is not None
@@ -90,7 +90,7 @@ def _stop_job(registry: Registry, out: Path, status: RunStatus) -> None:
         write_text(out / "launch" / f"stop-{job.job_id}", "")
     except OSError as error:
         raise DiskError(f"{out}: cannot be written ({error.strerror}); the job would be started again") from error
-    load(launcher.stop, f"launcher {launcher.name!r}")(job.job_id, status.job_state)
+    call(launcher.stop, f"launcher {launcher.name!r}", job.job_id, status.job_state)
 
 
 def _signal(process: Process) -> None:

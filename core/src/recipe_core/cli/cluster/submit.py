@@ -15,7 +15,7 @@ from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, split
 from recipe_core.cli.cluster.limits import TimeLimit
 from recipe_core.cli.commands.check import target_options
 from recipe_core.cli.options import debug_option, load_plugins, out_option
-from recipe_core.errors import ConfigError
+from recipe_core.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from recipe_core.cli.check.target import Target
@@ -74,7 +74,7 @@ def submit(
     checkable, notes = (arguments, []) if launcher.sees_files else _without_remote_files(plugins, arguments)
     job = _checked(plugins, checkable, folder, target, line["array"])
     submission = _submission(plugins, arguments, job, folder, target, profile.site, line)
-    files: Mapping[str, str] = launcher.load()(submission, profile.config)
+    files = _scripts(launcher, submission, profile.config)
     for warning in warnings(job, target):
         click.echo(f"recipe: {warning}", err=True)
     for note in notes:
@@ -218,12 +218,35 @@ def _jobs(registry: Registry, arguments: tuple[str, ...], submission: Submission
         yield out, resolve(registry, target, [*overrides, *seed]).as_yaml()
 
 
+def _scripts(launcher: Launcher, submission: Submission, config: object) -> Mapping[str, str]:
+    """The files of the launcher.
+
+    Raises:
+        PluginError: it raises, or returns something else; a name may not lead out of the folder of the scripts.
+    """
+    from recipe_core.hooks.target import call
+
+    owner = f"launcher {launcher.name!r}"
+    files = call(launcher.build, owner, submission, config)
+    head = f"{owner}: {launcher.build!r} returned"
+    if not isinstance(files, Mapping) or not files:
+        raise PluginError(f"{head} {files!r:.60}; expected {{file name: text}}, the one to submit first")
+    for name, text in files.items():
+        if not isinstance(name, str) or not name.strip(".") or re.search(r"[/\\\0]", name):
+            raise PluginError(
+                f"{head} the file name {name!r:.60}; expected a name without folders; nothing was written"
+            )
+        if not isinstance(text, str):
+            raise PluginError(f"{head} {type(text).__name__} for the file {name!r}; expected its text")
+    return files
+
+
 def _submit(
     launcher: Launcher, submission: Submission, files: Mapping[str, str], jobs: Iterator[tuple[Path, str]]
 ) -> str:
     from recipe_core.errors import DiskError
     from recipe_core.files import write_text
-    from recipe_core.hooks.specs import load
+    from recipe_core.hooks.target import call
     from recipe_core.launch.launchers.submitted import note
 
     folder = submission.launch_folder
@@ -237,7 +260,10 @@ def _submit(
             write_text(folder / name, text)
     except OSError as error:
         raise DiskError(f"{submission.out}: cannot be written ({error.strerror}); give another --out") from error
-    job_id = load(launcher.submit, f"launcher {launcher.name!r}")(folder, list(files))
+    owner = f"launcher {launcher.name!r}"
+    job_id = call(launcher.submit, owner, folder, list(files))
+    if not isinstance(job_id, str) or not job_id:
+        raise PluginError(f"{owner}: {launcher.submit!r} returned {job_id!r:.60}; expected the id of the job, a text")
     note(folder, launcher.name, job_id)
     shape = f"{submission.nodes} node{'s' if submission.nodes > 1 else ''} x {submission.processes_per_node}"
     seeds = f", {submission.array} runs" if submission.array else ""

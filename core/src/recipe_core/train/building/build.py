@@ -13,11 +13,10 @@ from recipe_core.engine.precision import cast
 from recipe_core.engine.probe import compiles
 from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import spec_of
+from recipe_core.errors import PluginError
 from recipe_core.files import home
-from recipe_core.hooks.loop_specs import OWN_LOSS
-from recipe_core.hooks.registry import noun
-from recipe_core.hooks.target import load
-from recipe_core.layouts.built import build_layout, build_model, checked_loss
+from recipe_core.hooks.registry import code_of
+from recipe_core.layouts.built import as_part_error, build_layout, build_loss, build_model
 from recipe_core.layouts.parallel import COUNTED, Loss, Parallel, Run
 from recipe_core.layouts.patterns import matching
 from recipe_core.ops.fusing import fuse
@@ -67,9 +66,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     by_blocks = compiled and compiles_blocks(module, run.structure.blocks, run.device.type, options)
     if compiled and not by_blocks:
         module.compile(**options)
-    owner = f"engine {job.engine.spec.name!r}" if own else f"layout {job.layout.spec.name!r}"
-    target = own or job.layout.spec.build
-    model = build_layout(load(target, owner), f"{owner}: {target!r}", module, job.layout.config, run)
+    model = build_layout(job.layout, module, run, spec_of(job.engine))
     fuse(options if by_blocks else None)
     if by_blocks:  # after the layout has replaced the blocks
         compile_blocks(model.module, run.structure.blocks, options)
@@ -79,9 +76,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
         recompute(model.module, run.structure.blocks, engine.recompute)
     model.compiled = compiled
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
-    spec = job.model.spec if job.loss.spec.name == OWN_LOSS else job.loss.spec
-    loss = checked_loss(job.loss.build(job.loss.config, loss), f"{noun(spec)} {spec.name!r}: {spec.build!r}")
-    return model, model.loss(loss)
+    return model, model.loss(build_loss(job.loss, job.model.spec, loss))
 
 
 def build_optimizer(job: Job, run: Run, model: Parallel, engine: Engine) -> torch.optim.Optimizer:
@@ -93,6 +88,12 @@ def build_optimizer(job: Job, run: Run, model: Parallel, engine: Engine) -> torc
     part = job.optimizer
     if own := spec_of(job.engine).optimizers.get(part.spec.name):
         part = replace(part, spec=replace(part.spec, build=own))
-    optimizer: torch.optim.Optimizer = part.build(part.config, trainable)
+    with as_part_error(part.spec):
+        optimizer: torch.optim.Optimizer = part.build(part.config, trainable)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise PluginError(
+            f"{code_of(part.spec)} returned {type(optimizer).__name__}; expected a torch.optim.Optimizer of "
+            "trainable.named"
+        )
     model.attach_optimizer(optimizer)
     return optimizer

@@ -86,6 +86,8 @@ class Callbacks:
         for spec, method in self._at.get("metrics", ()):
             with self._blamed(spec, "metrics"):
                 found = method(row["step"])
+                if not isinstance(found, Mapping):
+                    raise PluginError(f"{_code(spec, 'metrics')} returned {found!r:.60}; expected a dict of numbers")
                 for name, value in found.items():
                     if name in row or name in columns:
                         raise PluginError(f"{_code(spec, 'metrics')} returned {name!r}, which is another column's name")

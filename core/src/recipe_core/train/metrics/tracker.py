@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from recipe_core.hooks.loop_specs import TrackerSpec
 from recipe_core.hooks.specs import Part
+from recipe_core.hooks.target import described
 from recipe_core.train.metrics.curves import Row
 
 POSITIONS = ("step", "consumed_samples")
@@ -91,19 +92,17 @@ class Trackers:
             name = part.spec.name
             try:
                 self._open[name] = part.build(part.config, run)
-            except Exception as error:
-                warn(f"tracker {name}: cannot be opened ({_described(error)}); training goes on without it")
+            except (Exception, SystemExit) as error:
+                warn(f"tracker {name}: cannot be opened ({described(error)}); training goes on without it")
 
     def log(self, row: Row) -> None:
         """Log a row of metrics with all trackers."""
         for name, tracker in self._open.items():
             try:
                 tracker.log(row["step"], tagged(row))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if name not in self._lost:
-                    self._warn(
-                        f"tracker {name}: failed at step {row['step']:,} ({_described(error)}); training goes on"
-                    )
+                    self._warn(f"tracker {name}: failed at step {row['step']:,} ({described(error)}); training goes on")
                 self._lost[name] = self._lost.get(name, 0) + 1
 
     def close(self) -> None:
@@ -111,12 +110,8 @@ class Trackers:
         for name, tracker in self._open.items():
             try:
                 tracker.close()
-            except Exception as error:
-                self._warn(f"tracker {name}: cannot be closed ({_described(error)})")
+            except (Exception, SystemExit) as error:
+                self._warn(f"tracker {name}: cannot be closed ({described(error)})")
             if rows := self._lost.get(name):
                 self._warn(f"tracker {name}: it lacks {rows:,} row{'s' * (rows != 1)}; metrics.jsonl has them")
         self._open = {}
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

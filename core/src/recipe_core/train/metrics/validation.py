@@ -17,7 +17,7 @@ from recipe_core.hooks.inference import Evaluation
 from recipe_core.hooks.specs import Dataset, Part
 from recipe_core.hooks.target import call
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.built import build_samples, checked_loss
+from recipe_core.layouts.built import build_samples, checked_loss, checked_read
 from recipe_core.layouts.parallel import COUNTED, Run
 
 
@@ -39,13 +39,13 @@ def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
         trained.require_tokenizer(texts, f"--data {options.data}", options.accept)
     count = options.limit or train.eval_samples
     train = replace(train, eval_every=1, eval_samples=count)
-    samples = build_samples(data, _run(trained, train))
     spec, module = trained.model.spec, trained.module
-    loss = checked_loss(trained.loss, f"model {spec.name!r}: {spec.build!r}")
+    read = checked_read(build_samples(data, _run(trained, train)), data.spec, spec.takes)
+    loss = checked_loss(trained.loss, spec)
     reductions, total = {**COUNTED, **spec.metrics}, dict[str, float]()
     loader = PlainLoader(trained.device, _unused, train)
     for start, size in _parts(count, options.batch or train.micro_batch):
-        batch = loader.place(loader.ready(samples.read("valid", start, size)))
+        batch = loader.place(loader.ready(read("valid", start, size)))
         for name, value in loss(module(batch), batch).items():
             number, reduction = float(value), reductions.get(name, "mean")
             if reduction == "max":

@@ -27,7 +27,6 @@ from recipe_core.train.start.check import checked_job
 from recipe_core.train.start.destination import file_name
 
 if TYPE_CHECKING:
-    from recipe_core.checkpoint.formats.base import Format
     from recipe_core.settings.job import Job
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", STORE, FILE, SPARE)
@@ -148,5 +147,7 @@ def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
 def unchecked(folder: Path) -> str:
     """A sentence that names the files of a Hugging Face folder without checksums; empty if there are none."""
     spec = load().get("checkpoint", "hf")
-    form: Format = spec.load()(spec.config())
+    from recipe_core.checkpoint.formats.base import build_format
+
+    form = build_format(Part(spec, spec.config()))
     return StoredCheckpoint(path=folder, format=spec).unchecked() if form.detect(folder) else ""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.adapter import matches
-from recipe_core.checkpoint.formats.base import CALLBACKS, Format, keep_common_callbacks
+from recipe_core.checkpoint.formats.base import CALLBACKS, Format, build_format, keep_common_callbacks
 from recipe_core.checkpoint.lazy import entries, fill, fill_state, has_entries
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
@@ -127,7 +127,7 @@ def start_problems(job: Job) -> list[str]:
             # first: a model is the larger mistake
             require_same(job.model, source, _stored_texts(source), "train.resume")
             _require_same_order(job, source, _named_identity(job))
-            form: Format = job.checkpoint.build(job.checkpoint.config)
+            form = build_format(job.checkpoint)
             _matching_state(source, job, _blank_state(job), dtypes=_has_dtypes_of_run(source, form))
         elif job.train.init_from is not None:
             source = find(load(), Path(job.train.init_from), hashes=False)

@@ -10,7 +10,6 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import CORE_LOOP, CheckpointFormat, Dataset, Layout, Model, Part, Recipe
-from recipe_core.hooks.specs import load as load_function
 from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
@@ -86,8 +85,8 @@ def optimizer_problems(
 ) -> Iterator[str]:
     """Yield what the settings ask for and the optimizer does not support."""
     if optimizer.spec.problems:
-        function = load_function(optimizer.spec.problems, f"optimizer {optimizer.spec.name!r}")
-        yield from function(optimizer.config, train, layout, model)
+        owner = f"optimizer {optimizer.spec.name!r}"
+        yield from call_list(optimizer.spec.problems, owner, optimizer.config, train, layout, model)
 
 
 def callback_problems(
