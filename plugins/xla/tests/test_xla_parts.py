@@ -134,8 +134,8 @@ class Ahead:
 def test_a_stream_brings_what_the_plain_loader_would(tmp_path: Path) -> None:
     train, ahead = Train(steps=3, global_batch=8, micro_batch=2, eval_samples=8), Ahead()
     with (
-        Feed(Numbers(), run_of(train, tmp_path)) as plain,
-        Feed(Numbers(), run_of(train, tmp_path), partial(StreamLoader, ahead)) as carried,
+        Feed(Numbers().read, run_of(train, tmp_path)) as plain,
+        Feed(Numbers().read, run_of(train, tmp_path), partial(StreamLoader, ahead)) as carried,
     ):
         for step in (0, 1, 2, 1, 2):  # also one that goes back
             expected, found = plain.step(8 * step)[0], carried.step(8 * step)[0]
@@ -151,7 +151,7 @@ def test_a_stream_brings_what_the_plain_loader_would(tmp_path: Path) -> None:
 
 def test_a_damaged_sample_is_told_by_the_step_that_needs_it(tmp_path: Path) -> None:
     train = Train(steps=3, global_batch=8, micro_batch=2)
-    with Feed(Numbers(broken_at=10), run_of(train, tmp_path), partial(StreamLoader, Ahead())) as feed:
+    with Feed(Numbers(broken_at=10).read, run_of(train, tmp_path), partial(StreamLoader, Ahead())) as feed:
         assert len(list(feed.step(0)[0])) == 4
         with pytest.raises(DataError, match="sample 10 is damaged"):
             list(feed.step(8)[0])
@@ -159,7 +159,7 @@ def test_a_damaged_sample_is_told_by_the_step_that_needs_it(tmp_path: Path) -> N
 
 def test_one_process_reads_what_its_data_parallel_ranks_would(tmp_path: Path) -> None:
     train = Train(steps=1, global_batch=8, micro_batch=2)
-    with Feed(Numbers(), run_of(train, tmp_path, dp_size=2, local_dp_ranks=2)) as feed:
+    with Feed(Numbers().read, run_of(train, tmp_path, dp_size=2, local_dp_ranks=2)) as feed:
         assert [batch["numbers"].tolist() for batch in feed.step(0)[0]] == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
