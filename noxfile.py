@@ -400,7 +400,7 @@ def build(session: nox.Session) -> None:
 @task()
 def bench(session: nox.Session) -> None:
     """Measure all of benchmarks/ (hours), or what is named (`-- gather`), against peers; fallen ratios are printed."""
-    install(session, *FOLDERS, "accelerate", "megatron-core", "transformers")
+    install(session, *FOLDERS, "accelerate", "gigatoken", "megatron-core", "transformers")
     folder = ROOT / "benchmarks"
     found = (path for path in sorted(folder.rglob("[a-z]*.py")) if "common.write(" in path.read_text("utf-8"))
     scripts = {path.stem: path for path in found}  # campaigns, which are folders with a __main__, are run by hand

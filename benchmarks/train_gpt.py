@@ -1,6 +1,6 @@
 """Training GPT-2 124M on a CPU: our model against transformers' GPT2LMHeadModel under its Trainer.
 
-    python benchmarks/train_gpt.py [--rounds 5] [--steps 6] [--cases dropout plain pure fp32 fp32_plain]
+    python benchmarks/train_gpt.py [--rounds 3] [--steps 3] [--cases dropout plain pure fp32 fp32_plain]
 
 Sequence 512, micro batch 2, AdamW (fused, as is the Trainer's default), clipping at 1. Cases: ``dropout`` (0.1
 everywhere, GPT-2's) and ``plain`` (none), both with fp32 weights under bf16 autocast on both sides, which is what the
@@ -223,8 +223,8 @@ def compare(options: argparse.Namespace) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--cases", nargs="+", choices=CASES, help="default: those that are not emulated")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
