@@ -152,13 +152,13 @@ def _build(
     saver = stack.enter_context(Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced))
     shown = engine.rank == 0 and not dry_run
     report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
-    stop.on_first = lambda name: report.say(announcement(name, progress.step + 1))
     read = checked_read(samples, job.data.spec, {*job.model.spec.takes, *job.loss.spec.takes})
     feed = stack.enter_context(Feed(read, run, engine.device_loader, callbacks.global_batch))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
     compared = _comparison_lines(job, engine, golden, progress.step)
     report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
     stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
+    stop.on_first = lambda name: report.say(announcement(name, progress.step + 1, may_discard=stopping.may_discard))
     watches = job.train.on_divergence != "stop" and not dry_run
     guard = Guard.of(job.train, engine, out, progress.step, saver.recovery_advice) if watches else None
     trainer = Trainer(

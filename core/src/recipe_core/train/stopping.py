@@ -20,10 +20,13 @@ SECONDS = 1.0
 """Between two votes within a step."""
 
 
-def announcement(name: str, step: int | None = None) -> str:
-    """Return the answer to the signal ``name`` for the terminal, if it came during ``step``."""
+def announcement(name: str, step: int | None = None, *, may_discard: bool = False) -> str:
+    """Return the answer to the signal ``name`` for the terminal, if it came during ``step``, which may be discarded."""
+    saved = f"after {'this step' if step is None else f'step {step:,}'}"
+    if step is not None and may_discard:
+        saved = f"step {step - 1:,} in about {SECONDS:.0f} s, or step {step:,} if that ends before"
     again = "; Ctrl-C again stops at once, without saving" if name == "SIGINT" else ""
-    return f"{name}: saving after {'this step' if step is None else f'step {step:,}'}{again}"
+    return f"{name}: saving {saved}{again}"
 
 
 @dataclass
