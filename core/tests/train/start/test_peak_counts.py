@@ -76,6 +76,15 @@ def test_a_mask_of_dropout_is_numbers_or_a_byte_each() -> None:
     assert (cut.activations, cut.mask_values, cut.mask_bytes) == (450, 50, 50)
 
 
+def test_compiled_blocks_cast_their_weights_again_where_they_are_recomputed() -> None:
+    def copies(**settings: Any) -> int:
+        train = Train(global_batch=16, micro_batch=2, precision="bf16_mixed", **settings)
+        return estimate(MODEL, DataFacts(sequence=4), train, compiled=True).weights - MODEL.parameters * 4
+
+    assert copies() == 1000 * 2
+    assert copies(activation_checkpointing=True) == (200 + 200) * 2
+
+
 def test_recomputed_blocks_keep_less() -> None:
     assert counts_under(Tp(tp=2), 4, recompute=True).activations == (80 / 2 + 20) * 2
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipe_core.engine.probe import on_cuda
+from recipe_core.engine.probe import compiles, on_cuda
 from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.train.start.check.estimate import Estimate, estimate
 from recipe_core.train.start.check.machine import scaled
@@ -53,9 +53,10 @@ def figures_of(job: Job, world_size: int) -> Estimate | None:
     if model is None or data is None:
         return None
     division, data_ranks = job.division(world_size)
+    cuda = on_cuda(job.train.device)
     return estimate(
         model, data, job.train, division, data_ranks, optimizer_facts(job.optimizer, job.train, model, job.callbacks),
-        byte_masks=on_cuda(job.train.device),
+        byte_masks=cuda, compiled=cuda and compiles(job.train, model.parameters, "cuda"),
     )  # fmt: skip
 
 

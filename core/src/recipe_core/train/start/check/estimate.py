@@ -78,6 +78,7 @@ def estimate(
     optimizer: OptimizerFacts | None = None,
     *,
     byte_masks: bool = False,
+    compiled: bool = False,
 ) -> Estimate:
     """Return the estimate of a run from the facts of its parts.
 
@@ -89,13 +90,15 @@ def estimate(
         data_ranks: data-parallel ranks.
         optimizer: facts of the optimizer; None counts no states.
         byte_masks: True if the device keeps a byte for each value of a dropout mask, as CUDA does.
+        compiled: True if blocks are compiled. With activation checkpointing, each then casts its weights again.
     """
     width, count, division = WIDTHS[train.precision], model.parameters, division or Division()
     state_bytes = optimizer.bytes_per_parameter if optimizer else 0.0
     counts = peak_counts(model, train, division, data_ranks)
     masks = counts.mask_bytes if byte_masks else counts.mask_values * width.activation
     # Gathered weights have the width of the matrix products; otherwise autocast keeps copies of the weights.
-    computing = counts.gathered * (width.copy or width.weight) if counts.gathered else counts.weights * width.copy
+    copied = counts.one_block if compiled and train.activation_checkpointing else counts.weights
+    computing = counts.gathered * (width.copy or width.weight) if counts.gathered else copied * width.copy
     resting = counts.weights * width.weight, counts.gradients * width.gradient, round(counts.optimizer * state_bytes)
     here = (0, 0, 0) if division.on_host else resting
     samples = train.steps * train.global_batch
@@ -125,6 +128,8 @@ class PeakCounts:
     """Its shard, kept throughout."""
     gathered: int
     """Weights gathered for computing, in addition; 0 if it computes with its shard."""
+    one_block: int
+    """Weights of one block, and of everything outside the blocks."""
     gradients: int
     """At the end of a backward pass."""
     optimizer: int
@@ -145,7 +150,7 @@ def peak_counts(model: ModelFacts, train: Train, division: Division, data_ranks:
     stage = _stage_parameters(model, division)
     block, ends = (_tensor_share(n, model, division) for n in (model.block_parameters, model.parameters))
     ends -= _tensor_share(model.blocks * model.block_parameters, model, division)
-    gathered = 0
+    gathered, one_block = 0, min(stage, block + ends)
     if division.weights > 1:  # this block, the prefetched next one, and the parameters outside the blocks
         gathered = min(stage, 2 * block + ends)
     elif division.optimizer > 1:
@@ -153,12 +158,13 @@ def peak_counts(model: ModelFacts, train: Train, division: Division, data_ranks:
     kept_weights = division.optimizer if gathered else 1
     gradients = stage // division.gradients
     if division.gradients > 1:
-        gradients += min(stage, block + ends)
+        gradients += one_block
     micro_batches = max(1, train.global_batch // (train.micro_batch * data_ranks))
     stage_inputs = micro_batches * train.micro_batch * model.stream_values if division.pipeline > 1 else 0
     return PeakCounts(
         weights=stage // kept_weights,
         gathered=gathered,
+        one_block=one_block,
         gradients=gradients,
         optimizer=stage // division.optimizer,
         **_activations(model, train, division, micro_batches),
