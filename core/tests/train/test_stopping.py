@@ -1,4 +1,4 @@
-"""What a run answers to the first signal."""
+"""The answer of a run to the first signal."""
 
 from __future__ import annotations
 
