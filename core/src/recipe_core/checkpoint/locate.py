@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recipe_core.checkpoint.formats.build import as_format_error, build_format
 from recipe_core.checkpoint.io import hub_files
 from recipe_core.checkpoint.io.archive import has_checksums
 from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
@@ -51,8 +52,6 @@ class StoredCheckpoint:
         Raises:
             CheckpointError: it is damaged.
         """
-        from recipe_core.checkpoint.formats.base import as_format_error
-
         form = self.reader()
         with as_format_error(form, "open"):
             return form.open(self.path, weights=weights)
@@ -64,8 +63,6 @@ class StoredCheckpoint:
 
     def reader(self) -> Format:
         """Return its format with default settings, which suffice for reading."""
-        from recipe_core.checkpoint.formats.base import build_format
-
         return build_format(Part(self.format, self.format.config()))
 
     def unchecked(self) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.background import Saver
-from recipe_core.checkpoint.formats.base import SaveContext, build_format
+from recipe_core.checkpoint.formats.base import SaveContext
+from recipe_core.checkpoint.formats.build import build_format
 from recipe_core.checkpoint.retention import Trend
 from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.identity import identity_of

@@ -15,7 +15,8 @@ import yaml
 
 from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
-from recipe_core.checkpoint.formats.base import CALLBACKS, SaveContext, as_format_error, build_format
+from recipe_core.checkpoint.formats.base import CALLBACKS, SaveContext
+from recipe_core.checkpoint.formats.build import as_format_error, build_format
 from recipe_core.checkpoint.lazy import Lazy, same_values
 from recipe_core.checkpoint.locate import Request, StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import Manifest

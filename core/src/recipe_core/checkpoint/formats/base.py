@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from recipe_core.checkpoint.lazy import entries, fill_state, has_entries
 from recipe_core.checkpoint.match.mismatch import mismatch
-from recipe_core.errors import CheckpointError, PluginError
-from recipe_core.hooks.registry import code_of
-from recipe_core.hooks.specs import CheckpointFormat, Part
-from recipe_core.hooks.target import as_plugin_error
-from recipe_core.launch.failures import is_of_machine
+from recipe_core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -108,30 +104,6 @@ class Format(ABC):
     def files(self, path: Path) -> list[Path]:
         """Return the files whose own checksums cover the tensors; empty if each tensor is checked separately."""
         return [path]
-
-
-def build_format(part: Part[CheckpointFormat]) -> Format:
-    """Build a format; it gets the name that it is registered by.
-
-    Raises:
-        PluginError: ``build`` raises, or returns something else.
-    """
-    code = code_of(part.spec)
-    with as_plugin_error(code, MemoryError, OSError):
-        form = part.build(part.config)
-    if not isinstance(form, Format):
-        raise PluginError(
-            f"{code} returned {type(form).__name__}; expected a recipe_core.checkpoint.formats.base.Format"
-        )
-    form.name = part.spec.name
-    return form
-
-
-def as_format_error(form: Format, method: str) -> as_plugin_error:
-    """Raise errors of a plugin's format as PluginError; those of the machine pass, and those of the core's formats."""
-    module, own = type(form).__module__, type(form).__module__.startswith("recipe_core.")
-    code = f"checkpoint format {form.name!r}: {f'{module}:{type(form).__name__}.{method}'!r}"
-    return as_plugin_error(code, passes=lambda error: own or is_of_machine(error))
 
 
 def keep_common_callbacks(saved: dict[str, Any], state: dict[str, Any]) -> None:

@@ -146,8 +146,5 @@ def _run(name: str, out: Path, stopped: Callable[[], object]) -> int:
 
 def unchecked(folder: Path) -> str:
     """A sentence that names the files of a Hugging Face folder without checksums; empty if there are none."""
-    spec = load().get("checkpoint", "hf")
-    from recipe_core.checkpoint.formats.base import build_format
-
-    form = build_format(Part(spec, spec.config()))
-    return StoredCheckpoint(path=folder, format=spec).unchecked() if form.detect(folder) else ""
+    stored = StoredCheckpoint(path=folder, format=load().get("checkpoint", "hf"))
+    return stored.unchecked() if stored.reader().detect(folder) else ""

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from recipe_core.checkpoint.adapter import matches
-from recipe_core.checkpoint.formats.base import CALLBACKS, Format, build_format, keep_common_callbacks
+from recipe_core.checkpoint.formats.base import CALLBACKS, Format, keep_common_callbacks
+from recipe_core.checkpoint.formats.build import build_format
 from recipe_core.checkpoint.lazy import entries, fill, fill_state, has_entries
 from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
