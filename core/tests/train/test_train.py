@@ -24,6 +24,7 @@ from recipe_core.train.metrics.curves import Row, read_rows
 from recipe_core.train.run import run
 from recipe_core.train.seeds import mix, mix_array
 from recipe_core.train.step import Stepper
+from recipe_core.train.stopping import announcement
 
 LONG = 100_000
 
@@ -299,6 +300,19 @@ def test_an_older_validation_loss_is_not_shown_as_the_last(tmp_path: Path, capsy
     assert (found["step"], found["loss_step"], found["val_loss_step"]) == (6, 6, 4)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  validation")]
     assert [line.endswith(" at step 4") for line in lines] == [True, True]  # loss and accuracy
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "may_discard", "answer"),
+    [
+        ("SIGTERM", 3, False, "SIGTERM: saving after step 3"),
+        ("SIGINT", 1354, False, "SIGINT: saving after step 1,354; Ctrl-C again stops at once, without saving"),
+        ("SIGTERM", 3, True, "SIGTERM: saving step 2 in about 1 s, or step 3 if that ends before"),
+        ("SIGTERM", None, False, "SIGTERM: saving after this step"),
+    ],
+)
+def test_the_answer_names_the_step_that_is_saved(name: str, step: int | None, may_discard: bool, answer: str) -> None:
+    assert announcement(name, step, may_discard=may_discard) == answer
 
 
 def test_seeds_differ_by_sample_and_by_run() -> None:

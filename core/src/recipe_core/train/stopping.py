@@ -22,9 +22,12 @@ SECONDS = 1.0
 
 def announcement(name: str, step: int | None = None, *, may_discard: bool = False) -> str:
     """Return the answer to the signal ``name`` for the terminal, if it came during ``step``, which may be discarded."""
-    saved = f"after {'this step' if step is None else f'step {step:,}'}"
-    if step is not None and may_discard:
+    if step is None:
+        saved = "after this step"
+    elif may_discard:
         saved = f"step {step - 1:,} in about {SECONDS:.0f} s, or step {step:,} if that ends before"
+    else:
+        saved = f"after step {step:,}"
     again = "; Ctrl-C again stops at once, without saving" if name == "SIGINT" else ""
     return f"{name}: saving {saved}{again}"
 
