@@ -23,7 +23,8 @@ import plugin_errors
 import roles
 
 from recipe_core.errors import ExitCode
-from recipe_core.hooks.registry import ListedKind, PartKind, Registry, load
+from recipe_core.hooks.kinds import ListedKind, PartKind
+from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.launchers.site import Site

@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from recipe_core.cli.main import main
-from recipe_core.hooks.registry import PARTS, load
+from recipe_core.hooks.kinds import PARTS
+from recipe_core.hooks.registry import load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.fill import fill
 from recipe_core.settings.values import kinds

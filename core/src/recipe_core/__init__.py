@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from recipe_core.files import atomic_file, atomic_folder, load_or_build, write_text
     from recipe_core.hooks.facts import IndexFacts, OptimizerFacts
     from recipe_core.hooks.finding import Finding
-    from recipe_core.hooks.hooks import hookimpl
     from recipe_core.hooks.inference import Evaluation, Generation, Scorer
-    from recipe_core.hooks.launcher import Launcher, Submission
-    from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+    from recipe_core.hooks.markers import hookimpl
     from recipe_core.hooks.specs import (
         CheckpointFormat,
         DataFacts,
@@ -57,6 +55,8 @@ if TYPE_CHECKING:
         Structure,
         Use,
     )
+    from recipe_core.hooks.specs.launcher import Launcher, Submission
+    from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.train import Train, remarked, too_small
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
@@ -89,9 +89,9 @@ _LAZY = {
     "hooks.finding": ("Finding",),
     "hooks.facts": ("IndexFacts", "OptimizerFacts"),
     "hooks.inference": ("Evaluation", "Generation", "Scorer"),
-    "hooks.launcher": ("Launcher", "Submission"),
-    "hooks.loop_specs": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
-    "hooks.hooks": ("hookimpl",),
+    "hooks.specs.launcher": ("Launcher", "Submission"),
+    "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
+    "hooks.markers": ("hookimpl",),
     "hooks.specs": (
         "CheckpointFormat",
         "DataFacts",

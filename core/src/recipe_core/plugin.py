@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recipe_core.checkpoint.settings import HfSettings
-from recipe_core.hooks.hooks import hookimpl
-from recipe_core.hooks.launcher import Launcher
-from recipe_core.hooks.loop_specs import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.markers import hookimpl
 from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
+from recipe_core.hooks.specs.launcher import Launcher
+from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.launch.launchers.sky import Sky
 from recipe_core.launch.launchers.slurm import Slurm
 from recipe_core.launch.launchers.trainjob import Kubernetes

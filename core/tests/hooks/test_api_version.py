@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.hooks.hooks import GROUP
+from recipe_core.hooks.markers import GROUP
 from recipe_core.hooks.registry import Registry, load
 
 TOO_NEW = (

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from recipe_core.hooks import hooks
-from recipe_core.hooks.registry import KINDS, Kind, load
+from recipe_core.hooks.kinds import KINDS, Kind
+from recipe_core.hooks.registry import load
 
 
 def example(hook: str) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from recipe_core import Dataset, Layout, LayoutSettings, Model, Recipe, Use, plugin
-from recipe_core.hooks import registry, specs
-from recipe_core.hooks.registry import KINDS, load
+from recipe_core.hooks import specs
+from recipe_core.hooks.kinds import CLASSES, KINDS
+from recipe_core.hooks.registry import load
 from recipe_core.hooks.resolve import problem_with, target_problems
 from recipe_core.hooks.source import MissingError, require
 from recipe_core.testing import toy
@@ -141,7 +142,7 @@ def test_a_module_that_is_imported_already_is_asked_itself() -> None:
     assert "holds no 'model_fact'; did you mean 'model_facts'?" in str(
         problem_with("recipe_core.testing.toy:model_fact", ("config",))
     )
-    assert str(problem_with("recipe_core.hooks.registry:PARTS", ())).endswith("and expected is a function")
+    assert str(problem_with("recipe_core.hooks.kinds:PARTS", ())).endswith("and expected is a function")
 
 
 def test_a_package_that_sets_its_path_may_have_any_module(package: Path) -> None:
@@ -184,7 +185,7 @@ def test_the_core_and_the_toy_resolve() -> None:
 
 def test_nothing_imports_torch() -> None:
     code = (
-        "import sys; from recipe_core.testing import toy; from recipe_core.hooks.registry import KINDS; "
+        "import sys; from recipe_core.testing import toy; from recipe_core.hooks.kinds import KINDS; "
         "from recipe_core.hooks.resolve import target_problems; r = toy.registry(); "
         "print([p for k in KINDS for n in r.names(k) for p in target_problems(r.get(k, n))], 'torch' in sys.modules)"
     )
@@ -194,10 +195,11 @@ def test_nothing_imports_torch() -> None:
 
 def test_every_field_that_documents_a_target_promises_its_arguments() -> None:
     """This includes new kinds of contributions: their fields declare with ``called(...)`` the arguments of the call."""
-    tree = ast.parse(Path(specs.__file__).read_text())
+    files = sorted(Path(specs.__file__).parent.glob("*.py"))
     documented = {
         (node.name, field.target.id)
-        for node in tree.body
+        for file in files
+        for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.ClassDef)
         for field, text in zip(node.body, node.body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
@@ -205,7 +207,7 @@ def test_every_field_that_documents_a_target_promises_its_arguments() -> None:
     }
     promised = {
         (class_.__name__, field.name)
-        for class_ in registry._CLASSES.values()
+        for class_ in CLASSES.values()
         for field in dataclasses.fields(class_)
         if "arguments" in field.metadata
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recipe_core.errors import ConfigError
-from recipe_core.hooks.loop_specs import optimizer_facts
 from recipe_core.hooks.registry import load
+from recipe_core.hooks.specs.loop import optimizer_facts
 from recipe_core.train.start.check import checked_job
 from recipe_core.train.start.check.estimate import Estimate, estimate
 from recipe_core.train.start.preflight import division_problems

@@ -17,7 +17,8 @@ from click.shell_completion import (
 )
 
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.registry import PARTS, PartKind, Registry, load
+from recipe_core.hooks.kinds import PARTS, PartKind
+from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Recipe, Use
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill

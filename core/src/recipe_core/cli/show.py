@@ -11,7 +11,8 @@ import click
 from recipe_core.cli.check.target import Target, figures_of, node_memory, warnings
 from recipe_core.engine.environment import variables
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.registry import KINDS, NOUNS, Kind, Registry
+from recipe_core.hooks.kinds import KINDS, NOUNS, Kind
+from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import DataFacts, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.cores import SPIN_LIMITS, spin_choice

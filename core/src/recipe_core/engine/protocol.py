@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks import earlier
-from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs import EngineSpec, Layout, Part, load
 from recipe_core.hooks.target import as_plugin_error
 from recipe_core.hooks.train import Precision, Train

@@ -17,13 +17,12 @@ import pluggy
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks import hooks
-from recipe_core.hooks.launcher import Launcher
-from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.kinds import CLASSES, KINDS, NOUNS, Contribution, Kind, PartKind
+from recipe_core.hooks.markers import GROUP, PROJECT
 from recipe_core.hooks.specs import (
     COLUMNS,
     CheckpointFormat,
     Dataset,
-    EngineSpec,
     Layout,
     LayoutSettings,
     Model,
@@ -32,47 +31,13 @@ from recipe_core.hooks.specs import (
     Spec,
     Use,
 )
+from recipe_core.hooks.specs.launcher import Launcher
+from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
 from recipe_core.hooks.target import described
 from recipe_core.hooks.version import load_point, require_api
 
-PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-ListedKind = Literal["tracker", "callback"]
-"""Kinds of which a run has any number, listed in the section ``train``."""
-Kind = Literal["recipe", "launcher"] | ListedKind | PartKind
-Contribution = Spec | Recipe
 Loader = Callable[[], object]
 
-KINDS: dict[Kind, str] = {
-    "recipe": "register_recipes",
-    "model": "register_models",
-    "data": "register_datasets",
-    "layout": "register_layouts",
-    "checkpoint": "register_checkpoint_formats",
-    "engine": "register_engines",
-    "launcher": "register_launchers",
-    "loss": "register_losses",
-    "optimizer": "register_optimizers",
-    "schedule": "register_schedules",
-    "tracker": "register_trackers",
-    "callback": "register_callbacks",
-}
-"""Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
-PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
-"""The kinds that a recipe is composed of; each is a section of settings."""
-NOUNS: dict[Kind, str] = {
-    "recipe": "recipe",
-    "model": "model",
-    "data": "dataset",
-    "layout": "layout",
-    "checkpoint": "checkpoint format",
-    "engine": "engine",
-    "launcher": "launcher",
-    "loss": "loss",
-    "optimizer": "optimizer",
-    "schedule": "schedule",
-    "tracker": "tracker",
-    "callback": "callback",
-}
 _SHIPPED = {
     "bert_dp": "./plugins/bert_dp",
     "bert_tp": "./plugins/bert_dp ./plugins/bert_tp",
@@ -80,20 +45,6 @@ _SHIPPED = {
     "megatron_gpt": "./csrc ./plugins/megatron_gpt",
 }
 """Recipes of this repository, and the folders of their packages, for a message."""
-_CLASSES: dict[Kind, type[Contribution]] = {
-    "recipe": Recipe,
-    "model": Model,
-    "data": Dataset,
-    "layout": Layout,
-    "checkpoint": CheckpointFormat,
-    "engine": EngineSpec,
-    "launcher": Launcher,
-    "loss": LossSpec,
-    "optimizer": OptimizerSpec,
-    "schedule": ScheduleSpec,
-    "tracker": TrackerSpec,
-    "callback": CallbackSpec,
-}
 _USE = "use"
 _WORDS: dict[type, str] = {str: "a text", tuple: "a tuple", list: "a list", Mapping: "a mapping", Use: "Use(NAME, ...)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -262,7 +213,7 @@ def installed() -> Iterator[tuple[str, Loader]]:
     import importlib.metadata
 
     points = sorted(
-        importlib.metadata.entry_points(group=hooks.GROUP), key=lambda p: (p.value != "recipe_core.plugin", p.name)
+        importlib.metadata.entry_points(group=GROUP), key=lambda p: (p.value != "recipe_core.plugin", p.name)
     )
     names = os.environ.get("RECIPE_PLUGINS")
     wanted = None if names is None else {CORE, *(name.strip() for name in names.split(",") if name.strip())}
@@ -274,21 +225,11 @@ def installed() -> Iterator[tuple[str, Loader]]:
         yield name, lambda: _missing([point.name for point in points])
 
 
-def noun(item: Contribution) -> str:
-    """Return the word for the kind of ``item``, for messages."""
-    return next((NOUNS[kind] for kind, class_ in _CLASSES.items() if isinstance(item, class_)), type(item).__name__)
-
-
-def code_of(spec: Spec) -> str:
-    """Return the contribution with the target of its code, for messages about errors of that code."""
-    return f"{noun(spec)} {spec.name!r}: {spec.build!r}"
-
-
 def distributions() -> dict[str, str]:
     """Map the installed plugins to their distributions: ``{"core": "recipe-core 0.1.0"}``."""
     import importlib.metadata
 
-    points = importlib.metadata.entry_points(group=hooks.GROUP)
+    points = importlib.metadata.entry_points(group=GROUP)
     return {point.name: f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None}
 
 
@@ -298,7 +239,7 @@ def _missing(known: list[str]) -> object:
 
 def _contributions(name: str, loader: Loader) -> Iterator[tuple[Kind, Contribution]]:
     # A manager for each plugin, so that a mistake of one is never attributed to another.
-    manager = pluggy.PluginManager(hooks.PROJECT)
+    manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hooks)
     plugin = loader()
     require_api(getattr(plugin, "API", 1))
@@ -312,7 +253,7 @@ def _contributions(name: str, loader: Loader) -> Iterator[tuple[Kind, Contributi
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             answer = implementation.function()
             if not isinstance(answer, Iterable):
-                raise PluginError(f"{hook} gave back {answer!r}; expected an iterable of {_CLASSES[kind].__name__}")
+                raise PluginError(f"{hook} gave back {answer!r}; expected an iterable of {CLASSES[kind].__name__}")
             for item in answer:
                 yield kind, _checked(item, kind, hook)
                 if item.name in names:
@@ -332,8 +273,8 @@ def _refuse_undecorated(plugin: object, hook: str, manager: pluggy.PluginManager
 
 
 def _checked(item: object, kind: Kind, hook: str) -> Contribution:
-    if not isinstance(item, _CLASSES[kind]):
-        raise PluginError(f"{hook} gave back {item!r}; expected a {_CLASSES[kind].__name__}")
+    if not isinstance(item, CLASSES[kind]):
+        raise PluginError(f"{hook} gave back {item!r}; expected a {CLASSES[kind].__name__}")
     if not isinstance(item.name, str) or not _NAME.fullmatch(item.name):
         raise PluginError(f"{hook}: the name {item.name!r} holds more than letters, digits, '_', '-' and '.'")
     _refuse_values(item, hook)

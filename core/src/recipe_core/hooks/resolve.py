@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from recipe_core.hooks.registry import Contribution
+    from recipe_core.hooks.kinds import Contribution
 
 
 def target_problems(item: Contribution) -> list[str]:
     """Return a message for each target of ``item``, a spec or a recipe, that a run could not import or call."""
-    from recipe_core.hooks.registry import noun
+    from recipe_core.hooks.kinds import noun
 
     owner = f"{noun(item)} {item.name!r}"
     return [

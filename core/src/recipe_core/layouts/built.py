@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from recipe_core.errors import PluginError, did_you_mean
-from recipe_core.hooks.loop_specs import OWN_LOSS, LossSpec
-from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs import COLUMNS, Dataset, EngineSpec, Layout, Model, ModelFacts, Part, Spec
+from recipe_core.hooks.specs.loop import OWN_LOSS, LossSpec
 from recipe_core.hooks.target import as_plugin_error
 from recipe_core.launch.failures import is_of_machine
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, Samples

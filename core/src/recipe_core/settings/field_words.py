@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipe_core.hooks.registry import PARTS, Registry
+from recipe_core.hooks.kinds import PARTS
+from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.train import Train
 from recipe_core.settings.values import paths
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
-from recipe_core.hooks.loop_specs import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
-from recipe_core.hooks.registry import NOUNS, PARTS, ListedKind, PartKind, Registry
+from recipe_core.hooks.kinds import NOUNS, PARTS, ListedKind, PartKind
+from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import (
     CheckpointFormat,
     Dataset,
@@ -24,6 +24,7 @@ from recipe_core.hooks.specs import (
     Structure,
     Use,
 )
+from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts

@@ -8,9 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from recipe_core.errors import PluginError, did_you_mean
-from recipe_core.hooks.loop_specs import OptimizerSpec, ScheduleSpec
-from recipe_core.hooks.registry import NOUNS, ListedKind, PartKind, Registry
+from recipe_core.hooks.kinds import NOUNS, ListedKind, PartKind
+from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import EngineSpec, Part
+from recipe_core.hooks.specs.loop import OptimizerSpec, ScheduleSpec
 from recipe_core.hooks.target import call
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recipe_core.hooks.loop_specs import OPTIMIZER_SETTINGS, SCHEDULE_SETTINGS
-from recipe_core.hooks.registry import PARTS
+from recipe_core.hooks.kinds import PARTS
+from recipe_core.hooks.specs.loop import OPTIMIZER_SETTINGS, SCHEDULE_SETTINGS
 from recipe_core.hooks.train import Train, remarks
 from recipe_core.settings.describe import written
 from recipe_core.settings.job import Job

@@ -9,9 +9,9 @@ from numbers import Real
 from typing import Literal
 
 from recipe_core.errors import PluginError
-from recipe_core.hooks.loop_specs import ScheduleSpec
-from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs import NoSettings, Part
+from recipe_core.hooks.specs.loop import ScheduleSpec
 from recipe_core.hooks.target import as_plugin_error
 from recipe_core.hooks.train import Train, too_small, warmup_steps
 

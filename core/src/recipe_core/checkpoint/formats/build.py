@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recipe_core.errors import PluginError
-from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs import CheckpointFormat, Part
 from recipe_core.hooks.target import as_plugin_error, load
 from recipe_core.launch.failures import is_of_machine

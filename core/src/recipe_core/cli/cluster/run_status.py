@@ -16,8 +16,8 @@ from recipe_core.launch.launchers.submitted import Submitted, read_note
 from recipe_core.launch.process import Process, read_process
 
 if TYPE_CHECKING:
-    from recipe_core.hooks.launcher import JobState
     from recipe_core.hooks.registry import Registry
+    from recipe_core.hooks.specs.launcher import JobState
 
 State = Literal["new", "waiting", "starting", "running", "stopped", "finished", "failed", "killed", "unknown"]
 ACTIVE: tuple[State, ...] = ("waiting", "starting", "running")

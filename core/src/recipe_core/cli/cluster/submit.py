@@ -19,8 +19,8 @@ from recipe_core.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from recipe_core.cli.check.target import Target
-    from recipe_core.hooks.launcher import Launcher, Submission
     from recipe_core.hooks.registry import Registry
+    from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.launch.launchers.site import Site
     from recipe_core.settings.job import Job
 
@@ -172,7 +172,7 @@ def _submission(
 ) -> Submission:
     from recipe_core.cli.cluster.limits import stop_seconds
     from recipe_core.engine.environment import variables
-    from recipe_core.hooks.launcher import Submission
+    from recipe_core.hooks.specs.launcher import Submission
     from recipe_core.settings.job import resolve
 
     array, minutes = line["array"] or 0, line["minutes"] or 0

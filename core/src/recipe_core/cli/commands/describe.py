@@ -72,7 +72,7 @@ def describe_job(registry: Registry, job: Job, section: str) -> str:
 
 
 def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, list[Setting]]]]:
-    from recipe_core.hooks.registry import PARTS
+    from recipe_core.hooks.kinds import PARTS
     from recipe_core.settings.describe import described
     from recipe_core.settings.fill import plain
 
@@ -108,7 +108,7 @@ def summary_of(job: Job) -> str:
 
 
 def _classes(job: Job) -> Mapping[str, Any]:
-    from recipe_core.hooks.registry import PARTS
+    from recipe_core.hooks.kinds import PARTS
 
     return {**{kind: type(getattr(job, kind).config) for kind in PARTS}, "train": type(job.train)}
 

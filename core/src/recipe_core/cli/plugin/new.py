@@ -10,7 +10,8 @@ from pathlib import Path
 
 from recipe_core.errors import ConfigError
 from recipe_core.files import atomic_folder, require_local
-from recipe_core.hooks.registry import KINDS, NOUNS, Registry
+from recipe_core.hooks.kinds import KINDS, NOUNS
+from recipe_core.hooks.registry import Registry
 
 SENTENCES: Mapping[str, str] = {
     "model": "a decoder-only transformer, and sequences from which it learns to count.",

@@ -11,8 +11,8 @@ from typing import Any
 
 from recipe_core.errors import ConfigError, did_you_mean
 from recipe_core.files.documents import DocumentError, read_yaml
-from recipe_core.hooks.launcher import Launcher
 from recipe_core.hooks.registry import Registry
+from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.settings.fill import fill
 
 SITE = "RECIPE_SITE"

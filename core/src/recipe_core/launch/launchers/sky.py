@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from recipe_core.errors import ConfigError
-from recipe_core.hooks.launcher import Submission
+from recipe_core.hooks.specs.launcher import Submission
 from recipe_core.launch.launchers.site import negative
 from recipe_core.launch.launchers.torchrun import as_yaml, node_script, refuse_secrets
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recipe_core.errors import ConfigError
-from recipe_core.hooks.launcher import Submission
+from recipe_core.hooks.specs.launcher import Submission
 from recipe_core.launch.ending import AGAIN, KINDS
 from recipe_core.launch.launchers.site import negative
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipe_core.errors import LaunchError
-from recipe_core.hooks.launcher import JobState
+from recipe_core.hooks.specs.launcher import JobState
 from recipe_core.launch.launchers.slurm import PRECOMPILE, SCRIPT
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING"}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recipe_core.errors import ConfigError
-from recipe_core.hooks.launcher import Submission
+from recipe_core.hooks.specs.launcher import Submission
 
 JOB = "/tmp/recipe-job.yaml"
 _SECRET_NAME = re.compile(

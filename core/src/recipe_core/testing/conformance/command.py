@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recipe_core.errors import PluginError, did_you_mean
-from recipe_core.hooks import hooks
+from recipe_core.hooks.markers import GROUP
 from recipe_core.hooks.registry import Registry
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _selected(registry: Registry, name: str | None, *, everything: bool) -> list
 
 
 def _modules() -> Mapping[str, str]:
-    return {point.name: point.value for point in importlib.metadata.entry_points(group=hooks.GROUP)}
+    return {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
 
 
 def _outcomes(plugin: str, module: str, registry: Registry) -> Iterator[Outcome]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from recipe_core.hooks.registry import NOUNS, Kind
+from recipe_core.hooks.kinds import NOUNS, Kind
 from recipe_core.testing.conformance import formats, layouts, light, loop_parts, model, samples, training
 from recipe_core.testing.conformance.outcome import Outcome, outcome
 from recipe_core.testing.conformance.subject import Plugin

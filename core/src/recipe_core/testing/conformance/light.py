@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from recipe_core.hooks.registry import Contribution
+from recipe_core.hooks.kinds import Contribution
 from recipe_core.hooks.resolve import target_problems
 from recipe_core.hooks.resolve import targets as resolve_targets
 from recipe_core.hooks.specs import EngineSpec, Recipe, Spec, load

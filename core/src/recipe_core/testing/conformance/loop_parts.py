@@ -13,8 +13,8 @@ from torch import Tensor
 from recipe_core.checkpoint.formats.base import CALLBACKS
 from recipe_core.checkpoint.lazy import Lazy, entries, same_bits
 from recipe_core.checkpoint.locate import find
-from recipe_core.hooks.loop_specs import CallbackSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.registry import load
+from recipe_core.hooks.specs.loop import CallbackSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.train import Train
 from recipe_core.testing.checkpoints import tensors
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck

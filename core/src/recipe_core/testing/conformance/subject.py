@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.registry import KINDS, Contribution, Kind, Registry
+from recipe_core.hooks.kinds import KINDS, Contribution, Kind
+from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import Model, Recipe
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing.runs import Finished, run_tiny

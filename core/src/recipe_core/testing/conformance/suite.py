@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipe_core.hooks.hooks import GROUP
+from recipe_core.hooks.markers import GROUP
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.testing.conformance.examine import CHECKS, examine
 from recipe_core.testing.conformance.subject import Plugin

@@ -15,7 +15,7 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import PluginError
 from recipe_core.files import home
-from recipe_core.hooks.registry import code_of
+from recipe_core.hooks.kinds import code_of
 from recipe_core.layouts.built import as_part_error, build_layout, build_loss, build_model
 from recipe_core.layouts.parallel import COUNTED, Loss, Parallel, Run
 from recipe_core.layouts.patterns import matching

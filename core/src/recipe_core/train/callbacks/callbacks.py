@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from recipe_core.errors import PluginError, RecipeError
-from recipe_core.hooks.loop_specs import CallbackSpec
 from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs.loop import CallbackSpec
 from recipe_core.hooks.target import as_plugin_error
 from recipe_core.train.callbacks.callback import Callback, CallbackRun
 

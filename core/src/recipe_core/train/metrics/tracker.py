@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipe_core.hooks.loop_specs import TrackerSpec
 from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs.loop import TrackerSpec
 from recipe_core.hooks.target import described
 from recipe_core.train.metrics.curves import Row
 

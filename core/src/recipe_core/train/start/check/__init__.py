@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.errors import ConfigError, DiskFullError, RecipeError
-from recipe_core.hooks.registry import PartKind, Registry
+from recipe_core.hooks.kinds import PartKind
+from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import Part
 from recipe_core.hooks.target import call_list, load
 from recipe_core.hooks.train import Train

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from recipe_core.checkpoint.locate import find, steps
 from recipe_core.errors import RecipeError
-from recipe_core.hooks.loop_specs import CallbackSpec, LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import CORE_LOOP, CheckpointFormat, Dataset, Layout, Model, Part, Recipe
+from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, optimizer_facts
 from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts

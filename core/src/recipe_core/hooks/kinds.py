@@ -1,0 +1,72 @@
+"""The kinds of contributions: the hook, the word and the class of each."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
+from recipe_core.hooks.specs.launcher import Launcher
+from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+
+PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
+ListedKind = Literal["tracker", "callback"]
+"""Kinds of which a run has any number, listed in the section ``train``."""
+Kind = Literal["recipe", "launcher"] | ListedKind | PartKind
+Contribution = Spec | Recipe
+
+KINDS: dict[Kind, str] = {
+    "recipe": "register_recipes",
+    "model": "register_models",
+    "data": "register_datasets",
+    "layout": "register_layouts",
+    "checkpoint": "register_checkpoint_formats",
+    "engine": "register_engines",
+    "launcher": "register_launchers",
+    "loss": "register_losses",
+    "optimizer": "register_optimizers",
+    "schedule": "register_schedules",
+    "tracker": "register_trackers",
+    "callback": "register_callbacks",
+}
+"""Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
+PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
+"""The kinds that a recipe is composed of; each is a section of settings."""
+NOUNS: dict[Kind, str] = {
+    "recipe": "recipe",
+    "model": "model",
+    "data": "dataset",
+    "layout": "layout",
+    "checkpoint": "checkpoint format",
+    "engine": "engine",
+    "launcher": "launcher",
+    "loss": "loss",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "tracker": "tracker",
+    "callback": "callback",
+}
+CLASSES: dict[Kind, type[Contribution]] = {
+    "recipe": Recipe,
+    "model": Model,
+    "data": Dataset,
+    "layout": Layout,
+    "checkpoint": CheckpointFormat,
+    "engine": EngineSpec,
+    "launcher": Launcher,
+    "loss": LossSpec,
+    "optimizer": OptimizerSpec,
+    "schedule": ScheduleSpec,
+    "tracker": TrackerSpec,
+    "callback": CallbackSpec,
+}
+"""The class of a contribution of each kind."""
+
+
+def noun(item: Contribution) -> str:
+    """Return the word for the kind of ``item``, for messages."""
+    return next((NOUNS[kind] for kind, class_ in CLASSES.items() if isinstance(item, class_)), type(item).__name__)
+
+
+def code_of(spec: Spec) -> str:
+    """Return the contribution with the target of its code, for messages about errors of that code."""
+    return f"{noun(spec)} {spec.name!r}: {spec.build!r}"
