@@ -91,7 +91,8 @@ class Model(Spec):
     plan: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
     patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
-    ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one."""
+    ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one. ``split``,
+    ``sequence`` and ``replicated`` may name the inputs of the residual stream: ``split(hidden, memory)``."""
     stages: Stages | str | None = field(default=None, metadata=called("config"))
     """Stages of a pipeline, or ``package.module:function(config) -> Stages | None``, without torch, where they follow
     from the settings; None: the model cannot be cut so."""
