@@ -114,6 +114,10 @@ class Model(Spec):
     takes: tuple[str, ...] = ()
     """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
     before the run. Empty: not checked."""
+    outputs: tuple[str, ...] = ()
+    """Names of what the module's output holds in training, for losses of other plugins: keys of a mapping, fields of a
+    dataclass or a named tuple, the elements of a tuple in order, or one name for a tensor. A loss that needs others
+    (:attr:`recipe_core.LossSpec.needs`) is refused before the run. Empty: not known."""
     example: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""
