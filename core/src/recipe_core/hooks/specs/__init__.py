@@ -93,6 +93,9 @@ class Model(Spec):
     patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
     ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one. ``split``,
     ``sequence`` and ``replicated`` may name the inputs of the residual stream: ``split(hidden, memory)``."""
+    sequence_parallel: bool = True
+    """False: the plan is for tensor parallelism alone, with the whole sequence on every rank, as where a block mixes
+    positions outside of its ``split`` modules. ``layout.sequence_parallel=true`` is then refused before the run."""
     stages: Stages | str | None = field(default=None, metadata=called("config"))
     """Stages of a pipeline, or ``package.module:function(config) -> Stages | None``, without torch, where they follow
     from the settings; None: the model cannot be cut so."""
