@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.train import Train, remarked, too_small
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
+    from recipe_core.layouts.outputs import output_of
     from recipe_core.layouts.parallel import Loss, Micro, Parallel, Run, Samples
     from recipe_core.ops.attention import causal_attention
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
@@ -123,6 +124,7 @@ _LAZY = {
     "engine.protocol": ("Engine",),
     "files": ("atomic_file", "atomic_folder", "load_or_build", "write_text"),
     "layouts.materialise": ("Deferred", "materialise"),
+    "layouts.outputs": ("output_of",),
     "layouts.parallel": ("Loss", "Micro", "Parallel", "Run", "Samples"),
     "ops.attention": ("causal_attention",),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
@@ -222,6 +224,7 @@ __all__ = [
     "losses_and_hits",
     "materialise",
     "normal_of",
+    "output_of",
     "read_hf_config",
     "remarked",
     "require_hf_values",

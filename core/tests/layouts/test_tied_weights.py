@@ -25,6 +25,7 @@ from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
 from recipe_core.train.seeds import mix
 from recipe_core.train.start.check import checked_job
+from recipe_core.train.start.preflight import division_problems
 
 WORDS, WIDTH, LENGTH, STEPS = 16, 8, 6, 20
 
@@ -253,3 +254,16 @@ def test_stochastic_rounding_keeps_tied_weights_equal(tmp_path: Path) -> None:
     curve(tmp_path / "two", 2, *words, "layout=pp")
     one, two = (tensors(tmp_path / name, 3)["model.tokens.weight"].float() for name in ("one", "two"))
     torch.testing.assert_close(two, one, rtol=0, atol=0.02)
+
+
+def test_a_tie_that_cannot_be_sequence_parallel_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks share a norm, and only one has the whole sequence."""
+    plain = {pattern: role for pattern, role in plan(Net()).items() if pattern != "blocks.*.norm"}
+    norms = {f"blocks.{number}.norm": "replicated" if number == 2 else "sequence" for number in range(4)}
+    monkeypatch.setattr(sys.modules[__name__], "plan", lambda config: {**plain, **norms})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["model=deferred", BLOCKS, "layout=tp", "train.micro_batch=2"]
+    assert division_problems(job(*words), 2) == []
+    (problem,) = division_problems(job(*words, "layout.sequence_parallel=true"), 2)
+    assert problem.startswith("tensor plan: blocks.1.norm.weight and blocks.2.norm.weight are one tied parameter")
+    assert "take layout.sequence_parallel=false" in problem

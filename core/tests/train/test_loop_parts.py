@@ -15,13 +15,14 @@ import torch
 import yaml
 from torch import Tensor
 
-from recipe_core import LossSpec, OptimizerFacts, OptimizerSpec, ScheduleSpec, TrackerSpec, Train, hookimpl
+from recipe_core import LossSpec, OptimizerFacts, OptimizerSpec, ScheduleSpec, TrackerSpec, Train, hookimpl, output_of
 from recipe_core.cli.show import needs
-from recipe_core.errors import ConfigError
+from recipe_core.errors import ConfigError, PluginError
 from recipe_core.layouts.parallel import Batch, Loss
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
-from recipe_core.train.metrics.curves import Row, read_rows
+from recipe_core.testing.toy_parts import Toy
+from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.optim import Trainable
 from recipe_core.train.run import run
 from recipe_core.train.start.check import checked_job
@@ -65,6 +66,8 @@ def register_losses() -> Iterable[LossSpec]:
     metrics: Any = {"added": "sum", "largest": "max", "odd": "count"}
     yield LossSpec(name="numbered", build=f"{HERE}:numbered", metrics=metrics)
     yield LossSpec(name="picky", build=f"{HERE}:numbered", takes=("masks",))
+    yield LossSpec(name="reader", build=f"{HERE}:reader", needs=("scores",))
+    yield LossSpec(name="secret_reader", build=f"{HERE}:reader")
 
 
 @hookimpl
@@ -103,6 +106,11 @@ def numbered(config: object, own: Loss) -> Loss:
         }  # fmt: skip
 
     return loss
+
+
+def reader(config: object, own: Loss) -> Loss:
+    """The model's loss of a part of its output."""
+    return lambda output, batch: own(output_of(output, "scores"), batch)
 
 
 class Book:
@@ -257,6 +265,37 @@ def test_a_loss_says_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"loss.use, data.use: picky takes masks, which toy_data does not give"):
         checked_job(registry, "toy", ["train.device=cpu", "loss=picky"])
     assert checked_job(registry, "toy", ["train.device=cpu", "loss=numbered"]).loss.spec.name == "numbered"
+
+
+def test_a_loss_says_what_it_needs_of_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registry = toy.registry(sys.modules[HERE])
+    words = ["train.device=cpu", "loss=reader"]
+    monkeypatch.setitem(vars(registry.get("model", "toy_model")), "outputs", ("hidden", "logits"))
+    with pytest.raises(ConfigError) as caught:
+        checked_job(registry, "toy", words)
+    assert str(caught.value) == (
+        "model.use, loss.use: reader needs scores, which the output of toy_model does not have (it has hidden, "
+        "logits); choose a model and a loss that belong together"
+    )
+    monkeypatch.setitem(vars(registry.get("model", "toy_model")), "outputs", ("scores",))
+    job = checked_job(registry, "toy", words)
+    run(job, tmp_path / "read")
+    read = [row["loss"] for row in read_rows(tmp_path / "read" / METRICS) if "loss" in row]
+    assert read == [row["loss"] for row in train(str(tmp_path / "own")) if "loss" in row]
+
+
+def test_an_output_that_nobody_declares_ends_the_run_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Toy, "forward", lambda module, batch: {"logits": module.layers[0](batch["vectors"])})
+    with pytest.raises(PluginError) as caught:
+        train(str(tmp_path / "needs"), "loss=reader")
+    assert str(caught.value) == (
+        "loss 'reader' needs scores of the output of model 'toy_model', which is a dict with logits; choose a model "
+        "and a loss that belong together"
+    )
+    with pytest.raises(PluginError, match="the output of the model has no 'scores': it is a dict with logits"):
+        train(str(tmp_path / "secret"), "loss=secret_reader")
 
 
 @pytest.mark.parametrize("layout", ["single", "ddp", "fsdp"])

@@ -32,6 +32,7 @@ def register_losses() -> Iterable[LossSpec]:
                 build="my_plugin.loss:build",  # build(config, own) -> loss; own: the model's, to build upon
                 config=Smoothed,
                 takes=("labels",),
+                needs=("logits",),  # of the model's output: output_of(output, "logits")
                 metrics={"largest_logit": "max"},
                 summary="cross entropy with smoothed labels",
             )

@@ -16,6 +16,7 @@ from recipe_core.hooks.specs import COLUMNS, Dataset, EngineSpec, Layout, Model,
 from recipe_core.hooks.specs.loop import OWN_LOSS, LossSpec
 from recipe_core.hooks.target import as_plugin_error
 from recipe_core.launch.failures import is_of_machine
+from recipe_core.layouts.outputs import with_output_names
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, Samples
 from recipe_core.layouts.patterns import matching
 
@@ -144,7 +145,7 @@ def build_loss(part: Part[LossSpec], model: Model, own: Loss) -> Loss:
         loss = part.build(part.config, own)
     if not callable(loss):
         raise PluginError(f"{code_of(spec)} returned {_type_name(loss)}; expected a function loss(output, batch)")
-    return checked_loss(loss, spec)
+    return checked_loss(loss if spec is model else with_output_names(loss, part.spec, model), spec)
 
 
 def _is_module_and_loss(answer: object) -> bool:

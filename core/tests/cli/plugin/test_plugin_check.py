@@ -186,6 +186,11 @@ PREPARES = dataclasses.replace(
             "expected a dict with 'loss'",
         ),
         ("loss", dataclasses.replace(MODEL, build=f"{HERE}:idle"), "unused.weight, unused.bias takes no part in the"),
+        (
+            "loss",
+            dataclasses.replace(MODEL, outputs=("scores", "hidden")),
+            "declares the outputs scores, hidden, and its output is a tensor, which has one name; fix the plugin",
+        ),
         ("same samples", dataclasses.replace(DATA, build=f"{HERE}:by_rank"), "differs between 1 and 2 ranks"),
         ("any order", dataclasses.replace(DATA, build=f"{HERE}:by_rank"), None),
         ("same samples", dataclasses.replace(DATA, gives=("tokens",)), "toy_data promises tokens (gives)"),

@@ -135,6 +135,47 @@ def test_a_model_that_says_too_little() -> None:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TpOn(Tp):
+    """A layout that is sequence parallel unless the user says otherwise."""
+
+    sequence_parallel: bool = True
+
+
+@dataclass(frozen=True)
+class TpAlways(Divided):
+    """A layout that is always sequence parallel."""
+
+    tp, sequence_parallel = 2, True
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (
+            Tp(tp=4, sequence_parallel=True),  # 30 tokens do not divide by 4 either
+            "layout.sequence_parallel: true, and model 'net' can be tensor parallel, but not sequence parallel; set "
+            "layout.sequence_parallel=false",
+        ),
+        (
+            TpOn(),
+            "layout.sequence_parallel: true, which is the default of layout=some, and model 'net' can be tensor "
+            "parallel, but not sequence parallel; set layout.sequence_parallel=false",
+        ),
+        (
+            TpAlways(),
+            "layout.sequence_parallel: true, which is the default of layout=some, and model 'net' can be tensor "
+            "parallel, but not sequence parallel; choose another layout",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_sequence_parallel(layout: Divided, message: str) -> None:
+    found = problems_of(layout, layout.tp, **WHOLE, sequence_parallel=False)
+    assert [problem for problem in found if "sequence_parallel" in problem] == [message]
+    assert problems_of(Tp(), 2, **WHOLE, sequence_parallel=False) == []
+    assert problems_of(Pp(sequence_parallel=True), 2, **WHOLE, sequence_parallel=False) == []  # tp is 1
+
+
 @pytest.mark.parametrize(("layout", "refused"), [(Pp(), True), (Tp(), False), (Fsdp(), False)])
 def test_one_file_cannot_hold_what_no_process_has(layout: Divided, refused: bool) -> None:
     forms = {form.name: Part(form, form.config()) for form in register_checkpoint_formats()}

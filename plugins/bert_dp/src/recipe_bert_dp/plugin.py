@@ -35,6 +35,7 @@ def register_models() -> Iterable[Model]:
         plan="recipe_bert_dp.model.tensor_plan:plan",
         deferred=True,
         takes=_ARRAYS,
+        outputs=("masked_losses", "masked_hits", "next_losses", "next_hits"),
         free=("dropout", "attention_dropout", "init_std"),
         resolved="recipe_bert_dp.settings:BertPretraining.resolved",
         example="recipe_bert_dp.model.bert:example",

@@ -17,6 +17,7 @@ def register_models() -> Iterable[Model]:
         facts="recipe_hf_finetune.model.facts:facts",
         config=SequenceClassifier,
         takes=("input_ids", "attention_mask", "labels"),
+        outputs=("logits",),
         free=("source", "recipe", "revision", "tokenizer", "dropout"),
         resolved="recipe_hf_finetune.settings:SequenceClassifier.resolved",
         generate="recipe_hf_finetune.results.inference:generate",

@@ -26,6 +26,7 @@ def register_models() -> Iterable[Model]:
         deferred=True,
         free=("dropout", "attention_dropout", "init_std"),
         takes=("tokens", "labels"),
+        outputs=("losses",),
         example="recipe_megatron_gpt.model.gpt:example",
         generate="recipe_megatron_gpt.inference.generate:generate",
         evaluate="recipe_megatron_gpt.inference.evaluate:evaluate",

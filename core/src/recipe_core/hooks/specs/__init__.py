@@ -91,7 +91,11 @@ class Model(Spec):
     plan: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> Mapping[str, str]``, without torch: the tensor plan, which names a role for
     patterns of submodules: ``column``, ``row``, ``vocabulary_in``, ``vocabulary_out``, ``sequence``, ``replicated``,
-    ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one."""
+    ``whole`` or ``split``, see :mod:`recipe_core.layouts.tensor_parallel.roles`. Every parameter needs one. ``split``,
+    ``sequence`` and ``replicated`` may name the inputs of the residual stream: ``split(hidden, memory)``."""
+    sequence_parallel: bool = True
+    """False: the plan is for tensor parallelism alone, with the whole sequence on every rank, as where a block mixes
+    positions outside of its ``split`` modules. ``layout.sequence_parallel=true`` is then refused before the run."""
     stages: Stages | str | None = field(default=None, metadata=called("config"))
     """Stages of a pipeline, or ``package.module:function(config) -> Stages | None``, without torch, where they follow
     from the settings; None: the model cannot be cut so."""
@@ -113,6 +117,10 @@ class Model(Spec):
     takes: tuple[str, ...] = ()
     """Names of the tensors that a training micro batch must have; a dataset that gives others (``gives``) is refused
     before the run. Empty: not checked."""
+    outputs: tuple[str, ...] = ()
+    """Names of what the module's output holds in training, for losses of other plugins: keys of a mapping, fields of a
+    dataclass or a named tuple, the elements of a tuple in order, or one name for a tensor. A loss that needs others
+    (:attr:`recipe_core.LossSpec.needs`) is refused before the run. Empty: not known."""
     example: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> dict``: a micro batch of a few samples, always the same. A conversion runs
     small models on it with the weights before and after."""

@@ -29,6 +29,9 @@ class LossSpec(Spec):
     build: str = field(metadata=called("config", "own"))
     takes: tuple[str, ...] = ()
     """Names of the tensors that a micro batch must have for it, beside those of :attr:`recipe_core.Model.takes`."""
+    needs: tuple[str, ...] = ()
+    """Names of what it reads of the model's output, with :func:`recipe_core.output_of`; a model that declares others
+    (:attr:`recipe_core.Model.outputs`) is refused before the run. Empty: not checked."""
     metrics: Mapping[str, Reduction] = field(default_factory=dict)
     """How what it returns is reduced, over what the model declares; see :attr:`recipe_core.Model.metrics`."""
 

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.errors import ConfigError, PluginError, did_you_mean
 from recipe_core.layouts.patterns import matching
+from recipe_core.layouts.tensor_parallel.inputs import Inputs, NamedRole, parse_role
 from recipe_core.layouts.tensor_parallel.roles import TpGroup, seed_ranks, set_role, use_local_parameters
 from recipe_core.layouts.ties import replace, ties
 
@@ -49,6 +50,8 @@ class Assignment:
 
     roles: dict[str, str]
     """Submodule -> role, without inherited roles."""
+    inputs: dict[str, Inputs]
+    """Inputs of the submodules with a role."""
     cuts: dict[Tensor, Cut]
     partial: list[tuple[nn.Module, str]]
     """See :class:`TpGroup`."""
@@ -72,7 +75,10 @@ def assign(
         PluginError: the plan does not fit the model: a pattern without a match, an unknown role, a parameter without
             a role, tied parameters with different shards.
     """
-    roles = _roles(module, plan)
+    named = _roles(module, plan)
+    roles = {name: role.role for name, role in named.items()}
+    inputs = {name: Inputs.of(module.get_submodule(name), name, role) for name, role in named.items()}
+    _refuse_nested(roles)
     cuts: dict[Tensor, Cut] = {}
     partial: list[tuple[nn.Module, str]] = []
     for name, owner in module.named_modules():
@@ -88,7 +94,7 @@ def assign(
     _require_all(module, cuts)
     for parameter, cut in cuts.items():
         _require_divisible(parameter, cut, degree)
-    return Assignment(roles, cuts, partial)
+    return Assignment(roles, inputs, cuts, partial)
 
 
 def divide(
@@ -105,7 +111,8 @@ def divide(
     replace(module, {parameter: _local_dtensor(parameter, cut, mesh) for parameter, cut in assigned.cuts.items()})
     for name, owner in list(module.named_modules()):
         if name in assigned.roles:
-            set_role(owner, assigned.roles[name], name, tp, inside=_inherited(name, assigned.roles) == "split")
+            inside = _inherited(name, assigned.roles) == "split"
+            set_role(owner, assigned.roles[name], assigned.inputs[name], tp, inside=inside)
         elif next(owner.parameters(recurse=False), None) is not None:
             use_local_parameters(owner)
     seed_ranks(module, tp)
@@ -114,9 +121,11 @@ def divide(
     return tp
 
 
-def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
-    roles: dict[str, str] = {}
-    for pattern, role in plan.items():
+def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, NamedRole]:
+    roles: dict[str, NamedRole] = {}
+    for pattern, text in plan.items():
+        named = parse_role(text)
+        role = named.role
         if role not in ROLES:
             hint = did_you_mean(role, ROLES)
             raise PluginError(f"tensor plan: {pattern}: no such role as {role!r}{hint} (roles: {', '.join(ROLES)})")
@@ -125,13 +134,24 @@ def _roles(module: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
             hint = did_you_mean(pattern, [name for name, _ in module.named_modules()])
             raise PluginError(f"tensor plan: {pattern}: the model has no such submodule{hint}; fix the plugin")
         for name, owner in owners.items():
-            if roles.setdefault(name, role) != role:
-                raise PluginError(f"tensor plan: {name}: two patterns name it, as {roles[name]} and as {role}")
+            first = roles.setdefault(name, named)
+            if first != named:
+                raise PluginError(f"tensor plan: {name}: two patterns name it, as {first} and as {named}")
             expected = _TYPES.get(role, nn.Module)
             if not isinstance(owner, expected):
                 kind = type(owner).__name__
                 raise PluginError(f"tensor plan: {name}: {role} is a role for {expected.__name__}, and this is {kind}")
     return roles
+
+
+def _refuse_nested(roles: Mapping[str, str]) -> None:
+    # Its input would enter twice, and gradients would be summed twice.
+    for name, role in roles.items():
+        above = name
+        while role == "split" and "." in above:
+            above = above.rpartition(".")[0]
+            if roles.get(above) == "split":
+                raise PluginError(f"tensor plan: {name}: split inside {above}, which is split too; keep one of them")
 
 
 def _inherited(name: str, roles: Mapping[str, str]) -> str | None:

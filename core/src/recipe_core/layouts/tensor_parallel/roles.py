@@ -12,6 +12,10 @@ dimension before the last). The roles::
     whole           whole -> whole           after a replicated one: all ranks compute the same
     vocabulary_out  whole -> whole           rows of the output; gathers the logits
 
+``split``, ``sequence`` and ``replicated`` modules may have further inputs, positional or keyword. A plan names those of
+the stream, ``split(hidden, memory)``; if it names none, the first floating-point tensor is. All others are whole on
+every rank. Every input gets its whole gradient.
+
 The parameters are DTensors; forward computes with their local shards, plain tensors, and calls the collectives itself:
 less work for the host than operations on DTensors, with the same gradients.
 """
@@ -37,6 +41,7 @@ from recipe_core.layouts.tensor_parallel.collectives import (
     ReduceScatter,
     local_chunk,
 )
+from recipe_core.layouts.tensor_parallel.inputs import Inputs
 from recipe_core.layouts.tensor_parallel.rng import peek_seed, stream
 from recipe_core.layouts.tensor_parallel.rows import gather_logits, row_shard
 
@@ -65,6 +70,10 @@ class TpGroup:
             return _apply(AllGather, x, self.group, SEQUENCE, True)
         return _apply(AllReduceGradient, x, self.group)
 
+    def enter_whole(self, x: Tensor) -> Tensor:
+        """The same for a tensor that is whole on every rank."""
+        return _apply(AllReduceGradient, x, self.group) if x.requires_grad else x
+
     def leave(self, x: Tensor) -> Tensor:
         """From this rank's summand to the stream."""
         return _apply(ReduceScatter, x, self.group, SEQUENCE) if self.sequence else _apply(AllReduce, x, self.group)
@@ -74,9 +83,9 @@ class TpGroup:
         return _apply(AllGather, x, self.group, SEQUENCE, False) if self.sequence else x
 
 
-def set_role(module: nn.Module, role: str, name: str, tp: TpGroup, *, inside: bool) -> None:
+def set_role(module: nn.Module, role: str, inputs: Inputs, tp: TpGroup, *, inside: bool) -> None:
     """Have ``module`` compute in its ``role``; ``inside`` a split module, which has entered the stream."""
-    module.forward = partial(_FORWARD[role], module, module.forward, name, tp, inside)
+    module.forward = partial(_FORWARD[role], module, module.forward, inputs, tp, inside)
 
 
 def use_local_parameters(module: nn.Module) -> None:
@@ -98,25 +107,25 @@ def _with_rank_seed(module: nn.Module, forward: Callable[..., Any], tp: TpGroup,
 
 
 def _column(
-    module: nn.Module, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, x: Tensor
+    module: nn.Module, forward: Callable[..., Tensor], inputs: Inputs, tp: TpGroup, inside: bool, /, input: Tensor
 ) -> Tensor:
-    output: Tensor = _locally(module, forward, x if inside else tp.enter(x))
+    output: Tensor = _locally(module, forward, input if inside else tp.enter(input))
     return output
 
 
-def _row(module: nn.Linear, forward: object, name: str, tp: TpGroup, inside: bool, x: Tensor) -> Tensor:
+def _row(module: nn.Linear, forward: object, inputs: Inputs, tp: TpGroup, inside: bool, /, input: Tensor) -> Tensor:
     with _local(module):
-        output = tp.leave(F.linear(x, module.weight))
+        output = tp.leave(F.linear(input, module.weight))
         return output if module.bias is None else output + module.bias.to(output.dtype)
 
 
 def _vocabulary_in(
-    module: nn.Embedding, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, ids: Tensor
+    module: nn.Embedding, forward: Callable[..., Tensor], inputs: Inputs, tp: TpGroup, inside: bool, /, input: Tensor
 ) -> Tensor:
     assert is_dtensor(module.weight)
     first = row_shard(module.weight).first
     with _local(module):
-        rows, own = module.weight.shape[0], ids - first
+        rows, own = module.weight.shape[0], input - first
         others = (own < 0) | (own >= rows)
         padding = -1 if module.padding_idx is None else module.padding_idx - first
         embedded = F.embedding(own.masked_fill(others, 0), module.weight, padding if 0 <= padding < rows else None)
@@ -124,41 +133,76 @@ def _vocabulary_in(
 
 
 def _vocabulary_out(
-    module: nn.Linear, forward: Callable[..., Tensor], name: str, tp: TpGroup, inside: bool, x: Tensor
+    module: nn.Linear, forward: Callable[..., Tensor], inputs: Inputs, tp: TpGroup, inside: bool, /, input: Tensor
 ) -> Tensor:
     assert is_dtensor(module.weight)
-    return gather_logits(_locally(module, forward, _apply(AllReduceGradient, x, tp.group)), row_shard(module.weight))
+    logits = _locally(module, forward, _apply(AllReduceGradient, input, tp.group))
+    return gather_logits(logits, row_shard(module.weight))
 
 
 def _sequence(
-    module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, x: Tensor, *args: Any
-) -> Any:
-    if tp.sequence and isinstance(module, nn.Embedding):
-        x = local_chunk(x, tp.group, -1)
-    return _locally(module, forward, x, *args)
+    module: nn.Module, forward: Callable[..., Any], inputs: Inputs, tp: TpGroup, inside: bool, /, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    if not tp.sequence:
+        return _locally(module, forward, *args, **kwargs)
+    if isinstance(module, nn.Embedding):
+        (ids,) = (*args, *kwargs.values())
+        return _locally(module, forward, local_chunk(ids, tp.group, -1))
+
+    def unclear(first: Tensor, other: Tensor) -> bool:
+        return other.requires_grad and not _same_positions(first, other)
+
+    def whole(x: Tensor) -> Tensor:  # without names, what has the positions of the first is of the stream as well
+        return tp.enter_whole(x) if inputs.stream else x
+
+    new_args, new_kwargs = inputs.map(args, kwargs, lambda x: x, whole, unclear)
+    return _locally(module, forward, *new_args, **new_kwargs)
 
 
 def _replicated(
-    module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, x: Tensor, *args: Any
-) -> Any:
-    return _whole(module, forward, name, tp, inside, tp.whole(x), *args)
+    module: nn.Module, forward: Callable[..., Any], inputs: Inputs, tp: TpGroup, inside: bool, /, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    if not tp.sequence:
+        return _locally(module, forward, *args, **kwargs)
+
+    def unclear(first: Tensor, other: Tensor) -> bool:
+        return other.is_floating_point() and _same_positions(first, other)
+
+    new_args, new_kwargs = inputs.map(args, kwargs, tp.whole, lambda x: x, unclear)
+    return _whole(module, forward, inputs, tp, inside, *new_args, **new_kwargs)
 
 
-def _whole(module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, *args: Any) -> Any:
+def _whole(
+    module: nn.Module, forward: Callable[..., Any], inputs: Inputs, tp: TpGroup, inside: bool, /, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
     if not (tp.sequence and module.training):
-        return _locally(module, forward, *args)
-    with stream(tp.device, tp.seed, "module", name):  # not the rank's own, see seed_ranks()
-        return _locally(module, forward, *args)
+        return _locally(module, forward, *args, **kwargs)
+    with stream(tp.device, tp.seed, "module", inputs.owner):  # not the rank's own, see seed_ranks()
+        return _locally(module, forward, *args, **kwargs)
 
 
 def _split(
-    module: nn.Module, forward: Callable[..., Any], name: str, tp: TpGroup, inside: bool, x: Tensor, *args: Any
-) -> Any:
-    x = tp.enter(x)
+    module: nn.Module, forward: Callable[..., Any], inputs: Inputs, tp: TpGroup, inside: bool, /, *args: Any,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    new_args, new_kwargs = inputs.map(args, kwargs, tp.enter, tp.enter_whole, _may_be_split if tp.sequence else None)
     if not module.training:
-        return _locally(module, forward, x, *args)
-    with stream(tp.device, peek_seed(), "part", tp.rank, name):
-        return _locally(module, forward, x, *args)
+        return _locally(module, forward, *new_args, **new_kwargs)
+    with stream(tp.device, peek_seed(), "part", tp.rank, inputs.owner):
+        return _locally(module, forward, *new_args, **new_kwargs)
+
+
+def _may_be_split(first: Tensor, other: Tensor) -> bool:
+    # Tables and masks, which need no gradient, have other shapes.
+    same = (other.ndim, other.shape[-1:]) == (first.ndim, first.shape[-1:])
+    return other.requires_grad or (other.is_floating_point() and same)
+
+
+def _same_positions(first: Tensor, other: Tensor) -> bool:
+    return first.shape[:-1] == other.shape[:-1]
 
 
 _FORWARD: dict[str, Callable[..., Any]] = {

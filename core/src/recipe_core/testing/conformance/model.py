@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from recipe_core.checkpoint.adapter import Naming, to_foreign, to_native
 from recipe_core.checkpoint.lazy import Lazy, lazy, same_bits
 from recipe_core.checkpoint.state import weights
-from recipe_core.errors import RecipeError
+from recipe_core.errors import PluginError, RecipeError
 from recipe_core.hooks.specs import Model, ModelFacts, load
 from recipe_core.hooks.train import Train
+from recipe_core.layouts.outputs import require_outputs
 from recipe_core.layouts.parallel import Batch
 from recipe_core.layouts.patterns import matching
 from recipe_core.layouts.stages import cut_stage
@@ -100,11 +101,17 @@ def initial_values(plugin: Plugin, spec: Model) -> str:
 
 
 def loss_of_a_batch(plugin: Plugin, spec: Model) -> str:
-    """Check that the module takes a micro batch of the dataset, and that the loss is a dict of scalars."""
+    """Check that the module takes a micro batch of the dataset and gives the outputs that it declares, and that the
+    loss is a dict of scalars."""
     job = _tiny_job(plugin, spec)
     module, loss = spec.load()(job.model.config)
     batch = first_batch(job, job.train.micro_batch)
-    values = loss(module(batch), batch)
+    output = module(batch)
+    try:
+        require_outputs(output, spec)
+    except PluginError as error:
+        raise FailedCheck(str(error)) from error
+    values = loss(output, batch)
     if "loss" not in values:
         raise FailedCheck(f"the loss gives {', '.join(values) or 'nothing'}; expected a dict with 'loss'")
     for name, value in values.items():

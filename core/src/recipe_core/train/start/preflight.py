@@ -58,7 +58,7 @@ def _division_errors(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
     if tp > 1:
         even = job.layout.config.data != "ddp" and axes["dp"] > 1
         try:
-            assign(module, structure.plan, tp, even=even)
+            assign(module, structure.plan, tp, sequence=job.layout.config.sequence_parallel, even=even)
         except RecipeError as error:
             yield error
     if pp > 1:

@@ -20,6 +20,7 @@ def register_models() -> Iterable[Model]:
         build="recipe_llama.model:build",
         facts="recipe_llama.facts:facts",
         takes=("tokens", "labels"),
+        outputs=("losses",),
         free=("init_std",),
         blocks="blocks.*",
         plan="recipe_llama.tensor_plan:plan",

@@ -111,9 +111,11 @@ def _logits(linear: nn.Linear, x: Tensor) -> Tensor:
     return head.logits(x, linear.weight, linear.bias)
 
 
-def _split(module: nn.Module, forward: Callable[..., Any], engine: Engine, rank: int, name: str, *args: Any) -> Any:
-    # Each rank computes some heads, with random numbers of its own.
+def _split(
+    module: nn.Module, forward: Callable[..., Any], engine: Engine, rank: int, name: str, /, *args: Any, **kwargs: Any
+) -> Any:
+    # Each rank computes some heads, with random numbers of its own. The columns inside sum the gradients of each input.
     if not module.training:
-        return forward(*args)
+        return forward(*args, **kwargs)
     with engine.fork_rng(seed_of(peek_seed(), "part", rank, name)):
-        return forward(*args)
+        return forward(*args, **kwargs)

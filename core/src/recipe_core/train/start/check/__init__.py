@@ -29,6 +29,7 @@ from recipe_core.train.start.check.parts import (
     format_problems,
     golden_problems,
     optimizer_problems,
+    output_problems,
     start_problems,
     writer_problems,
 )
@@ -129,6 +130,8 @@ def problems(
         yield from start_problems(train, out)
     if "model" in parts and "data" in parts:
         yield from batch_problems(parts["model"], parts["data"], parts.get("loss"))
+    if "model" in parts and "loss" in parts:
+        yield from output_problems(parts["model"], parts["loss"])
     if "checkpoint" in parts and "model" in parts:
         yield from format_problems(parts["checkpoint"], parts["model"])
     if "checkpoint" in parts and "layout" in parts:

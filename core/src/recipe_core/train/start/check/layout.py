@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import fields
 
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import CheckpointFormat, Layout, Model, ModelFacts, Part
@@ -68,6 +69,9 @@ def _division_problems(layout: Part[Layout], model: Part[Model], facts: Facts, a
     spec, tp, pp = model.spec, axes.get("tp", 1), axes.get("pp", 1)
     if tp > 1 and not spec.plan:
         yield f"layout.tp: model {spec.name!r} has no tensor plan; choose layout=ddp, zero1 or fsdp"
+    refused = tp > 1 and bool(spec.plan) and layout.config.sequence_parallel and not spec.sequence_parallel
+    if refused:
+        yield _no_sequence_parallelism(layout, spec)
     if pp > 1 and spec.structure(model.config).stages is None:
         yield f"layout.pp: model {spec.name!r} names no stages of a pipeline; choose layout=ddp, zero1 or fsdp"
     try:
@@ -82,11 +86,21 @@ def _division_problems(layout: Part[Layout], model: Part[Model], facts: Facts, a
     if tp > 1:
         yield from _degree_problems(model_facts, tp)
         yield from _vocabulary_problems(layout, model, model_facts, axes)
-        if layout.config.sequence_parallel and data is not None and data.sequence % tp:
+        if layout.config.sequence_parallel and not refused and data is not None and data.sequence % tp:
             yield (
                 f"layout.sequence_parallel: a sample of {data.sequence:,} tokens does not divide by {tp} (layout.tp); "
                 "set it to false, or take samples of another length"
             )
+
+
+def _no_sequence_parallelism(layout: Part[Layout], model: Model) -> str:
+    setting = next((one for one in fields(layout.config) if one.name == "sequence_parallel"), None)
+    default = f", which is the default of layout={layout.spec.name}" if setting is None or setting.default else ""
+    remedy = "choose another layout" if setting is None else "set layout.sequence_parallel=false"
+    return (
+        f"layout.sequence_parallel: true{default}, and model {model.name!r} can be tensor parallel, but not sequence "
+        f"parallel; {remedy}"
+    )
 
 
 def _degree_problems(model: ModelFacts, tp: int) -> Iterator[str]:

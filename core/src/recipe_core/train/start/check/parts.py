@@ -63,6 +63,17 @@ def batch_problems(model: Part[Model], data: Part[Dataset], loss: Part[LossSpec]
         )
 
 
+def output_problems(model: Part[Model], loss: Part[LossSpec]) -> Iterator[str]:
+    """Yield a problem if the loss needs what the model's output does not have, as far as both declare it."""
+    outputs = model.spec.outputs
+    lacking = [name for name in loss.spec.needs if name not in outputs]
+    if outputs and lacking:
+        yield (
+            f"model.use, loss.use: {loss.spec.name} needs {', '.join(lacking)}, which the output of {model.spec.name} "
+            f"does not have (it has {', '.join(outputs)}); choose a model and a loss that belong together"
+        )
+
+
 def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterator[str]:
     """Yield problems of a run that saves in this format, and of the model with it."""
     spec = form.spec
