@@ -18,6 +18,7 @@ MODULES = ("recipe_core.data.prepare", "recipe_core.data.text", "recipe_core.tes
 """Public modules other than :mod:`recipe_core`."""
 TOPICS = {
     "Contributions": ("recipe_core.hooks.",),
+    "Commands": ("recipe_core.cli.",),
     "Errors": ("recipe_core.errors",),
     "A run and its layout": ("recipe_core.layouts.", "recipe_core.engine.loader"),
     "Operations of models": ("recipe_core.ops.",),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.formats.single import OneFile
     from recipe_core.checkpoint.lazy import Lazy, lazy
     from recipe_core.checkpoint.match.trained import TrainedModel
+    from recipe_core.cli.arguments import RecipeCommand, job_of, recipe_arguments
     from recipe_core.engine.environment import Variable
     from recipe_core.engine.loader import Batch
     from recipe_core.engine.protocol import Engine
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         Structure,
         Use,
     )
+    from recipe_core.hooks.specs.command import CommandSpec
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.train import Train, remarked, too_small
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from recipe_core.ops.norm import add_norm
     from recipe_core.ops.vocabulary import linear_logits
     from recipe_core.settings.job import Job
+    from recipe_core.settings.schedule import build_rate
     from recipe_core.settings.variants import variants_of
     from recipe_core.train.callbacks.callback import Callback, CallbackRun
     from recipe_core.train.metrics.tracker import TrackedRun, Tracker
@@ -90,6 +93,7 @@ _LAZY = {
     "hooks.finding": ("Finding",),
     "hooks.facts": ("IndexFacts", "OptimizerFacts"),
     "hooks.inference": ("Evaluation", "Generation", "Scorer"),
+    "hooks.specs.command": ("CommandSpec",),
     "hooks.specs.launcher": ("Launcher", "Submission"),
     "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.markers": ("hookimpl",),
@@ -119,6 +123,7 @@ _LAZY = {
     "checkpoint.formats.single": ("OneFile",),
     "checkpoint.lazy": ("Lazy", "lazy"),
     "checkpoint.match.trained": ("TrainedModel",),
+    "cli.arguments": ("RecipeCommand", "job_of", "recipe_arguments"),
     "engine.environment": ("Variable",),
     "engine.loader": ("Batch",),
     "engine.protocol": ("Engine",),
@@ -134,6 +139,7 @@ _LAZY = {
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
+    "settings.schedule": ("build_rate",),
     "train.callbacks.callback": ("Callback", "CallbackRun"),
     "train.metrics.tracker": ("TrackedRun", "Tracker"),
     "train.optim.build": ("Trainable",),
@@ -151,6 +157,7 @@ __all__ = [
     "CallbackSpec",
     "CheckpointError",
     "CheckpointFormat",
+    "CommandSpec",
     "ConfigError",
     "DataError",
     "DataFacts",
@@ -190,6 +197,7 @@ __all__ = [
     "Part",
     "PluginError",
     "Recipe",
+    "RecipeCommand",
     "RecipeError",
     "Run",
     "Samples",
@@ -210,6 +218,7 @@ __all__ = [
     "add_norm",
     "atomic_file",
     "atomic_folder",
+    "build_rate",
     "causal_attention",
     "did_you_mean",
     "dropout",
@@ -217,6 +226,7 @@ __all__ = [
     "groups_of",
     "hf_settings",
     "hookimpl",
+    "job_of",
     "lazy",
     "linear_cross_entropy",
     "linear_logits",
@@ -226,6 +236,7 @@ __all__ = [
     "normal_of",
     "output_of",
     "read_hf_config",
+    "recipe_arguments",
     "remarked",
     "require_hf_values",
     "too_small",

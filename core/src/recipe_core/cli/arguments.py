@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from recipe_core.cli.commands.describe import DescribedCommand
+from recipe_core.cli.options import Command, Invocation, load_plugins
 from recipe_core.errors import ConfigError, RecipeError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from recipe_core.settings.job import Job
 
 _OVERRIDE = re.compile(r"[\w.]*=")
 """Start of an override, valid or not; everything else is a recipe or a file."""
@@ -25,14 +28,21 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return complete_arguments(ctx.params.get("arguments") or (), incomplete)
 
 
-recipe_arguments = click.argument(
-    "arguments", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
-)
-"""The name and the overrides, in any order."""
+def recipe_arguments(command: Command) -> Command:
+    """Add the argument ``arguments`` of a command about a recipe: its name, and overrides, in any order.
+
+    They are completed as those of ``recipe run``. :func:`job_of` resolves them.
+    """
+    return click.argument(
+        "arguments", nargs=-1, metavar="NAME[:VARIANT]|FILE [SECTION.SETTING=VALUE]...", shell_complete=_complete
+    )(command)
 
 
 class RecipeCommand(DescribedCommand):
-    """A command about a recipe. It suggests the setting for options of other tools."""
+    """A click command about a recipe: ``@click.command(cls=RecipeCommand)`` above ``@recipe_arguments``.
+
+    It suggests the setting for options of other tools, and explains mistakes in the arguments.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the line.
@@ -41,8 +51,7 @@ class RecipeCommand(DescribedCommand):
             ConfigError: an option or argument has another spelling here.
         """
         original = list(args)
-        if ctx.obj is not None:
-            ctx.obj.command = ctx.command_path  # which messages begin with
+        ctx.ensure_object(Invocation).command = ctx.command_path  # which messages begin with
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -140,3 +149,18 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
             f"recipe run megatron_gpt data.files={targets[0]}"
         )
     return targets[0], overrides
+
+
+def job_of(arguments: Sequence[str]) -> Job:
+    """Return the job of a command line: a recipe, a file of settings or a run folder, and overrides, in any order.
+
+    Settings are checked as by ``recipe show``; the machine is not.
+
+    Raises:
+        RecipeError: the line names no recipe, or a setting is wrong.
+        UsageError: click's; the line names no recipe, or several.
+    """
+    from recipe_core.settings.job import resolve
+
+    target, overrides = split(run_folder(arguments)[0])
+    return resolve(load_plugins(), target, overrides)

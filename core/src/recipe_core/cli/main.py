@@ -30,12 +30,13 @@ from recipe_core.cli.cluster.submit import submit
 from recipe_core.cli.commands.check import check
 from recipe_core.cli.commands.describe import ALL, describe_job, summary_of
 from recipe_core.cli.commands.doctor import doctor
+from recipe_core.cli.commands.group import RecipeGroup
 from recipe_core.cli.compare.command import compare
 from recipe_core.cli.compare.report.command import report
 from recipe_core.cli.data import inspect, prepare, verify
 from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, out_option, processes_option
 from recipe_core.cli.plugin.command import add_plugin_command
-from recipe_core.errors import ExitCode, LaunchError, PluginError, RecipeError, did_you_mean
+from recipe_core.errors import ExitCode, LaunchError, PluginError, RecipeError
 from recipe_core.launch.cores import limit_spinning
 from recipe_core.launch.notice import notice
 
@@ -45,17 +46,6 @@ if TYPE_CHECKING:
 
 COMPLETE = "_RECIPE_COMPLETE"
 """Environment variable through which a shell asks for completions."""
-_COMMANDS_ELSEWHERE = {
-    "help": "recipe --help", "version": "recipe --version", "list": "recipe ls", "init": "recipe plugin new NAME",
-    **dict.fromkeys(("train", "fit", "start", "pretrain"), "recipe run NAME"), "resume": "recipe run FOLDER",
-    **dict.fromkeys(("finetune", "fine-tune", "sft"), "recipe run hf_finetune"),
-    **dict.fromkeys(("test", "evaluate", "validate"), "recipe eval RUN"),
-    **dict.fromkeys(("chat", "predict", "sample", "infer", "inference"), "recipe generate RUN"),
-    **dict.fromkeys(("export", "save"), "recipe convert RUN FOLDER --to FORMAT"),
-    **dict.fromkeys(("tokenize", "preprocess"), "recipe prepare NAME"),
-    **dict.fromkeys(("config", "settings"), "recipe show NAME"), "plot": "recipe report RUN...",
-}  # fmt: skip
-"""Commands of other tools, and ours for them."""
 _USERS_ENVIRONMENT = ("check", "doctor", "submit")
 """Commands that do not compute, and show or pass on the environment as the user set it."""
 
@@ -137,25 +127,7 @@ def _fail(error: BaseException, line: Invocation) -> int:
     return exit_code(error)
 
 
-class _Commands(click.Group):
-    """Lists the commands in the order of this file, and suggests one for a mistyped name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            if name in _COMMANDS_ELSEWHERE:
-                ctx.fail(f"no command {name!r}; write `{_COMMANDS_ELSEWHERE[name]}`")
-            hint = did_you_mean(name, self.commands)
-            ctx.fail(f"no command {name!r}{hint} (commands: {', '.join(self.commands)})")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=RecipeGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(None, "-v", "-V", "--version", package_name="recipe-core", prog_name="recipe")
 @debug_option
 @click.pass_context

@@ -34,7 +34,8 @@ def load_plugins() -> Registry:
     """Return the installed plugins, loaded once for each command; print complaints about broken ones."""
     from recipe_core.hooks.registry import load
 
-    line = click.get_current_context().ensure_object(Invocation)
+    context = click.get_current_context(silent=True)
+    line = context.ensure_object(Invocation) if context is not None else Invocation()
     if line.registry is None:
         line.registry = load()
         if os.environ.get("RANK", "0") == "0":  # every rank would print the same

@@ -14,8 +14,9 @@ from recipe_core.hooks.loop_hooks import register_optimizers as register_optimiz
 from recipe_core.hooks.loop_hooks import register_schedules as register_schedules
 from recipe_core.hooks.loop_hooks import register_trackers as register_trackers
 from recipe_core.hooks.markers import hookspec
+from recipe_core.hooks.program_hooks import register_commands as register_commands
+from recipe_core.hooks.program_hooks import register_launchers as register_launchers
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe
-from recipe_core.hooks.specs.launcher import Launcher
 
 
 @hookspec
@@ -194,36 +195,6 @@ def register_recipes() -> Iterable[Recipe]:
                 checkpoint=Use("dcp"),
                 train=Train(steps=300, global_batch=32, micro_batch=8, lr=1e-3),
                 variants={"tiny": {"model": {"layers": 2, "hidden": 64}, "train": {"steps": 4}}},
-            )
-    """
-    return ()
-
-
-@hookspec
-def register_launchers() -> Iterable[Launcher]:
-    """Return the launchers that this plugin adds: batch systems for ``recipe submit NAME --to LAUNCHER``.
-
-    .. code-block:: python
-
-        from collections.abc import Iterable
-        from dataclasses import dataclass
-
-        from recipe_core import Launcher, hookimpl
-
-
-        @dataclass(frozen=True, kw_only=True)
-        class Pbs:
-            queue: str = ""
-
-
-        @hookimpl
-        def register_launchers() -> Iterable[Launcher]:
-            yield Launcher(
-                name="pbs",
-                build="my_plugin.pbs:scripts",  # scripts(submission, config) -> {file name: text}
-                submit="my_plugin.pbs:submit",  # submit(folder, names) -> job id; without it, the text is printed
-                config=Pbs,  # the section ``pbs`` of the site profile
-                summary="PBS Professional",
             )
     """
     return ()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
+from recipe_core.hooks.specs.command import CommandSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
 ListedKind = Literal["tracker", "callback"]
 """Kinds of which a run has any number, listed in the section ``train``."""
-Kind = Literal["recipe", "launcher"] | ListedKind | PartKind
-Contribution = Spec | Recipe
+Kind = Literal["recipe", "launcher", "command"] | ListedKind | PartKind
+Contribution = Spec | Recipe | CommandSpec
 
 KINDS: dict[Kind, str] = {
     "recipe": "register_recipes",
@@ -27,6 +28,7 @@ KINDS: dict[Kind, str] = {
     "schedule": "register_schedules",
     "tracker": "register_trackers",
     "callback": "register_callbacks",
+    "command": "register_commands",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -44,6 +46,7 @@ NOUNS: dict[Kind, str] = {
     "schedule": "schedule",
     "tracker": "tracker",
     "callback": "callback",
+    "command": "command",
 }
 CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -58,6 +61,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "schedule": ScheduleSpec,
     "tracker": TrackerSpec,
     "callback": CallbackSpec,
+    "command": CommandSpec,
 }
 """The class of a contribution of each kind."""
 

@@ -31,6 +31,7 @@ from recipe_core.hooks.specs import (
     Spec,
     Use,
 )
+from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
 from recipe_core.hooks.target import described
@@ -98,6 +99,8 @@ class Registry:
     @overload
     def get(self, kind: Literal["callback"], name: str, near: str = "") -> CallbackSpec: ...
     @overload
+    def get(self, kind: Literal["command"], name: str, near: str = "") -> CommandSpec: ...
+    @overload
     def get(self, kind: PartKind, name: str, near: str = "") -> Spec: ...
     @overload
     def get(self, kind: Kind, name: str, near: str = "") -> Contribution: ...
@@ -135,7 +138,8 @@ class Registry:
             f"{NOUNS[kind]} {plain!r} is the core's own; that of plugin {registration.owner!r} goes by {name}"
             for kind in KINDS
             for name, registration in sorted(self.registrations[kind].items())
-            if (plain := name.removeprefix(f"{registration.owner}/")) != name and plain in self.registrations[kind]
+            if (plain := name.removeprefix(f"{registration.owner}/")) != name
+            and (plain in self.registrations[kind] or _is_core_command(kind, plain))
         ]
 
     def add(self, contributions: Iterable[tuple[Kind, Registration]]) -> None:
@@ -144,14 +148,16 @@ class Registry:
         for kind, registration in contributions:
             by_name.setdefault((kind, registration.item.name), []).append(registration)
         for (kind, name), rivals in by_name.items():
-            plain = rivals[0] if len(rivals) == 1 else next((rival for rival in rivals if rival.owner == CORE), None)
+            reserved = _is_core_command(kind, name)
+            alone = len(rivals) == 1 and not reserved
+            plain = rivals[0] if alone else next((rival for rival in rivals if rival.owner == CORE), None)
             if plain is not None:
                 self.registrations[kind][name] = plain
             qualified = {f"{rival.owner}/{name}": rival for rival in rivals if rival is not plain}
             for reference, rival in qualified.items():
                 item = dataclasses.replace(rival.item, name=reference)
                 self.registrations[kind][reference] = Registration(rival.owner, item)
-            if plain is None:
+            if plain is None and not reserved:
                 self.contested[kind][name] = list(qualified)
 
     def _find(self, kind: Kind, name: str) -> Registration | None:
@@ -179,6 +185,10 @@ class Registry:
         names = self.contested[kind][name]
         owners = " and by ".join(f"plugin {self.registrations[kind][one].owner!r}" for one in names)
         return f"{NOUNS[kind]} {name!r} is provided by {owners}; say which one: {' or '.join(names)}"
+
+
+def _is_core_command(kind: Kind, name: str) -> bool:
+    return kind == "command" and name in CORE_COMMANDS
 
 
 def load(plugins: Iterable[tuple[str, Loader]] | None = None) -> Registry:

@@ -108,7 +108,7 @@ def described(error: BaseException) -> str:
         (str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    callers = ("recipe_core", "torch", *sys.stdlib_module_names)
+    callers = ("recipe_core", "torch", "click", *sys.stdlib_module_names)
     plugin = next((package for package, _, _ in frames if package not in callers), None)
     places = [f" ({Path(file).name}, line {line})" for package, file, line in frames if package == plugin]
     return f"{text[:_LONGEST]}{'...' * (len(text) > _LONGEST)}{places[-1] if places else ''}"

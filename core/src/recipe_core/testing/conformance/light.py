@@ -8,10 +8,14 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import click
+
+from recipe_core.cli.commands.group import load_command
 from recipe_core.hooks.kinds import Contribution
 from recipe_core.hooks.resolve import target_problems
 from recipe_core.hooks.resolve import targets as resolve_targets
 from recipe_core.hooks.specs import EngineSpec, Recipe, Spec, load
+from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
 from recipe_core.settings.job import resolve
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.subject import Plugin
@@ -82,6 +86,24 @@ def light_functions(plugin: Plugin, spec: EngineSpec) -> str:
     if heavy := [name for name in _imported(modules) if name == "torch"]:
         raise FailedCheck(f"{' or '.join(modules)} imports {heavy[0]}; keep what {', '.join(LIGHT)} name light")
     return ", ".join(modules)
+
+
+def command_help(plugin: Plugin, spec: CommandSpec) -> str:
+    """Check that a command has help, shown without PyTorch, and a name that the core leaves to it."""
+    if spec.name in CORE_COMMANDS:
+        raise FailedCheck(
+            f"name: `recipe {spec.name}` is the core's; choose another, such as {plugin.name}-{spec.name}"
+        )
+    command = load_command(spec)
+    if not command.get_short_help_str():
+        raise FailedCheck(f"{spec.build}: it has no help; write what it does in the function's docstring")
+    if heavy := _imported([spec.build.partition(":")[0]]):
+        raise FailedCheck(
+            f"{spec.build}: its module imports {', '.join(heavy)}, for which --help and completion wait; import it in "
+            "the function"
+        )
+    with click.Context(command, info_name=f"recipe {spec.name}") as context:
+        return f"{len(command.get_params(context))} arguments and options"
 
 
 def variants(plugin: Plugin, recipe: Recipe) -> str:

@@ -1,0 +1,1 @@
+"""``recipe rates``: the learning rates of a recipe, before it runs."""
