@@ -57,10 +57,13 @@ if TYPE_CHECKING:
     )
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+    from recipe_core.hooks.specs.wrapper import DataWrapperSpec, dataset_parts
     from recipe_core.hooks.train import Train, remarked, too_small
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
     from recipe_core.layouts.parallel import Loss, Micro, Parallel, Run, Samples
+    from recipe_core.layouts.samples.mapping import SampleGenerators
+    from recipe_core.layouts.samples.wrapping import WrapperRun
     from recipe_core.ops.attention import causal_attention
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
     from recipe_core.ops.dropout import dropout
@@ -91,6 +94,7 @@ _LAZY = {
     "hooks.inference": ("Evaluation", "Generation", "Scorer"),
     "hooks.specs.launcher": ("Launcher", "Submission"),
     "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
+    "hooks.specs.wrapper": ("DataWrapperSpec", "dataset_parts"),
     "hooks.markers": ("hookimpl",),
     "hooks.specs": (
         "CheckpointFormat",
@@ -124,6 +128,8 @@ _LAZY = {
     "files": ("atomic_file", "atomic_folder", "load_or_build", "write_text"),
     "layouts.materialise": ("Deferred", "materialise"),
     "layouts.parallel": ("Loss", "Micro", "Parallel", "Run", "Samples"),
+    "layouts.samples.mapping": ("SampleGenerators",),
+    "layouts.samples.wrapping": ("WrapperRun",),
     "ops.attention": ("causal_attention",),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
     "ops.dropout": ("dropout",),
@@ -153,6 +159,7 @@ __all__ = [
     "DataError",
     "DataFacts",
     "DataIdentity",
+    "DataWrapperSpec",
     "Dataset",
     "Deferred",
     "DiskError",
@@ -190,6 +197,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "Run",
+    "SampleGenerators",
     "Samples",
     "SaveContext",
     "ScheduleSpec",
@@ -205,10 +213,12 @@ __all__ = [
     "TrainedModel",
     "Use",
     "Variable",
+    "WrapperRun",
     "add_norm",
     "atomic_file",
     "atomic_folder",
     "causal_attention",
+    "dataset_parts",
     "did_you_mean",
     "dropout",
     "group_attention",

@@ -7,10 +7,11 @@ from typing import Literal
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-ListedKind = Literal["tracker", "callback"]
-"""Kinds of which a run has any number, listed in the section ``train``."""
+ListedKind = Literal["tracker", "callback", "wrapper"]
+"""Kinds of which a run has any number, listed in the section ``train``, or ``data``."""
 Kind = Literal["recipe", "launcher"] | ListedKind | PartKind
 Contribution = Spec | Recipe
 
@@ -27,6 +28,7 @@ KINDS: dict[Kind, str] = {
     "schedule": "register_schedules",
     "tracker": "register_trackers",
     "callback": "register_callbacks",
+    "wrapper": "register_data_wrappers",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -44,6 +46,7 @@ NOUNS: dict[Kind, str] = {
     "schedule": "schedule",
     "tracker": "tracker",
     "callback": "callback",
+    "wrapper": "data wrapper",
 }
 CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -58,6 +61,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "schedule": ScheduleSpec,
     "tracker": TrackerSpec,
     "callback": CallbackSpec,
+    "wrapper": DataWrapperSpec,
 }
 """The class of a contribution of each kind."""
 
