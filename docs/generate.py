@@ -29,7 +29,7 @@ from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.launchers.site import Site
 from recipe_core.settings.describe import meanings, text_of
-from recipe_core.settings.job import LISTED
+from recipe_core.settings.job import LISTS
 
 REFERENCE = Path(__file__).parent / "reference"
 PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/pyproject.toml"))
@@ -78,6 +78,7 @@ KINDS: dict[PartKind | ListedKind, str] = {
     "schedule": "Schedules",
     "tracker": "Trackers",
     "callback": "Callbacks",
+    "wrapper": "Data wrappers",
 }
 NOTES = {
     "engine": (
@@ -98,6 +99,11 @@ NOTES = {
         "`callbacks=NAME,NAME` selects callbacks, in this order, and is the same as `train.callbacks=NAME,NAME`; their "
         "settings are `callback.NAME.setting`. [Callbacks](../how-to/tune/callbacks.md) shows each of them in a run.",
     ),
+    "wrapper": (
+        "`wrappers=NAME,NAME` puts wrappers around the dataset, the first one innermost, and is the same as "
+        "`data.wrappers=NAME,NAME`; their settings are `wrapper.NAME.setting`. [Filter, mix and change "
+        "data](../how-to/filter-and-mix.md) shows them in a run.",
+    ),
 }
 """Paragraphs above the contributions of a kind."""
 
@@ -117,7 +123,7 @@ def page(registry: Registry) -> str:
     for kind, title in KINDS.items():
         parts += [f"## {title}", *NOTES.get(kind, ())]
         for spec in (registry.get(kind, name) for name in registry.names(kind)):
-            head = f"train.{kind}s={spec.name}" if kind in LISTED else f"{kind}={spec.name}"
+            head = f"{LISTS[f'{kind}s']}.{kind}s={spec.name}" if f"{kind}s" in LISTS else f"{kind}={spec.name}"
             uses = getattr(spec, "uses", ())
             used = f"It uses these settings of `train`: {', '.join(f'`{name}`' for name in uses)}." if uses else ""
             parts += [f"### {head}", sentence(spec.summary), *filter(None, [used]), table(spec.config)]

@@ -59,11 +59,14 @@ if TYPE_CHECKING:
     from recipe_core.hooks.specs.command import CommandSpec
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+    from recipe_core.hooks.specs.wrapper import DataWrapperSpec, dataset_parts
     from recipe_core.hooks.train import Train, remarked, too_small
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
     from recipe_core.layouts.outputs import output_of
     from recipe_core.layouts.parallel import Loss, Micro, Parallel, Run, Samples
+    from recipe_core.layouts.samples.mapping import SampleGenerators
+    from recipe_core.layouts.samples.wrapping import WrapperRun
     from recipe_core.ops.attention import causal_attention
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
     from recipe_core.ops.dropout import dropout
@@ -96,6 +99,7 @@ _LAZY = {
     "hooks.specs.command": ("CommandSpec",),
     "hooks.specs.launcher": ("Launcher", "Submission"),
     "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
+    "hooks.specs.wrapper": ("DataWrapperSpec", "dataset_parts"),
     "hooks.markers": ("hookimpl",),
     "hooks.specs": (
         "CheckpointFormat",
@@ -131,6 +135,8 @@ _LAZY = {
     "layouts.materialise": ("Deferred", "materialise"),
     "layouts.outputs": ("output_of",),
     "layouts.parallel": ("Loss", "Micro", "Parallel", "Run", "Samples"),
+    "layouts.samples.mapping": ("SampleGenerators",),
+    "layouts.samples.wrapping": ("WrapperRun",),
     "ops.attention": ("causal_attention",),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
     "ops.dropout": ("dropout",),
@@ -162,6 +168,7 @@ __all__ = [
     "DataError",
     "DataFacts",
     "DataIdentity",
+    "DataWrapperSpec",
     "Dataset",
     "Deferred",
     "DiskError",
@@ -200,6 +207,7 @@ __all__ = [
     "RecipeCommand",
     "RecipeError",
     "Run",
+    "SampleGenerators",
     "Samples",
     "SaveContext",
     "ScheduleSpec",
@@ -215,11 +223,13 @@ __all__ = [
     "TrainedModel",
     "Use",
     "Variable",
+    "WrapperRun",
     "add_norm",
     "atomic_file",
     "atomic_folder",
     "build_rate",
     "causal_attention",
+    "dataset_parts",
     "did_you_mean",
     "dropout",
     "group_attention",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recipe_core.checkpoint.settings import HfSettings
+from recipe_core.data.filtered import Filtered
+from recipe_core.data.mixture import Mixture
 from recipe_core.hooks.markers import hookimpl
-from recipe_core.hooks.specs import CheckpointFormat, EngineSpec, Layout
+from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 from recipe_core.launch.launchers.sky import Sky
 from recipe_core.launch.launchers.slurm import Slurm
 from recipe_core.launch.launchers.trainjob import Kubernetes
@@ -59,6 +62,33 @@ def register_layouts() -> Iterable[Layout]:
         config=Pp,
         divides=True,
         summary="pipeline parallel: ranks or teams hold consecutive blocks",
+    )
+
+
+@hookimpl
+def register_datasets() -> Iterable[Dataset]:
+    """A dataset made of others."""
+    yield Dataset(
+        name="mixture",
+        build="recipe_core.layouts.samples.mixture:build",
+        facts="recipe_core.data.mixture:facts",
+        indices="recipe_core.data.mixture:indices",
+        identity="recipe_core.data.mixture:identity",
+        tokenizer="recipe_core.data.mixture:tokenizer",
+        config=Mixture,
+        summary="samples of several datasets of any plugins, in proportion to their weights",
+    )
+
+
+@hookimpl
+def register_data_wrappers() -> Iterable[DataWrapperSpec]:
+    """A filter by the values of a tensor."""
+    yield DataWrapperSpec(
+        name="filtered",
+        build="recipe_core.layouts.samples.counted:build",
+        config=Filtered,
+        filters=True,
+        summary="samples with enough, and not too many, values of a tensor that are not padding",
     )
 
 

@@ -20,6 +20,7 @@ from recipe_core.errors import ConfigError, DataError, DiskError, PluginError
 from recipe_core.files import home, load_or_build
 from recipe_core.files.documents import DocumentError, parse_json, read_text
 from recipe_core.hooks.specs import DataIdentity, Dataset, Part
+from recipe_core.hooks.specs.wrapper import WRAPPERS, wrapper_text
 from recipe_core.hooks.target import call
 from recipe_core.launch.identity import files_named
 from recipe_core.settings import fill
@@ -71,13 +72,18 @@ def identity_of(data: Part[Dataset], tokenizer: Mapping[str, str] | None = None)
         "content": data_identity.content,
         "manifest": data_identity.manifest,
         "tokenizer": tokenizer_digest(texts),
-        "order": fill.plain(dict(data_identity.order)),
+        "order": fill.plain(dict(data_identity.order)) | _wrapper_order(data),
     }
     return Identity(
         record={name: value for name, value in record.items() if value},
         conflicts=data_identity.conflicts,
         tokenizer=texts,
     )
+
+
+def _wrapper_order(data: Part[Dataset]) -> dict[str, str]:
+    plain = {part.spec.name: fill.plain(part.config) for part in data.wrappers}
+    return {WRAPPERS: wrapper_text(data, plain)} if plain else {}
 
 
 def identity_of_files(
@@ -258,7 +264,10 @@ def _flat(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if name in _NOUNS and isinstance(value, str):
             yield name, value
         elif name == "order" and isinstance(value, Mapping):
-            yield from ((f"order.{key}", item) for key, item in value.items())
+            yield from ((f"order.{key}", item) for key, item in value.items() if key != WRAPPERS)
+    if record:  # also one without wrappers differs from one with
+        order = record.get("order")
+        yield f"order.{WRAPPERS}", order.get(WRAPPERS, "none") if isinstance(order, Mapping) else "none"
 
 
 def acceptance_code(changes: Sequence[str]) -> str:

@@ -8,10 +8,11 @@ from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layou
 from recipe_core.hooks.specs.command import CommandSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-ListedKind = Literal["tracker", "callback"]
-"""Kinds of which a run has any number, listed in the section ``train``."""
+ListedKind = Literal["tracker", "callback", "wrapper"]
+"""Kinds of which a run has any number, listed in the section ``train``, or ``data``."""
 Kind = Literal["recipe", "launcher", "command"] | ListedKind | PartKind
 Contribution = Spec | Recipe | CommandSpec
 
@@ -29,6 +30,7 @@ KINDS: dict[Kind, str] = {
     "tracker": "register_trackers",
     "callback": "register_callbacks",
     "command": "register_commands",
+    "wrapper": "register_data_wrappers",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -47,6 +49,7 @@ NOUNS: dict[Kind, str] = {
     "tracker": "tracker",
     "callback": "callback",
     "command": "command",
+    "wrapper": "data wrapper",
 }
 CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -62,6 +65,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "tracker": TrackerSpec,
     "callback": CallbackSpec,
     "command": CommandSpec,
+    "wrapper": DataWrapperSpec,
 }
 """The class of a contribution of each kind."""
 

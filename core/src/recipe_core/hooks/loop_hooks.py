@@ -1,4 +1,4 @@
-"""The hooks of the training loop: losses, optimizers, schedules, trackers, callbacks."""
+"""The hooks of the training loop: losses, optimizers, schedules, trackers, callbacks, data wrappers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from recipe_core.hooks.markers import hookspec
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 
 
 @hookspec
@@ -162,6 +163,38 @@ def register_callbacks() -> Iterable[CallbackSpec]:
                 config=Target,
                 saves=False,  # True: its state is part of checkpoints
                 summary="end the run once the validation loss is low enough",
+            )
+    """
+    return ()
+
+
+@hookspec
+def register_data_wrappers() -> Iterable[DataWrapperSpec]:
+    """Return the data wrappers that this plugin adds: filters and changes around any dataset (``data.wrappers=NAME``).
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import DataWrapperSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class LongOnly:
+            least: int = 20
+
+
+        @hookimpl
+        def register_data_wrappers() -> Iterable[DataWrapperSpec]:
+            yield DataWrapperSpec(
+                name="long_only",
+                # build(config, samples, run) -> Samples: run.filtered(samples, keep) or run.mapped(samples, change)
+                build="my_plugin.wrapper:build",
+                config=LongOnly,
+                takes=("tokens",),
+                filters=True,
+                summary="samples of at least so many different tokens",
             )
     """
     return ()

@@ -34,6 +34,7 @@ from recipe_core.hooks.specs import (
 from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
+from recipe_core.hooks.specs.wrapper import WRAPPERS, DataWrapperSpec
 from recipe_core.hooks.target import described
 from recipe_core.hooks.version import load_point, require_api
 
@@ -100,6 +101,8 @@ class Registry:
     def get(self, kind: Literal["callback"], name: str, near: str = "") -> CallbackSpec: ...
     @overload
     def get(self, kind: Literal["command"], name: str, near: str = "") -> CommandSpec: ...
+    @overload
+    def get(self, kind: Literal["wrapper"], name: str, near: str = "") -> DataWrapperSpec: ...
     @overload
     def get(self, kind: PartKind, name: str, near: str = "") -> Spec: ...
     @overload
@@ -298,6 +301,11 @@ def _checked(item: object, kind: Kind, hook: str) -> Contribution:
         raise PluginError(
             f"{hook}: a setting of {item.name!r} is named {_USE!r}, the word that names the part itself; choose "
             "another name"
+        )
+    if isinstance(item, Dataset) and WRAPPERS in [one.name for one in dataclasses.fields(item.config)]:
+        raise PluginError(
+            f"{hook}: a setting of {item.name!r} is named {WRAPPERS!r}, which lists the data wrappers around it; "
+            "choose another name"
         )
     return item
 

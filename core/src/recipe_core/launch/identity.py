@@ -17,6 +17,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
+from recipe_core.hooks.specs.wrapper import nested
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 
@@ -85,7 +86,16 @@ def _text(value: Any) -> str:
 
 def _packages(job: Job) -> list[str]:
     """Top-level packages whose code a run of ``job`` executes: the core and the plugins of its parts."""
-    parts = (job.model, job.data, job.layout, job.checkpoint, job.engine, job.loss, job.optimizer, job.schedule)
+    parts = (
+        job.model,
+        *nested(job.data),
+        job.layout,
+        job.checkpoint,
+        job.engine,
+        job.loss,
+        job.optimizer,
+        job.schedule,
+    )
     named = [target for part in parts for target in (getattr(part.spec, "build", ""), type(part.config).__module__)]
     return sorted({name.partition(":")[0].partition(".")[0] for name in ["recipe_core", job.recipe.run, *named]} - {""})
 
@@ -99,6 +109,12 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def code_digest(targets: Iterable[str]) -> str:
+    """Return a hash of the code of the packages, or modules of one file, that hold ``targets``; they are imported."""
+    packages = sorted({target.partition(":")[0].partition(".")[0] for target in targets})
+    return digest({name: value for package in packages for name, value in _code(package)})
 
 
 def _code(package: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +12,13 @@ from torch.overrides import TorchFunctionMode
 
 from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks.kinds import code_of
-from recipe_core.hooks.specs import COLUMNS, Dataset, EngineSpec, Layout, Model, ModelFacts, Part, Spec
+from recipe_core.hooks.specs import COLUMNS, EngineSpec, Layout, Model, ModelFacts, Part, Spec
 from recipe_core.hooks.specs.loop import OWN_LOSS, LossSpec
 from recipe_core.hooks.target import as_plugin_error
 from recipe_core.launch.failures import is_of_machine
 from recipe_core.layouts.outputs import with_output_names
-from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, Samples
+from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run
 from recipe_core.layouts.patterns import matching
-
-Read = Callable[[str, int, int], Batch]
-"""See :meth:`recipe_core.layouts.parallel.Samples.read`."""
 
 
 def as_part_error(spec: Spec, did: str = "", only: type[BaseException] = BaseException) -> as_plugin_error:
@@ -48,7 +45,7 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
         answer = part.build(part.config)
     if not _is_module_and_loss(answer):
         raise PluginError(
-            f"{code_of(spec)} returned {_type_name(answer)}; expected (module, loss): a torch.nn.Module and a function "
+            f"{code_of(spec)} returned {type_name(answer)}; expected (module, loss): a torch.nn.Module and a function "
             "loss(output, batch)"
         )
     module, loss = answer
@@ -73,49 +70,6 @@ class _SkipMetaInit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def build_samples(part: Part[Dataset], run: Run) -> Samples:
-    """Build the samples of a dataset.
-
-    Raises:
-        PluginError: ``build`` raises, or returns an object without a method ``read``.
-    """
-    with as_part_error(part.spec):
-        samples: Samples = part.build(part.config, run)
-    if not callable(getattr(samples, "read", None)):
-        raise PluginError(
-            f"{code_of(part.spec)} returned {_type_name(samples)}; expected samples with a method read(split, start, "
-            "count)"
-        )
-    return samples
-
-
-def checked_read(samples: Samples, data: Dataset, takes: Collection[str] = ()) -> Read:
-    """Return ``samples.read``, checked at each call against its contract; it must give the tensors ``takes``."""
-    code, guard = f"{code_of(data)}: read", as_part_error(data, ": read")
-
-    def read(split: str, start: int, count: int) -> Batch:
-        with guard:
-            batch = samples.read(split, start, count)
-        if not isinstance(batch, Mapping) or not batch:
-            raise PluginError(f"{code} returned {_type_name(batch)}; expected a dict of tensors by name")
-        for name, tensor in batch.items():
-            if not isinstance(tensor, Tensor):
-                raise PluginError(f"{code} returned {name!r} as {_type_name(tensor)}; expected a tensor")
-            if tensor.dim() == 0 or tensor.shape[0] != count:
-                raise PluginError(
-                    f"{code}({split!r}, {start}, {count}) returned {name!r} of shape {list(tensor.shape)}; expected "
-                    f"[{count}, ...]"
-                )
-        if lacking := [name for name in takes if name not in batch]:
-            raise PluginError(
-                f"{code} returned no {', '.join(lacking)}, which the model or the loss takes; it returned "
-                f"{', '.join(map(str, batch))}"
-            )
-        return batch
-
-    return read
-
-
 def build_layout(part: Part[Layout], module: nn.Module, run: Run, engine: EngineSpec | None = None) -> Parallel:
     """Apply a layout to ``module``, by the build of its own that ``engine`` has for it, if any.
 
@@ -129,7 +83,7 @@ def build_layout(part: Part[Layout], module: nn.Module, run: Run, engine: Engine
         model = spec.load()(module, part.config, run)
     if not isinstance(model, Parallel):
         raise PluginError(
-            f"{code_of(spec)} returned {_type_name(model)}; expected a recipe_core.layouts.parallel.Parallel"
+            f"{code_of(spec)} returned {type_name(model)}; expected a recipe_core.layouts.parallel.Parallel"
         )
     return model
 
@@ -144,7 +98,7 @@ def build_loss(part: Part[LossSpec], model: Model, own: Loss) -> Loss:
     with as_part_error(part.spec):
         loss = part.build(part.config, own)
     if not callable(loss):
-        raise PluginError(f"{code_of(spec)} returned {_type_name(loss)}; expected a function loss(output, batch)")
+        raise PluginError(f"{code_of(spec)} returned {type_name(loss)}; expected a function loss(output, batch)")
     return checked_loss(loss if spec is model else with_output_names(loss, part.spec, model), spec)
 
 
@@ -157,7 +111,8 @@ def _is_module_and_loss(answer: object) -> bool:
     )
 
 
-def _type_name(answer: object) -> str:
+def type_name(answer: object) -> str:
+    """Return the type of what a plugin returned, for messages."""
     if answer is None or (isinstance(answer, dict) and not answer):
         return repr(answer)
     if isinstance(answer, (tuple, list)):
@@ -206,13 +161,13 @@ def checked_loss(loss: Loss, spec: Spec) -> Loss:
             values = loss(output, batch)
         if not isinstance(values, Mapping) or "loss" not in values:
             names = ", ".join(map(str, values)) if isinstance(values, Mapping) else ""
-            got = f"a dict of {names or 'nothing'}" if isinstance(values, Mapping) else _type_name(values)
+            got = f"a dict of {names or 'nothing'}" if isinstance(values, Mapping) else type_name(values)
             raise PluginError(
                 f"{code}: its loss returned {got}; expected a dict of scalar tensors, of which 'loss' is minimised"
             )
         for name, value in values.items():
             if not isinstance(value, Tensor) or value.dim():
-                shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _type_name(value)
+                shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type_name(value)
                 raise PluginError(f"{code}: its loss returned {name!r} as {shape}; expected a scalar tensor")
             if name in COLUMNS:
                 raise PluginError(

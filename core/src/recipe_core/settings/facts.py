@@ -6,8 +6,26 @@ from functools import cached_property
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks.specs import DataFacts, Dataset, IndexFacts, Model, ModelFacts, Part
+from recipe_core.hooks.specs.wrapper import part_settings, wrapped_facts
 from recipe_core.hooks.target import call
 from recipe_core.hooks.train import Train
+
+
+def data_facts(data: Part[Dataset]) -> DataFacts | None:
+    """Return the facts of a dataset with its wrappers; None if it has none.
+
+    Raises:
+        RecipeError: settings or files are too wrong for any facts.
+    """
+    spec = data.spec
+    if not spec.facts:
+        return None
+    facts = call(spec.facts, f"dataset {spec.name!r}", data.config)
+    if facts is None and part_settings(spec.config):  # one of its parts has none
+        return None
+    if not isinstance(facts, DataFacts):
+        raise PluginError(f"dataset {spec.name!r}: {spec.facts!r} returned {facts!r:.60}; expected a DataFacts")
+    return wrapped_facts(data, facts)
 
 
 class Facts:
@@ -27,13 +45,7 @@ class Facts:
         Raises:
             RecipeError: settings or files are too wrong for any facts.
         """
-        if self._data is None or not self._data.spec.facts:
-            return None
-        spec = self._data.spec
-        facts = call(spec.facts, f"dataset {spec.name!r}", self._data.config)
-        if not isinstance(facts, DataFacts):
-            raise PluginError(f"dataset {spec.name!r}: {spec.facts!r} returned {facts!r:.60}; expected a DataFacts")
-        return facts
+        return data_facts(self._data) if self._data is not None else None
 
     @cached_property
     def model(self) -> ModelFacts | None:

@@ -25,6 +25,7 @@ from recipe_core.hooks.specs import (
     Use,
 )
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.wrapper import WRAPPERS, DataWrapperSpec, nested
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
@@ -32,7 +33,16 @@ from recipe_core.settings.field_words import UNKNOWN, as_setting, in_our_words, 
 from recipe_core.settings.log_format import format_problems
 from recipe_core.settings.mesh import layout_division, mesh_axes
 from recipe_core.settings.parts import AUTO as AUTO
-from recipe_core.settings.parts import changed, engine_section, listed_parts, part, take_train_settings, unused
+from recipe_core.settings.parts import (
+    changed,
+    engine_section,
+    listed_parts,
+    listed_wrappers,
+    part,
+    take_train_settings,
+    unused,
+    unused_wrappers,
+)
 from recipe_core.settings.saved import is_file, read_file
 from recipe_core.settings.schedule import Rate, build_rate
 
@@ -40,9 +50,9 @@ __all__ = ["Job", "Part", "resolve", "split_name"]
 
 LISTED: tuple[ListedKind, ...] = ("tracker", "callback")
 """Kinds whose section holds a section for each of those that ``train`` lists."""
-LISTS = tuple(f"{kind}s" for kind in LISTED)
-"""Settings of ``train`` that may be given without it."""
-SECTIONS = (*PARTS, *LISTED, "train")
+LISTS = {"trackers": "train", "callbacks": "train", WRAPPERS: "data"}
+"""Lists of names that may be given without their section."""
+SECTIONS = (*PARTS, *LISTED, "wrapper", "train")
 IDENTITY, HISTORY, PLUGINS = "identity", "history", "plugins"
 """Further sections of a run's job.yaml: the identity of its data, settings that changed when it continued, and the
 plugin of each part."""
@@ -88,13 +98,14 @@ class Job:
             plain["variant"] = self.variant
         for kind in PARTS:
             part: Part[Spec] = getattr(self, kind)
-            settings = fill.plain(part.config)
+            settings = {name: value for name, value in fill.plain(part).items() if name != "use"}
             # Parts that the section `train` names, and the model's own loss, need a section only for their settings.
             if settings or not (kind in ("optimizer", "schedule") or part.spec.name == OWN_LOSS):
                 plain[kind] = {"use": part.spec.name, **settings}
         if self.auto:
             plain["engine"] = {"use": AUTO, **changed(self.engine)}
-        for name, listed in (("tracker", self.trackers), ("callback", self.callbacks)):
+        wrappers = [one for one in nested(self.data) if isinstance(one.spec, DataWrapperSpec)]
+        for name, listed in (("tracker", self.trackers), ("callback", self.callbacks), ("wrapper", wrappers)):
             sections = {part.spec.name: fill.plain(part.config) for part in listed}
             if any(sections.values()):
                 plain[name] = {part: settings for part, settings in sections.items() if settings}
@@ -237,8 +248,9 @@ def draft(
     merged["engine"] = engine_section(registry, merged, problems)
     for kind in ("optimizer", "schedule"):
         merged["train"] |= take_train_settings(registry, kind, merged[kind], near) | {kind: merged[kind]["use"]}
-    filled = {kind: part(registry, kind, merged[kind], problems, near) for kind in PARTS}
+    filled = {kind: part(registry, kind, merged[kind], problems, near, merged["wrapper"]) for kind in PARTS}
     parts = {kind: part for kind, part in filled.items() if part is not None}
+    problems += unused_wrappers(parts.get("data"), merged["wrapper"])
     if world_size is not None:
         problems += _code_problems(recipe)
         parts = {kind: part for kind, part in parts.items() if _has_its_code(part, problems)}
@@ -267,6 +279,10 @@ def _without_unlisted(merged: Mapping[str, Any], sections: Mapping[str, Any]) ->
         if isinstance(names, str | list | tuple):
             names = names.split(",") if isinstance(names, str) else names
             kept[kind] = {name: settings for name, settings in merged[kind].items() if name in names}
+    if "data" in sections:
+        after = listed_wrappers(fill.merge(merged, sections)["data"])
+        gone = set(listed_wrappers(merged["data"])) - set(after)
+        kept["wrapper"] = {name: settings for name, settings in merged["wrapper"].items() if name not in gone}
     return kept
 
 
@@ -284,7 +300,7 @@ def _worded(
 
 
 def _has_its_code(part: Part[Any], problems: list[str]) -> bool:
-    mistakes = _code_problems(part.spec)
+    mistakes = list(dict.fromkeys(problem for one in nested(part) for problem in _code_problems(one.spec)))
     problems += mistakes
     return not mistakes
 
@@ -356,7 +372,7 @@ def without_records(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _base(recipe: Recipe) -> dict[str, Any]:
     sections: dict[str, Any] = {
         "train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers),
-        "callback": fill.plain(recipe.callbacks),
+        "callback": fill.plain(recipe.callbacks), "wrapper": fill.plain(recipe.wrappers),
     }  # fmt: skip
     for kind in PARTS:
         use: Use = getattr(recipe, kind) or Use(sections["train"][kind])
@@ -402,14 +418,14 @@ def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[s
         if message := _list_problem(name, value):
             problems.append(message)
         elif name in LISTS:  # callbacks=ema,early_stopping
-            sections.setdefault("train", {})[name] = value.get("use") if isinstance(value, Mapping) else value
+            sections.setdefault(LISTS[name], {})[name] = value.get("use") if isinstance(value, Mapping) else value
         elif name not in SECTIONS:
             hint = did_you_mean(str(name), SECTIONS)
             problems.append(f"{name}: no such section{hint} (sections: {', '.join(SECTIONS)})")
         elif isinstance(value, Mapping):
             sections[name] = sections.get(name, {}) | fill.plain(value)
-        elif isinstance(value, str) and name not in ("train", *LISTED):
-            sections[name] = {"use": value}
+        elif isinstance(value, str) and name not in ("train", "wrapper", *LISTED):
+            sections[name] = sections.get(name, {}) | {"use": value}
         elif value is not None:
             problems.append(f"{name}: expected settings ({{name: value}}), got {value!r}")
     for kind in IN_TRAIN:
@@ -425,7 +441,7 @@ def _list_problem(name: str, value: object) -> str:
     """A message if settings of one callback are given as the list of callbacks, or the other way round."""
     if isinstance(value, Mapping) and name in LISTS and (others := [key for key in value if key != "use"]):
         return f"{name}.{others[0]}: {name} lists names; write `{name[:-1]}.{others[0]}` for its settings"
-    if name in LISTED and (use := value.get("use") if isinstance(value, Mapping) else None):
+    if name in ("wrapper", *LISTED) and (use := value.get("use") if isinstance(value, Mapping) else None):
         return f"{name}: it holds settings; write `{name}s={use}` for the list of names"
     return ""
 

@@ -9,6 +9,8 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any
 
+from recipe_core.hooks.specs import Part
+
 
 class NotPlainError(ValueError):
     """A value that YAML cannot hold."""
@@ -20,6 +22,8 @@ def plain(value: Any) -> Any:
     Raises:
         NotPlainError: they cannot hold ``value``.
     """
+    if isinstance(value, Part):
+        return plain(value.section())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, Mapping):

@@ -11,8 +11,8 @@ import torch
 
 from recipe_core.engine.loader import Batch, DeviceLoader, PlainLoader, Request
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.built import Read
 from recipe_core.layouts.parallel import Run
+from recipe_core.layouts.samples.build import Read
 
 
 def micro_batch_starts(run: Run, consumed: int, samples: int) -> list[int]:

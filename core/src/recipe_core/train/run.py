@@ -23,13 +23,14 @@ from recipe_core.engine.compiled import GraphCounter
 from recipe_core.engine.precision import described, threads
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError, ExitCode, PluginError
+from recipe_core.hooks.specs.wrapper import outermost
 from recipe_core.hooks.target import as_plugin_error, load
 from recipe_core.launch.contention import Contention
 from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
-from recipe_core.layouts.built import build_samples, checked_read
 from recipe_core.layouts.parallel import Parallel, Run
+from recipe_core.layouts.samples.build import build_samples, checked_read
 from recipe_core.settings.job import Job
 from recipe_core.train import replicas
 from recipe_core.train.building.build import build_optimizer, build_parallel, build_run
@@ -153,7 +154,7 @@ def _build(
     saver = stack.enter_context(Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced))
     shown = engine.rank == 0 and not dry_run
     report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
-    read = checked_read(samples, job.data.spec, {*job.model.spec.takes, *job.loss.spec.takes})
+    read = checked_read(samples, outermost(job.data), {*job.model.spec.takes, *job.loss.spec.takes})
     feed = stack.enter_context(Feed(read, run, engine.device_loader, callbacks.global_batch))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
     compared = _comparison_lines(job, engine, golden, progress.step)

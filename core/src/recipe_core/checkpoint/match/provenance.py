@@ -19,6 +19,7 @@ from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import DataFacts, Dataset, Model, Part, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
+from recipe_core.settings.facts import data_facts
 from recipe_core.settings.job import resolve
 from recipe_core.settings.parts import MOVED, part
 from recipe_core.settings.schedule import Rate, build_rate
@@ -50,7 +51,7 @@ class Provenance:
     def epoch(self, progress: Mapping[str, Any]) -> int:
         """Return the number of full passes over the training data; 0 if its size is unknown or the data is missing."""
         consumed = int(progress.get("consumed_samples") or 0)
-        facts: DataFacts | None = self._from_dataset(lambda dataset: dataset.facts) if consumed else None
+        facts = self._data_facts() if consumed else None
         return consumed // facts.train_samples if facts and facts.train_samples else 0
 
     @property
@@ -86,6 +87,12 @@ class Provenance:
         texts = dict(self._from_dataset(lambda dataset: dataset.tokenizer) or {})
         if texts and recorded in (None, tokenizer_digest(texts)):
             yield texts
+
+    def _data_facts(self) -> DataFacts | None:
+        try:
+            return data_facts(self.data) if self.data else None
+        except RecipeError:  # the data of a run may be missing when its weights are converted
+            return None
 
     def _from_dataset(self, target: Callable[[Dataset], str]) -> Any:
         """Result of a function that the dataset names; None if it names none, or the data is missing."""
@@ -123,7 +130,7 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     if problems:
         raise ConfigError("\n".join([f"{folder / 'job.yaml'}: {problem}" for problem in problems]))
     # Data and schedule are not needed for the names, and their plugins may be missing here.
-    data = part(registry, "data", parts["data"], []) if "data" in parts else None
+    data = part(registry, "data", parts["data"], [], wrapper=parts.get("wrapper")) if "data" in parts else None
     settings = {name: value for name, value in parts.get("train", {}).items() if name not in MOVED}
     train = fill.fill(Train, settings, "train", []) if "train" in parts else None
     named = parts.get("schedule") or {"use": train.schedule if train else None}

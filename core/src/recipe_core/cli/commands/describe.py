@@ -73,6 +73,7 @@ def describe_job(registry: Registry, job: Job, section: str) -> str:
 
 def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, list[Setting]]]]:
     from recipe_core.hooks.kinds import PARTS
+    from recipe_core.hooks.specs.wrapper import DataWrapperSpec, nested
     from recipe_core.settings.describe import described
     from recipe_core.settings.fill import plain
 
@@ -83,7 +84,8 @@ def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, li
         yield kind, (head, described(type(part.config), plain(part.config)))
     head = "train: how long and how hard to train; every recipe has this section"
     yield "train", (head, described(type(job.train), plain(job.train)))
-    for section, listed in (("tracker", job.trackers), ("callback", job.callbacks)):
+    wrappers = [part for part in nested(job.data) if isinstance(part.spec, DataWrapperSpec)]
+    for section, listed in (("tracker", job.trackers), ("callback", job.callbacks), ("wrapper", wrappers)):
         for part in listed:
             settings = described(type(part.config), plain(part.config))
             yield f"{section}.{part.spec.name}", (f"{section} {part.spec.name}: {part.spec.summary}", settings)

@@ -28,7 +28,7 @@ def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry
     @click.argument("name")
     @click.option(
         "--kind",
-        type=click.Choice(["model", "dataset", "layout", "format", "optimizer", "tracker", "callback"]),
+        type=click.Choice(["model", "dataset", "layout", "format", "optimizer", "tracker", "callback", "wrapper"]),
         default="model",
         show_default=True,
         help="What it is to add.",

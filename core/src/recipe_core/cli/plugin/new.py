@@ -20,6 +20,7 @@ SENTENCES: Mapping[str, str] = {
     "format": "a checkpoint format of one file, and a small model to try it on.",
     "optimizer": "stochastic gradient descent with momentum, and a small model to try it on.",
     "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
+    "wrapper": "a filter and a change of samples, and small data to try them on.",
     "callback": "the end of a run whose loss is low enough, and a small model to try it on.",
 }
 """Kinds of plugins, with the description of the package."""

@@ -7,7 +7,7 @@ only by a run that needs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar
 
 from recipe_core.errors import PluginError
@@ -67,6 +67,14 @@ class Part(Generic[S]):
     spec: S
     config: Any
     """Instance of ``spec.config``."""
+    wrappers: tuple[Part[Any], ...] = ()
+    """Of a dataset: the data wrappers around it, from the inside out."""
+
+    def section(self) -> dict[str, Any]:
+        """Return the section of settings that names this part."""
+        settings = {setting.name: getattr(self.config, setting.name) for setting in fields(self.config) if setting.init}
+        wrappers = {"wrappers": [wrapper.spec.name for wrapper in self.wrappers]} if self.wrappers else {}
+        return {"use": self.spec.name, **wrappers, **settings}
 
     def build(self, *args: Any) -> Any:
         """Import the contribution's code and call it."""
@@ -331,6 +339,9 @@ class Recipe:
     """Settings of trackers, by their names; ``train.trackers`` says which of them are used."""
     callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of callbacks, by their names; ``train.callbacks`` says which of them are used."""
+    wrappers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of data wrappers, by their names; ``data.wrappers`` says which of them are used, as in
+    ``data=Use("words", wrappers=("long_only",))``."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -7,7 +7,16 @@ from functools import partial
 from typing import Any
 
 from recipe_core.hooks.kinds import NOUNS, Kind
-from recipe_core.testing.conformance import formats, layouts, light, loop_parts, model, samples, training
+from recipe_core.testing.conformance import (
+    formats,
+    layouts,
+    light,
+    loop_parts,
+    model,
+    samples,
+    training,
+    wrapped,
+)
 from recipe_core.testing.conformance.outcome import Outcome, outcome
 from recipe_core.testing.conformance.subject import Plugin
 
@@ -43,6 +52,7 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
     "tracker": {**_OF_PARTS, "records": loop_parts.tracker_records},
     "callback": {**_OF_PARTS, **_OF_UPDATES},
     "command": {**_OF_ALL, "help": light.command_help},
+    "wrapper": {**_OF_PARTS, "same samples": wrapped.same_samples, "any order": wrapped.any_order},
     "recipe": {
         **_OF_ALL,
         "variants": light.variants,

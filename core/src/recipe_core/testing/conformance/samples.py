@@ -15,7 +15,9 @@ from recipe_core.engine.loader import all_widened
 from recipe_core.errors import RecipeError
 from recipe_core.files import home
 from recipe_core.hooks.specs import Dataset, Recipe, load
+from recipe_core.hooks.specs.wrapper import gives, outermost
 from recipe_core.layouts.parallel import Batch, Run, Samples
+from recipe_core.layouts.samples.build import build_samples
 from recipe_core.settings.fill import fill
 from recipe_core.settings.job import Job
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
@@ -28,13 +30,18 @@ _STEPS = 3
 
 def same_for_every_world_size(plugin: Plugin, recipe: Recipe) -> str:
     """Check that the samples of a step do not depend on the number of ranks, and that none is read twice."""
-    job = plugin.tiny(recipe)
+    return alike_on_ranks(plugin.tiny(recipe), home())
+
+
+def alike_on_ranks(job: Job, cache: Path) -> str:
+    """Check what :func:`same_for_every_world_size` does, of any job."""
     fitting = [size for size in _SIZES if job.train.global_batch % (size * job.train.micro_batch) == 0]
-    streams = {size: _stream(job, size) for size in fitting}
-    alone = streams[fitting[0]]
-    lacking = sorted({name for name in job.data.spec.gives for sample in alone.values() if name not in sample})
+    streams = {size: _stream(job, size, cache) for size in fitting}
+    alone, promised = streams[fitting[0]], gives(job.data)
+    lacking = sorted({name for name in promised for sample in alone.values() if name not in sample})
     if lacking:
-        raise FailedCheck(f"data: {job.data.spec.name} promises {', '.join(lacking)} (gives), and no batch has it")
+        name = outermost(job.data).name
+        raise FailedCheck(f"data: {name} promises {', '.join(lacking)} (gives), and no batch has it")
     for size, stream in streams.items():
         if stream.keys() != alone.keys():
             raise FailedCheck(f"data: {size} ranks read other samples than one; read(split, start, count) is global")
@@ -49,10 +56,14 @@ def same_for_every_world_size(plugin: Plugin, recipe: Recipe) -> str:
 
 def same_in_any_order(plugin: Plugin, recipe: Recipe) -> str:
     """Check that a sample does not depend on earlier reads, in both splits, as a resumed run requires."""
-    job = plugin.tiny(recipe)
+    return alike_in_any_order(plugin.tiny(recipe), home(), home())
+
+
+def alike_in_any_order(job: Job, cache: Path, other: Path) -> str:
+    """Check what :func:`same_in_any_order` does, of any job; two readers have a cache each."""
     for split in ("train", "valid"):
-        whole = _samples(job).read(split, 0, 6)
-        part = _samples(job).read(split, 4, 2)
+        whole = _samples(job, cache).read(split, 0, 6)
+        part = _samples(job, other).read(split, 4, 2)
         for key, values in whole.items():
             if values.shape[0] != 6 or not values[4:].equal(part[key]):
                 raise FailedCheck(
@@ -82,7 +93,7 @@ def prepared_alike(plugin: Plugin, spec: Dataset) -> str:
 
 def first_batch(job: Job, count: int) -> Batch:
     """Return the first ``count`` training samples, as the loop passes them to the model."""
-    return all_widened(_samples(job).read("train", 0, count))
+    return all_widened(_samples(job, home()).read("train", 0, count))
 
 
 def _prepare(spec: Dataset, settings: Mapping[str, Any], output: Path) -> dict[str, bytes]:
@@ -118,25 +129,24 @@ def _verified(spec: Dataset, folder: Path) -> str:
     return ", verified; damage is found"
 
 
-def _context(job: Job, rank: int, ranks: int) -> Run:
+def _context(job: Job, rank: int, ranks: int, cache: Path) -> Run:
     facts = job.model_facts()
     return Run(
         device=torch.device("cpu"), mesh=None, rank=rank, world_size=ranks, local_rank=rank, dp_rank=rank,
-        dp_size=ranks, train=job.train, cache=home(), vocabulary=facts.vocabulary if facts else None,
+        dp_size=ranks, train=job.train, cache=cache, vocabulary=facts.vocabulary if facts else None,
     )  # fmt: skip
 
 
-def _samples(job: Job) -> Samples:
-    samples: Samples = job.data.build(job.data.config, _context(job, 0, 1))
-    return samples
+def _samples(job: Job, cache: Path) -> Samples:
+    return build_samples(job.data, _context(job, 0, 1, cache))
 
 
-def _stream(job: Job, ranks: int) -> dict[int, Batch]:
+def _stream(job: Job, ranks: int, cache: Path) -> dict[int, Batch]:
     """Samples of some steps by number, as ``ranks`` data-parallel ranks read them."""
     stream: dict[int, Batch] = {}
     for rank in range(ranks):
-        run = _context(job, rank, ranks)
-        samples: Samples = job.data.build(job.data.config, run)
+        run = _context(job, rank, ranks, cache)
+        samples = build_samples(job.data, run)
         for step in range(_STEPS):
             for first in micro_batch_starts(run, step * job.train.global_batch, job.train.global_batch):
                 batch = samples.read("train", first, job.train.micro_batch)

@@ -15,10 +15,13 @@ from recipe_core.errors import ConfigError
 from recipe_core.files import home
 from recipe_core.hooks.inference import Evaluation
 from recipe_core.hooks.specs import Dataset, Part
+from recipe_core.hooks.specs.wrapper import outermost
 from recipe_core.hooks.target import call
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.built import build_samples, checked_loss, checked_read
+from recipe_core.layouts.built import checked_loss
 from recipe_core.layouts.parallel import COUNTED, Run
+from recipe_core.layouts.samples.build import build_samples, checked_read
+from recipe_core.settings.facts import data_facts
 
 
 @torch.no_grad()
@@ -40,7 +43,7 @@ def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
     count = options.limit or train.eval_samples
     train = replace(train, eval_every=1, eval_samples=count)
     spec, module = trained.model.spec, trained.module
-    read = checked_read(build_samples(data, _run(trained, train)), data.spec, spec.takes)
+    read = checked_read(build_samples(data, _run(trained, train)), outermost(data), spec.takes)
     loss = checked_loss(trained.loss, spec)
     reductions, total = {**COUNTED, **spec.metrics}, dict[str, float]()
     loader = PlainLoader(trained.device, _unused, train)
@@ -70,16 +73,16 @@ def _data(trained: TrainedModel, files: str | None) -> Part[Dataset]:
         return data
     if "files" not in [field.name for field in fields(data.config)]:
         raise ConfigError(f"--data: dataset {data.spec.name!r} has no setting `files` that would take {files}")
-    return Part(data.spec, replace(data.config, files=(files,)))
+    return replace(data, config=replace(data.config, files=(files,)))
 
 
 def _run(trained: TrainedModel, train: Train) -> Run:
     # the context for building the dataset
     model, data = trained.model, trained.data
     facts: Any = None
-    if model.spec.facts and data is not None and data.spec.facts:
-        length = call(data.spec.facts, f"dataset {data.spec.name!r}", data.config).sequence
-        facts = call(model.spec.facts, f"model {model.spec.name!r}", model.config, length)
+    known = data_facts(data) if model.spec.facts and data is not None else None
+    if known is not None:
+        facts = call(model.spec.facts, f"model {model.spec.name!r}", model.config, known.sequence)
     return Run(
         device=trained.device, mesh=None, rank=0, world_size=1, local_rank=0, dp_rank=0, dp_size=1, train=train,
         cache=home(), vocabulary=facts.vocabulary if facts else None,

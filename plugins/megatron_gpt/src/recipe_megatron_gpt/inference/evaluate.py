@@ -104,7 +104,10 @@ def _stream(trained: TrainedModel, options: Evaluation) -> TokenStream:
     if options.data is None:
         data = trained.data.config if trained.data else None
         if not isinstance(data, GptIndexed):
-            raise ConfigError(f"{trained.path}: it does not say what data it was trained on; name some: --data PATH")
+            other = f"was trained on {trained.data.spec.name}, which has no text of its own" if trained.data else ""
+            raise ConfigError(
+                f"{trained.path}: it {other or 'does not say what data it was trained on'}; name some: --data PATH"
+            )
         sources = parse(data.files) or [TokenFiles(corpus.prepare(home(), data.vocabulary), None)]
         files = [IndexedFile.open(source.prefix) for source in sources]
         ranges = [split_ranges(file.sizes.size, data.split)["valid"] for file in files]

@@ -31,6 +31,7 @@ from recipe_core.train.start.check.parts import (
     optimizer_problems,
     output_problems,
     start_problems,
+    wrapper_problems,
     writer_problems,
 )
 
@@ -69,6 +70,8 @@ def checked_job(
         found_problems += callback_problems(
             sketch.recipe, sketch.callbacks, sketch.train, sketch.parts.get("checkpoint")
         )
+    if "data" in sketch.parts:
+        found_problems += wrapper_problems(sketch.recipe, sketch.parts["data"])
     if here and sketch.train is not None:
         found_problems += index_problems(sketch.facts, sketch.train)
     full = list(_disk_problems(sketch, out)) if disk and out is not None else []

@@ -10,6 +10,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import CORE_LOOP, CheckpointFormat, Dataset, Layout, Model, Part, Recipe
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, optimizer_facts
+from recipe_core.hooks.specs.wrapper import after, gives, nested
 from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
@@ -53,13 +54,14 @@ def batch_problems(model: Part[Model], data: Part[Dataset], loss: Part[LossSpec]
     if loss is not None:
         consumers.append(("loss", loss.spec.name, loss.spec.takes))
     for kind, name, takes in consumers:
-        gives = data.spec.gives
-        lacking = [tensor for tensor in takes if tensor not in gives]
-        if not gives or not lacking:
+        given = gives(data)
+        lacking = [tensor for tensor in takes if tensor not in given]
+        if not given or not lacking:
             continue
+        wrapped = f" with data.wrappers={','.join(part.spec.name for part in data.wrappers)}" if data.wrappers else ""
         yield (
-            f"{kind}.use, data.use: {name} takes {', '.join(lacking)}, which {data.spec.name} does not give "
-            f"(it gives {', '.join(gives)}); choose a {kind} and a dataset that belong together"
+            f"{kind}.use, data.use: {name} takes {', '.join(lacking)}, which {data.spec.name}{wrapped} does not give "
+            f"(it gives {', '.join(given)}); choose a {kind} and a dataset that belong together"
         )
 
 
@@ -72,6 +74,22 @@ def output_problems(model: Part[Model], loss: Part[LossSpec]) -> Iterator[str]:
             f"model.use, loss.use: {loss.spec.name} needs {', '.join(lacking)}, which the output of {model.spec.name} "
             f"does not have (it has {', '.join(outputs)}); choose a model and a loss that belong together"
         )
+
+
+def wrapper_problems(recipe: Recipe, data: Part[Dataset]) -> Iterator[str]:
+    """Yield what keeps the run from having its data wrappers, also those of a dataset within its dataset."""
+    if recipe.run != CORE_LOOP and data.wrappers:
+        yield f"data.wrappers: {recipe.name} trains in a loop of its own, which reads without them; leave them out"
+    for part in nested(data):
+        names = part.spec.gives if isinstance(part.spec, Dataset) else ()
+        for wrapper in part.wrappers if names else ():
+            lacking = [name for name in wrapper.spec.takes if name not in names]
+            if lacking:
+                yield (
+                    f"data.wrappers: {wrapper.spec.name} takes {', '.join(lacking)}, which {part.spec.name} does not "
+                    f"give there (it gives {', '.join(names)}); leave it out, or put the wrapper that adds it before it"
+                )
+            names = after(names, wrapper.spec)
 
 
 def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterator[str]:
