@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from recipe_core.engine import protocol as engines
 from recipe_core.errors import PluginError
 from recipe_core.hooks.train import Train
+from recipe_core.layouts.tensor_parallel import roles
+from recipe_core.layouts.tensor_parallel.inputs import Inputs, parse_role
 from recipe_core.layouts.tensor_parallel.plan import assign, divide, partial_gradients
 from recipe_core.testing import spawn
 
@@ -242,6 +244,52 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
         "it; pass the tensor as an input of its own",
     ),
 }
+
+
+def refusal(role: str, forward: Any, *args: Any) -> str:
+    """The message to a call of a submodule with a role, whose sequence is split."""
+    module = nn.Module()
+    module.forward = forward
+    inputs = Inputs.of(module, "part", parse_role(role))
+    with pytest.raises(PluginError) as caught:
+        inputs.map(args, {}, lambda x: x, lambda x: x, roles._may_be_split)
+    return str(caught.value)
+
+
+def test_how_to_name_an_input_that_is_not_clear() -> None:
+    hidden = torch.ones(1, 2, 3, requires_grad=True)
+    only = refusal("split", lambda given: given, {"hidden": hidden})
+    assert only == (
+        "tensor plan: part: with layout.sequence_parallel=true it is not clear whether the input given is split along "
+        'the sequence. Name the inputs that are: "split(given)"; or take layout.sequence_parallel=false'
+    )
+    unnamed = refusal("split", lambda *given: given, hidden, hidden)
+    assert unnamed == (
+        "tensor plan: part: with layout.sequence_parallel=true it is not clear whether the input number 2 is split "
+        "along the sequence, as number 1 is. Give it a name among the parameters of forward, and name those that are "
+        "in the plan; or take layout.sequence_parallel=false"
+    )
+
+
+def test_what_is_no_tensor_of_numbers_passes() -> None:
+    """A mask, a table of another shape, and values of any type."""
+    module = nn.Module()
+    module.forward = lambda mask, hidden, table, more: None
+    inputs = Inputs.of(module, "part", parse_role("split"))
+    hidden, mask, table = torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool), torch.ones(2, 3)
+    more = {"ids": torch.ones(2, dtype=torch.int64), "name": "x", "none": None}
+    entered: list[Tensor] = []
+
+    def enter(x: Tensor) -> Tensor:
+        entered.append(x)
+        return x * 2
+
+    args, kwargs = inputs.map((mask, hidden, table), {"more": more}, enter, lambda x: x, roles._may_be_split)
+    assert [x is hidden for x in entered] == [True]
+    assert args[0] is mask
+    assert args[1].equal(hidden * 2)
+    assert args[2] is table
+    assert kwargs == {"more": more}
 
 
 @pytest.mark.parametrize("name", REFUSED)

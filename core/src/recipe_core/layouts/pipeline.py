@@ -53,7 +53,9 @@ class Pipeline(Sharded):
         self._names = {tie.local_name: tie.name for tie in self._tied}
         self._stage_module = _StageModule(self)
         self._schedules: dict[tuple[Any, ...], Schedule1F1B] = {}
-        self._metas: dict[tuple[Any, ...], Meta] = {}
+        self._metas: dict[tuple[Any, ...], list[Meta]] = {}
+        stages = run.structure.stages
+        self._resized = stages is not None and bool(stages.between)
         self._keys: dict[bool, list[str]] = {}
 
     def size(self) -> int:
@@ -115,31 +117,54 @@ class Pipeline(Sharded):
     def _schedule(self, batches: Sequence[Batch], micro: Micro) -> Schedule1F1B:
         key = (len(batches), *_shapes(batches[0]))
         if key not in self._schedules:
-            shape, dtype = self._meta(batches[0], micro)
-            hidden = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
-            value = torch.empty((), device="meta", requires_grad=True)
+            received, sent = (
+                torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
+                for shape, dtype in self._shapes_of(batches[0], micro)
+            )
             stage = PipelineStage(
                 self._stage_module, self.index, self.count, self.device, group=self.group,
-                input_args=() if self.first else hidden, output_args=value if self.last else hidden,
+                input_args=() if self.first else received, output_args=sent,
             )  # fmt: skip
             self._schedules[key] = Schedule1F1B(
                 stage, len(batches), loss_fn=lambda output, target: output, scale_grads=False
             )
         return self._schedules[key]
 
-    def _meta(self, batch: Batch, micro: Micro) -> Meta:
-        # Of the tensor that passes between stages; the first stage runs a forward to know it.
+    def _shapes_of(self, batch: Batch, micro: Micro) -> tuple[Meta, Meta]:
+        # Of what this stage receives (nothing on the first) and returns (the loss on the last).
         key = self._batch_key(batch)
         if key not in self._metas:
+            self._metas[key] = self._measure(batch, micro)
+        scalar = (torch.Size(), torch.float32)
+        metas = [scalar, *self._metas[key], scalar]
+        return metas[self.index], metas[self.index + 1]
+
+    def _measure(self, batch: Batch, micro: Micro) -> list[Meta]:
+        # What each stage but the last sends. The first runs a forward to know it; modules between blocks may change it.
+        metas: list[Meta] = []
+        hidden = None
+        for stage in range(self.count - 1 if self._resized else 1):
             message: list[Meta | None] = [None]
-            if self.first:
+            if self._resized and stage:
+                hidden = self._pass_on(hidden, metas[-1], stage)
+            if self.index == stage:
                 with torch.no_grad():
-                    hidden = micro(self.module, batch, 0)["loss"]
+                    hidden = micro(cast("nn.Module", self._stage_forward(hidden)), batch, 0)["loss"]
                 self._reshard()
                 message = [(hidden.shape, hidden.dtype)]
-            dist.broadcast_object_list(message, group=self.group, group_src=0, device=torch.device("cpu"))
-            self._metas[key] = cast("Meta", message[0])
-        return self._metas[key]
+            dist.broadcast_object_list(message, group=self.group, group_src=stage, device=torch.device("cpu"))
+            metas.append(cast("Meta", message[0]))
+        return metas if self._resized else metas * (self.count - 1)
+
+    def _pass_on(self, hidden: Tensor | None, meta: Meta, stage: int) -> Tensor | None:
+        # To ``stage``, from the one before.
+        if self.index == stage:
+            hidden = torch.empty(meta[0], dtype=meta[1], device=self.device)
+            dist.recv(hidden, group=self.group, group_src=stage - 1)
+        elif self.index == stage - 1:
+            assert hidden is not None
+            dist.send(hidden.contiguous(), group=self.group, group_dst=stage)
+        return hidden
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:
@@ -154,7 +179,7 @@ class Pipeline(Sharded):
             self._reshard()
 
     def _forward_stage(self, batch: Batch, micro: Micro) -> Mapping[str, Tensor]:
-        shape, dtype = self._meta(batch, micro)
+        (shape, dtype), _ = self._shapes_of(batch, micro)
         hidden = None
         if not self.first:
             hidden = torch.empty(shape, dtype=dtype, device=self.device)
@@ -167,10 +192,11 @@ class Pipeline(Sharded):
 
     def placeholder_output(self, hidden: Tensor | None, batch: Batch) -> Tensor:
         """A tensor of the shape of this stage's output for ``batch``, computed without its parameters."""
-        if hidden is not None:
-            return hidden.sum() if self.last else hidden * 1
-        shape, dtype = self._metas[self._batch_key(batch)]
-        return torch.zeros(shape, dtype=dtype, device=self.device, requires_grad=True)
+        if self.last and hidden is not None:
+            return hidden.sum()
+        shape, dtype = self._metas[self._batch_key(batch)][self.index]
+        output = torch.zeros(shape, dtype=dtype, device=self.device, requires_grad=True)
+        return output if hidden is None else (output + hidden.sum()).to(dtype)
 
     def _batch_key(self, batch: Batch) -> tuple[Any, ...]:
         return (self.module.training, self.tp.sequence if self.tp else False, *_shapes(batch))

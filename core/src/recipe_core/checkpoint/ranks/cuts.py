@@ -52,6 +52,7 @@ class Shape:
         self.partitions = dict(_partitions(module, structure.plan))
         """Partitions by tensor name; tensors without one are whole on every rank."""
         self._divisible = load(spec.facts, f"model {spec.name!r}")(part.config, 1).divisible if spec.facts else {}
+        self._after = dict(structure.stages.between) if structure.stages is not None else {}
         self._block = (
             re.compile(re.escape(structure.blocks).replace(r"\*", r"(\d+)") + r"\.") if structure.blocks else None
         )
@@ -64,9 +65,11 @@ class Shape:
     def stage(self, name: str, stages: int) -> int:
         """Return the pipeline stage, of ``stages``, that holds the tensor ``name``.
 
-        Blocks are spread evenly; tensors before them are in the first stage, tensors after them in the last.
+        Blocks are spread evenly; tensors before them are in the first stage, tensors after them in the last, and those
+        between two blocks where the model's stages say.
         """
-        number = self._block_number(name)
+        block = next((block for module, block in self._after.items() if name.startswith(f"{module}.")), "")
+        number = self._block_number(f"{block}." if block else name)
         if number is not None:
             return number * stages // self.blocks
         first_block = next(

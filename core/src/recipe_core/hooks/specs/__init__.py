@@ -157,6 +157,9 @@ class Model(Spec):
         stages = call(self.stages, owner, config) if isinstance(self.stages, str) else self.stages
         if not isinstance(stages, Stages | None):
             raise PluginError(f"{owner}: {self.stages!r} returned {stages!r:.60}; expected a Stages")
+        if stages is not None and not isinstance(stages.between, Mapping):
+            between = f"between of its stages is {stages.between!r:.60}"
+            raise PluginError(f"{owner}: {between}; expected {{submodule: block that it follows}}")
         return Structure(model=self.name, blocks=self.blocks, plan=plan, stages=stages)
 
 

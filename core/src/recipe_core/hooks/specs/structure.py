@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """Pipeline stages of a model: consecutive blocks in each, and further submodules in the first and the last.
+    """Pipeline stages of a model: consecutive blocks in each, and further submodules in the first, in the last, and
+    between blocks.
 
     A stage is the same module, with None instead of submodules that it does not have. The first is called as the
     model is; the others as ``module(batch, hidden)`` with what the stage before returned.
@@ -18,6 +19,10 @@ class Stages:
     """Submodules of the first stage (embeddings)."""
     last: tuple[str, ...]
     """Submodules of the last stage (norm, output). Both hold one that is also in the first (a tied output)."""
+    between: Mapping[str, str] = field(default_factory=dict)
+    """Submodules between two blocks (a norm, a downsampling, the bridge of an encoder-decoder), each with the block
+    that it follows, ``{"bridge": "blocks.3"}``: the stage of that block holds it, and calls it after the block. Stages
+    may then return tensors of different shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ _ROLE = re.compile(r"\s*(\w+)\s*(?:\(([\w\s,]+)\)\s*)?")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 Change = Callable[[Tensor], Tensor]
+Unclear = Callable[[Tensor | None, Tensor], bool]
+"""True if another tensor, beside the first if there is one, may be of the stream too."""
 Key = str | int
 """Name of an input, or its position if forward has no name for it (``*args``)."""
 
@@ -80,7 +82,7 @@ class Inputs:
 
     def map(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], stream: Change, whole: Change,
-        unclear: Callable[[Tensor, Tensor], bool] | None = None,
+        unclear: Unclear | None = None,
     ) -> tuple[list[Any], dict[str, Any]]:  # fmt: skip
         """Apply ``stream`` to the tensors of the stream, and ``whole`` to all others.
 
@@ -89,8 +91,7 @@ class Inputs:
         Args:
             args, kwargs: of forward.
             stream, whole: see above.
-            unclear: whether another tensor, beside the first, might belong to the stream too; for plans that name no
-                inputs.
+            unclear: finds the tensors to refuse if the plan names no inputs.
 
         Raises:
             PluginError: an input is ``unclear``, or an object has a tensor with a gradient, which is not seen here.
@@ -104,8 +105,8 @@ class Inputs:
         def change(key: Key, value: Any) -> Any:
             if key in own:
                 return stream(value)
-            if unclear is not None and first is not None and unclear(first, value):
-                raise self._unclear(own[0], key)
+            if unclear is not None and not self.stream and unclear(first, value):
+                raise self._unclear(own, key)
             return whole(value)
 
         changed = {key: self._each(key, value, change) for key, value in given.items()}
@@ -141,12 +142,16 @@ class Inputs:
                     "of its own"
                 )
 
-    def _unclear(self, first: Key, key: Key) -> PluginError:
+    def _unclear(self, own: tuple[Key, ...], key: Key) -> PluginError:
+        first = f", as {_described(own[0])} is" if own else ""
+        both = f'"{self.role}({", ".join(map(str, (*own, key)))})"'
+        alone = f', or "{self.role}({own[0]})" if it is whole on every rank' if own else ""
+        names = f"Name the inputs that are: {both}{alone}"
+        if not all(isinstance(one, str) for one in (*own, key)):
+            names = "Give it a name among the parameters of forward, and name those that are in the plan"
         return PluginError(
             f"tensor plan: {self.owner}: with layout.sequence_parallel=true it is not clear whether the input "
-            f"{_described(key)} is split along the sequence, as {_described(first)} is. Name the inputs that are: "
-            f'"{self.role}({first}, {key})", or "{self.role}({first})" if it is whole on every rank; or take '
-            "layout.sequence_parallel=false"
+            f"{_described(key)} is split along the sequence{first}. {names}; or take layout.sequence_parallel=false"
         )
 
 

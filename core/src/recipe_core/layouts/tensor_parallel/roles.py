@@ -150,7 +150,7 @@ def _sequence(
         (ids,) = (*args, *kwargs.values())
         return _locally(module, forward, local_chunk(ids, tp.group, -1))
 
-    def unclear(first: Tensor, other: Tensor) -> bool:
+    def unclear(first: Tensor | None, other: Tensor) -> bool:
         return other.requires_grad and not _same_positions(first, other)
 
     def whole(x: Tensor) -> Tensor:  # without names, what has the positions of the first is of the stream as well
@@ -167,8 +167,8 @@ def _replicated(
     if not tp.sequence:
         return _locally(module, forward, *args, **kwargs)
 
-    def unclear(first: Tensor, other: Tensor) -> bool:
-        return other.is_floating_point() and _same_positions(first, other)
+    def unclear(first: Tensor | None, other: Tensor) -> bool:
+        return other.is_floating_point() and (first is None or _same_positions(first, other))
 
     new_args, new_kwargs = inputs.map(args, kwargs, tp.whole, lambda x: x, unclear)
     return _whole(module, forward, inputs, tp, inside, *new_args, **new_kwargs)
@@ -195,14 +195,14 @@ def _split(
         return _locally(module, forward, *new_args, **new_kwargs)
 
 
-def _may_be_split(first: Tensor, other: Tensor) -> bool:
-    # Tables and masks, which need no gradient, have other shapes.
-    same = (other.ndim, other.shape[-1:]) == (first.ndim, first.shape[-1:])
+def _may_be_split(first: Tensor | None, other: Tensor) -> bool:
+    # Tables and masks, which need no gradient, have other shapes than the stream.
+    same = first is None or (other.ndim, other.shape[-1:]) == (first.ndim, first.shape[-1:])
     return other.requires_grad or (other.is_floating_point() and same)
 
 
-def _same_positions(first: Tensor, other: Tensor) -> bool:
-    return first.shape[:-1] == other.shape[:-1]
+def _same_positions(first: Tensor | None, other: Tensor) -> bool:
+    return first is not None and first.shape[:-1] == other.shape[:-1]
 
 
 _FORWARD: dict[str, Callable[..., Any]] = {
