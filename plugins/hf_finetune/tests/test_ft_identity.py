@@ -36,8 +36,13 @@ def test_other_samples_or_tokenizers_are_refused(
 ) -> None:
     args = (*ARGS, f"model.source={source}", f"data.folder={folder}")
     assert fine_tune(*args, "train.stop_after=3").code == 0
-    for place in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-3"):
-        assert yaml.safe_load((place / "job.yaml").read_text())["identity"].keys() == {"content", "tokenizer"}
+    saved, kept = (
+        yaml.safe_load((place / "job.yaml").read_text())
+        for place in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-3")
+    )
+    assert saved["identity"].keys() == kept["identity"].keys() == {"content", "tokenizer"}
+    assert saved["plugins"] == kept["plugins"]
+    assert kept["plugins"]["model"].startswith("hf_finetune")
     if kind == "samples":
         path = folder / "train.tsv"
         path.write_text(path.read_text().replace("rivers", "reviver"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recipe_core.errors import ConfigError
 from recipe_core.files import require_local
 from recipe_core.files.documents import DocumentError, read_yaml
-from recipe_core.hooks.registry import Registry
+from recipe_core.hooks.registry import Registry, distributions
+
+if TYPE_CHECKING:
+    from recipe_core.settings.job import Job
 
 
 def is_file(registry: Registry, target: str) -> bool:
@@ -39,3 +43,13 @@ def read_file(target: str | Path) -> Mapping[str, object]:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}: expected settings as `recipe show NAME` prints them, got {type(data).__name__}")
     return data
+
+
+def plugin_record(job: Job) -> dict[str, str]:
+    """Return the plugin of each part, with its distribution: ``megatron_gpt, recipe-megatron-gpt 0.1.0``."""
+    versions = distributions()
+    return {
+        kind: f"{owner}, {versions[owner]}" if owner in versions else owner
+        for kind, owner in job.plugins.items()
+        if owner
+    }

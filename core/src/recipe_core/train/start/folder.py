@@ -26,11 +26,11 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
-from recipe_core.hooks.registry import distributions
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import HISTORY, IDENTITY, PLUGINS, Job, default_of, plugin_of, without_records
+from recipe_core.settings.saved import plugin_record
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
@@ -148,7 +148,7 @@ class RunFolder:
 
     def text(self) -> str:
         """The text of job.yaml: settings, identity of the data if it is known, history of settings, plugins."""
-        more = {IDENTITY: self.identity, HISTORY: self._history, PLUGINS: _plugins(self._job)}
+        more = {IDENTITY: self.identity, HISTORY: self._history, PLUGINS: plugin_record(self._job)}
         return self._job.as_yaml({name: value for name, value in more.items() if value})
 
     def _keep_tokenizer(self, identity: Identity) -> None:
@@ -279,16 +279,6 @@ def changes(old: Mapping[str, Any], job: Job) -> tuple[list[str], list[str]]:
             of_schedule = path in SCHEDULE or path.startswith(("schedule.", "optimizer."))
             (schedule if of_schedule else other).append(f"{path} was {before.get(path)} and is {now.get(path)}")
     return schedule, other
-
-
-def _plugins(job: Job) -> dict[str, str]:
-    """The plugin of each part, with its distribution: ``megatron_gpt, recipe-megatron-gpt 0.1.0``."""
-    versions = distributions()
-    return {
-        kind: f"{owner}, {versions[owner]}" if owner in versions else owner
-        for kind, owner in job.plugins.items()
-        if owner
-    }
 
 
 def _fixed_changes(old: Mapping[str, Any], job: Job) -> Iterator[tuple[str, Any, Any]]:

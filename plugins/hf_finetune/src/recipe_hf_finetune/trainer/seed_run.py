@@ -26,7 +26,8 @@ from recipe_core.launch.contention import Contention
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.parallel import StepDiscarded
-from recipe_core.settings.job import IDENTITY
+from recipe_core.settings.job import IDENTITY, PLUGINS
+from recipe_core.settings.saved import plugin_record
 from recipe_core.train.cadence import Cadence
 from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.metrics.curves import Row
@@ -195,7 +196,8 @@ def _trainer(
 def _checkpoints(shared: Shared, seed_run: SeedRun, trend: Trend) -> Checkpoints:
     job = shared.job
     form = job.checkpoint.build(job.checkpoint.config)
-    text = job.as_yaml({IDENTITY: shared.identity} if shared.identity else {})
+    records = {IDENTITY: shared.identity, PLUGINS: plugin_record(job)}
+    text = job.as_yaml({name: record for name, record in records.items() if record})
     return Checkpoints(
         seed_run.folder / "checkpoints", form, shared.side, job.train.keep, warn, keep_best=job.train.keep_best,
         notes={"job.yaml": text}, trend=trend, claim=shared.claim,
