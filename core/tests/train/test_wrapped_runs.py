@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from recipe_core import Batch, DataWrapperSpec, SampleGenerators, Samples, WrapperRun, hookimpl
-from recipe_core.errors import ConfigError, DataError
+from recipe_core.errors import ConfigError
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.checkpoints import equal, tensors
@@ -112,5 +112,5 @@ def test_a_run_does_not_continue_with_another_filter(tmp_path: Path) -> None:
 
 
 def test_a_filter_that_accepts_nothing_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data wrapper 'above_all': it accepts none of 65,536 samples in a row"):
+    with pytest.raises(ConfigError, match=r"data wrapper 'above_all' accepts none of 65,536 samples in a row"):
         train(tmp_path, "wrapper.above_all.least=1000")
