@@ -1,4 +1,4 @@
-"""What this plugin adds: a filter and a change, for the samples of any dataset."""
+"""A filter and a change, for the samples of any dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipe_core import DataWrapperSpec, hookimpl
 
 @dataclass(frozen=True, kw_only=True)
 class NoRepeats:
-    """Which samples repeat themselves."""
+    """Samples that repeat themselves."""
 
     tensor: str = ""
     """The tensor of token ids; empty: the dataset's first one."""
@@ -24,7 +24,7 @@ class NoRepeats:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDropout:
-    """Which tokens are replaced."""
+    """The tokens that are replaced."""
 
     tensor: str = ""
     """The tensor of token ids; empty: the dataset's first one."""
@@ -52,5 +52,5 @@ def register_data_wrappers() -> Iterable[DataWrapperSpec]:
         name="token_dropout",
         build="recipe_token_dropout.wrappers:token_dropout",
         config=TokenDropout,
-        summary="token dropout: some tokens of the input are replaced, others in each epoch",
+        summary="token dropout: some tokens of the input are replaced, others at each reading",
     )
