@@ -4,7 +4,8 @@
 one process, and DistributedDataParallel. ``divided.py``: the layouts that shard a model, by ``sharded.py`` (FSDP2),
 ``pipeline.py`` with ``stages.py``, and ``tensor_parallel/``. ``reducer.py``, ``gradients.py``: averaging, norm and
 clipping of gradients. ``materialise.py``: values of a model that was built on the meta device. ``patterns.py``,
-``ties.py``: submodules by pattern, tied parameters. ``built.py``: checks of what plugins build.
+``ties.py``: submodules by pattern, tied parameters. ``built.py``: checks of what plugins build. ``samples/``: a
+dataset with its data wrappers, and mixtures.
 
 Nothing is imported here: a run of one process does not wait for the imports of a pipeline.
 """

@@ -31,7 +31,7 @@ class TokenDropout:
     share: float = 0.1
     """The probability with which each token is replaced."""
     token: int = 0
-    """What replaces it."""
+    """The token id in its place."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
@@ -52,5 +52,5 @@ def register_data_wrappers() -> Iterable[DataWrapperSpec]:
         name="token_dropout",
         build="recipe_token_dropout.wrappers:token_dropout",
         config=TokenDropout,
-        summary="token dropout: some tokens of the input are replaced, others at each reading",
+        summary="token dropout: some tokens of the input are replaced, others in each epoch",
     )
