@@ -46,11 +46,26 @@ def test_the_recipes_datasets_are_wrapped_as_they_are(
     code, shown = main(["eval", str(tmp_path / "whole"), "--json", str(answer)]), capsys.readouterr()
     if recipe == "bert_dp:tiny":  # which evaluates with the samples of training
         assert code == 0, shown
-        assert json.loads(answer.read_text())["results"][0]["loss"] == pytest.approx(
-            losses(tmp_path / "whole")[-1], rel=1e-6
-        )
+        last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
+        assert json.loads(answer.read_text())["results"][0]["loss"] == pytest.approx(last["val_loss"], rel=1e-6)
     else:
         assert (code, "it was trained on mixture, which has no text of its own; name some" in shown.err) == (2, True)
+
+
+def test_layouts_read_the_same_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "megatron_gpt:tiny",
+        *RECIPES["megatron_gpt:tiny"],
+        "train.device=cpu",
+        "train.log_every=1",
+        "train.steps=3",
+    )
+    layouts = {"single": "1", "tp": "2", "fsdp": "2"}
+    for layout, processes in layouts.items():
+        run = ("run", *words, f"layout={layout}", "--processes", processes, "--out", str(tmp_path / layout))
+        assert main(run) == 0, capsys.readouterr()
+    for layout in layouts:
+        assert losses(tmp_path / layout) == pytest.approx(losses(tmp_path / "single"), rel=1e-5)
 
 
 def test_a_recipe_with_its_own_loop_takes_no_wrappers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,16 +90,16 @@ def test_a_damaged_stretch_is_built_again(tmp_path: Path) -> None:
 
 def test_a_filter_that_accepts_nothing_ends(tmp_path: Path) -> None:
     below = Numbers()
-    with pytest.raises(DataError) as error:
+    with pytest.raises(ConfigError) as error:
         samples(tmp_path / "none", lambda n: n < 0, below).read("train", 0, 1)
     assert str(error.value) == (
-        "data wrapper 'some': it accepts none of 65,536 samples in a row; loosen its settings (wrapper.some), or leave "
-        "it out of data.wrappers"
+        "wrapper.some: data wrapper 'some' accepts none of 65,536 samples in a row; change its settings, or leave it "
+        "out of data.wrappers"
     )
     assert sum(count for _, count in below.reads) == LIMIT
     few = samples(tmp_path / "few", lambda n: n < 3)
     assert few.read("train", 0, 3)["n"].tolist() == [0, 1, 2]
-    with pytest.raises(DataError, match="accepts none of"):
+    with pytest.raises(ConfigError, match="accepts none of"):
         few.read("train", 3, 1)
     rare = samples(tmp_path / "rare", lambda n: n % 60_000 == 59_999)
     assert rare.read("train", 0, 3)["n"].tolist() == [59_999, 119_999, 179_999]

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from recipe_core import Batch, DataWrapperSpec, SampleGenerators, Samples, WrapperRun, hookimpl
-from recipe_core.errors import ConfigError, DataError
+from recipe_core.errors import ConfigError
 from recipe_core.settings.job import resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.checkpoints import equal, tensors
+from recipe_core.testing.conformance import wrapped
+from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
 
@@ -39,6 +41,7 @@ def register_data_wrappers() -> Iterable[DataWrapperSpec]:
     yield DataWrapperSpec(name="above", build=f"{__name__}:first", config=Above, takes=("vectors",), filters=True)
     yield DataWrapperSpec(name="above_all", build=f"{__name__}:total", config=Above, filters=True)
     yield DataWrapperSpec(name="noisy", build=f"{__name__}:noisy", takes=("vectors",))
+    yield DataWrapperSpec(name="centred", build=f"{__name__}:centred", takes=("vectors",))
 
 
 def first(config: Above, samples: Samples, run: WrapperRun) -> Samples:
@@ -52,6 +55,13 @@ def total(config: Above, samples: Samples, run: WrapperRun) -> Samples:
 def noisy(config: object, samples: Samples, run: WrapperRun) -> Samples:
     def change(batch: Batch, generators: SampleGenerators) -> Batch:
         return {**batch, "vectors": batch["vectors"] + generators.rand(6)}
+
+    return run.mapped(samples, change)
+
+
+def centred(config: object, samples: Samples, run: WrapperRun) -> Samples:
+    def change(batch: Batch, generators: SampleGenerators) -> Batch:
+        return {**batch, "vectors": batch["vectors"] - batch["vectors"].mean(0)}  # a mistake: of the whole batch
 
     return run.mapped(samples, change)
 
@@ -112,5 +122,27 @@ def test_a_run_does_not_continue_with_another_filter(tmp_path: Path) -> None:
 
 
 def test_a_filter_that_accepts_nothing_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data wrapper 'above_all': it accepts none of 65,536 samples in a row"):
+    with pytest.raises(ConfigError, match=r"data wrapper 'above_all' accepts none of 65,536 samples in a row"):
         train(tmp_path, "wrapper.above_all.least=1000")
+
+
+@dataclass
+class Under:
+    """This module as a plugin under test, without recipes."""
+
+    folder: Path
+    module: str = __name__
+
+    def of(self, kind: object) -> list[Any]:
+        return []
+
+
+def test_conformance_finds_samples_that_depend_on_their_batch(tmp_path: Path) -> None:
+    plugin: Any = Under(tmp_path)
+    specs = {spec.name: spec for spec in register_data_wrappers()}
+    assert wrapped.any_order(plugin, specs["noisy"]) == "train and valid"
+    assert wrapped.same_samples(plugin, specs["above"]) == "24 samples on 1, 2, 4 ranks"
+    with pytest.raises(FailedCheck, match="vectors of sample 4 of 'train' depends on what was read before"):
+        wrapped.any_order(plugin, specs["centred"])
+    with pytest.raises(SkippedCheck, match="no recipe of the plugin uses it, and the core's toy gives vectors, labels"):
+        wrapped.any_order(plugin, DataWrapperSpec(name="noisy", build="", takes=("pixels",)))

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from recipe_core.engine import precision
 from recipe_core.engine.protocol import Engine
+from recipe_core.hooks.kinds import noun
+from recipe_core.hooks.specs.wrapper import outermost
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, LOADER, beat
 from recipe_core.layouts.built import as_part_error
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepDiscarded, accumulate, without_counts
@@ -61,9 +63,9 @@ class StepErrors:
     @classmethod
     def of(cls, job: Job) -> StepErrors:
         """Return the contexts of the parts of ``job``."""
-        model = job.model.spec
+        model, source = job.model.spec, outermost(job.data)
         return cls(
-            module=as_part_error(model, f": its module, given a batch of dataset {job.data.spec.name!r},"),
+            module=as_part_error(model, f": its module, given a batch of {noun(source)} {source.name!r},"),
             # autograd reports a mistake of the model as a RuntimeError; any other error is one of the layout
             backward=as_part_error(model, ": the backward pass of its module", only=RuntimeError),
             optimizer=as_part_error(job.optimizer.spec, ": step"),

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipe_core.errors import DataError, PluginError
+from recipe_core.errors import ConfigError, DataError, PluginError
 from recipe_core.files import load_or_build
 from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs import Spec
@@ -71,10 +71,11 @@ class FilteredSamples:
             parts.append(flags.nonzero().flatten().numpy() + (start - first))
         return np.concatenate(parts).astype(np.uint16)
 
-    def _refuse(self, scanned: int) -> DataError:
-        return DataError(
-            f"data wrapper {self._spec.name!r}: it accepts none of {scanned:,} samples in a row; loosen its settings "
-            f"(wrapper.{self._spec.name}), or leave it out of data.wrappers"
+    def _refuse(self, scanned: int) -> ConfigError:
+        name = self._spec.name
+        return ConfigError(
+            f"wrapper.{name}: data wrapper {name!r} accepts none of {scanned:,} samples in a row; change its settings, "
+            "or leave it out of data.wrappers"
         )
 
 

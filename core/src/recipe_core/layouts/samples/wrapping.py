@@ -43,7 +43,7 @@ class WrapperRun:
         which is built stretch by stretch as the run proceeds, once on each machine, and kept in the cache.
 
         Raises:
-            DataError: while reading: ``keep`` accepts none of 65,536 samples in a row.
+            ConfigError: while reading: ``keep`` accepts none of 65,536 samples in a row.
         """
         return FilteredSamples(samples, keep, self.part.spec, self.run.cache / "filtered", self.key)
 
