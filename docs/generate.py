@@ -78,6 +78,7 @@ KINDS: dict[PartKind | ListedKind, str] = {
     "schedule": "Schedules",
     "tracker": "Trackers",
     "callback": "Callbacks",
+    "transform": "Transforms",
 }
 NOTES = {
     "engine": (
@@ -97,6 +98,11 @@ NOTES = {
     "callback": (
         "`callbacks=NAME,NAME` selects callbacks, in this order, and is the same as `train.callbacks=NAME,NAME`; their "
         "settings are `callback.NAME.setting`. [Callbacks](../how-to/tune/callbacks.md) shows each of them in a run.",
+    ),
+    "transform": (
+        "`transforms=NAME,NAME` selects transforms, in this order, and is the same as `train.transforms=NAME,NAME`; "
+        "their settings are `transform.NAME.setting`. [LoRA and frozen parameters](../how-to/tune/lora.md) shows each "
+        "of them in a run.",
     ),
 }
 """Paragraphs above the contributions of a kind."""

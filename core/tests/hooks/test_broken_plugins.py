@@ -78,7 +78,7 @@ def test_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
 def test_each_part_of_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
     install(site, None)
     parts = ("loss=half", "optimizer=push", "schedule=even", "checkpoint=plain_file", "engine=own")
-    words = ("broken:tiny", *parts, "train.callbacks=watch", "train.trackers=diary", "--out", "sound")
+    words = ("broken:tiny", *parts, "callbacks=watch", "trackers=diary", "transforms=bend", "--out", "sound")
     assert say("run", *words)[::2] == (0, "")
     assert say(*COMMANDS["submit"], "broken:tiny", "--out", "submitted")[::2] == (0, "")
 

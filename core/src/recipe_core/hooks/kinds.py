@@ -7,9 +7,10 @@ from typing import Literal
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-ListedKind = Literal["tracker", "callback"]
+ListedKind = Literal["tracker", "callback", "transform"]
 """Kinds of which a run has any number, listed in the section ``train``."""
 Kind = Literal["recipe", "launcher"] | ListedKind | PartKind
 Contribution = Spec | Recipe
@@ -27,6 +28,7 @@ KINDS: dict[Kind, str] = {
     "schedule": "register_schedules",
     "tracker": "register_trackers",
     "callback": "register_callbacks",
+    "transform": "register_transforms",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -44,6 +46,7 @@ NOUNS: dict[Kind, str] = {
     "schedule": "schedule",
     "tracker": "tracker",
     "callback": "callback",
+    "transform": "transform",
 }
 CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -58,6 +61,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "schedule": ScheduleSpec,
     "tracker": TrackerSpec,
     "callback": CallbackSpec,
+    "transform": TransformSpec,
 }
 """The class of a contribution of each kind."""
 

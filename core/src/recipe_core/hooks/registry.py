@@ -33,6 +33,7 @@ from recipe_core.hooks.specs import (
 )
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.target import described
 from recipe_core.hooks.version import load_point, require_api
 
@@ -97,6 +98,8 @@ class Registry:
     def get(self, kind: Literal["tracker"], name: str, near: str = "") -> TrackerSpec: ...
     @overload
     def get(self, kind: Literal["callback"], name: str, near: str = "") -> CallbackSpec: ...
+    @overload
+    def get(self, kind: Literal["transform"], name: str, near: str = "") -> TransformSpec: ...
     @overload
     def get(self, kind: PartKind, name: str, near: str = "") -> Spec: ...
     @overload

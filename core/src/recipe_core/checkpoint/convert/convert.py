@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -23,6 +24,7 @@ from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.match.provenance import Provenance, provenance_of
 from recipe_core.checkpoint.match.same_model import require_consistent
+from recipe_core.checkpoint.match.transforms import merged, without_transforms
 from recipe_core.checkpoint.state import blank_weights, state_size
 from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.files import atomic_folder, require_space
@@ -60,6 +62,9 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     if request.weights_of is not None:
         native = _with_weights_of(request.weights_of, native, source.path)
     _require_known(native, provenance, source.path)
+    merges = [part.spec.name for part in provenance.transforms if part.spec.merge] if target.naming else []
+    if merges:
+        native, provenance = _merged(native, provenance, request, source.path)
     if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
         actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
         raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {actual}")
@@ -84,10 +89,15 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         with _in_background(lambda check: of(check=check)) as manifest:
             written = translator.to_native(form.open(part), target, part)
             _compare(converted, written, target)
-            ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
+            ran = provenance.model is not None and same_outputs(
+                provenance.model, converted["model"], written["model"], provenance.transforms
+            )
         manifest.result().write(part)
     left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
-    return _report(request, source, provenance, native, converted, step, ran, left)
+    report = _report(request, source, provenance, native, converted, step, ran, left)
+    if merges:
+        report.insert(2, ("merged", f"{', '.join(merges)}, into the weights, in fp32"))
+    return report
 
 
 def _with_weights_of(callback: str, native: State, where: Path) -> State:
@@ -104,6 +114,23 @@ def _with_weights_of(callback: str, native: State, where: Path) -> State:
     return {**{part: value for part, value in native.items() if part != CALLBACKS}, "model": {**own, **replaced}}
 
 
+def _merged(native: State, provenance: Provenance, request: Request, where: Path) -> tuple[State, Provenance]:
+    """``native`` with its transforms merged into the weights of the model alone, and the provenance of these.
+
+    Raises:
+        CheckpointError: the optimizer, which has states of adapters, is to be converted, too.
+    """
+    if not request.drop_optimizer and "optimizer" in request.to.spec.holds:
+        raise CheckpointError(
+            f"{where}: {request.to.spec.name} has no place for the optimizer's states of adapters; to convert the "
+            "weights alone, add --drop optimizer"
+        )
+    weights = merged(provenance.transforms, native["model"])
+    return {**native, "model": weights}, replace(
+        provenance, transforms=(), sections=without_transforms(provenance.sections)
+    )
+
+
 def _cast(tensor: Lazy, dtype: torch.dtype) -> Lazy:
     return tensor if tensor.dtype == dtype else Lazy(tensor.shape, dtype, lambda: tensor.read().to(dtype))
 
@@ -111,7 +138,7 @@ def _cast(tensor: Lazy, dtype: torch.dtype) -> Lazy:
 def _require_known(native: State, provenance: Provenance, where: Path) -> None:
     if provenance.model is None:
         return
-    expected = blank_weights(provenance.model)
+    expected = blank_weights(provenance.model, provenance.transforms)
     advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {provenance.model.spec.name})"
     if text := mismatch(native["model"], expected, advice, dtypes=False):
         raise CheckpointError(f"{where}: {text.replace('this run', 'the model', 1)}")

@@ -323,6 +323,8 @@ class Recipe:
     """Settings of trackers, by their names; ``train.trackers`` says which of them are used."""
     callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of callbacks, by their names; ``train.callbacks`` says which of them are used."""
+    transforms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of transforms, by their names; ``train.transforms`` says which of them are used."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -332,6 +334,8 @@ class Recipe:
     """Processes that ``recipe run`` starts by default."""
     run: str = field(default=CORE_LOOP, metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
+    transformable: bool = False
+    """Its own ``run`` applies ``train.transforms``, as the core's loop does."""
     problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""

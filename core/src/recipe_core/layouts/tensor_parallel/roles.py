@@ -106,7 +106,8 @@ def _column(
 
 def _row(module: nn.Linear, forward: object, name: str, tp: TpGroup, inside: bool, x: Tensor) -> Tensor:
     with _local(module):
-        output = tp.leave(F.linear(x, module.weight))
+        product = getattr(module, "product", None)  # of a layer with an adapter
+        output = tp.leave(F.linear(x, module.weight) if product is None else product(x))
         return output if module.bias is None else output + module.bias.to(output.dtype)
 
 

@@ -30,6 +30,7 @@ from recipe_core.train.start.check.parts import (
     golden_problems,
     optimizer_problems,
     start_problems,
+    transform_problems,
     writer_problems,
 )
 
@@ -68,6 +69,7 @@ def checked_job(
         found_problems += callback_problems(
             sketch.recipe, sketch.callbacks, sketch.train, sketch.parts.get("checkpoint")
         )
+        found_problems += transform_problems(sketch.recipe, sketch.transforms, sketch.train)
     if here and sketch.train is not None:
         found_problems += index_problems(sketch.facts, sketch.train)
     full = list(_disk_problems(sketch, out)) if disk and out is not None else []
