@@ -92,6 +92,14 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         whole=("shard_gb=1e9",),
         summary="a folder for Hugging Face's from_pretrained: weights and config.json; for conversion",
     )
+    yield CheckpointFormat(
+        name="peft",
+        build="recipe_core.checkpoint.formats.peft:Peft",
+        holds=("model", "files"),
+        naming="hf",
+        adapters_only=True,
+        summary="a folder for peft's from_pretrained: the adapters of transforms=lora alone; for conversion",
+    )
 
 
 @hookimpl
@@ -271,5 +279,6 @@ def register_transforms() -> Iterable[TransformSpec]:
         config=Lora,
         free=("dropout",),
         merge="recipe_core.train.building.transforms.lora:merge",
+        exports={"peft": "recipe_core.train.building.transforms.peft:peft_adapter"},
         summary="low-rank adapters of linear layers, whose weights are frozen",
     )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 import yaml
 
+from recipe_core.checkpoint.adapter import Adapter
 from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import CALLBACKS, SaveContext
@@ -25,11 +26,13 @@ from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.match.provenance import Provenance, provenance_of
 from recipe_core.checkpoint.match.same_model import require_consistent
 from recipe_core.checkpoint.match.transforms import merged, without_transforms
+from recipe_core.checkpoint.match.translator import Translator
 from recipe_core.checkpoint.state import blank_weights, state_size
 from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.files import atomic_folder, require_space
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat
+from recipe_core.hooks.target import call
 from recipe_core.settings.fill import flat
 
 State = dict[str, Any]
@@ -62,8 +65,11 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     if request.weights_of is not None:
         native = _with_weights_of(request.weights_of, native, source.path)
     _require_known(native, provenance, source.path)
-    merges = [part.spec.name for part in provenance.transforms if part.spec.merge] if target.naming else []
-    if merges:
+    adds = [part.spec.name for part in provenance.transforms if part.spec.merge]
+    merges = adds if target.naming and not target.adapters_only else []
+    if target.adapters_only:
+        native, translator = _adapters(native, provenance, target, source.path)
+    elif merges:
         native, provenance = _merged(native, provenance, request, source.path)
     if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
         actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
@@ -76,22 +82,22 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     with atomic_folder(request.target) as part:
         form = build_format(request.to)
         whole = {"progress": {"step": step}, **converted}
-        if target.naming and not target.ranks:
+        if target.naming and not target.ranks and not target.adapters_only:
             whole["files"] = {**provenance.tokenizer(), **whole.get("files", {})}
         foreign = translator.to_foreign(whole, target, source.path, form.grid)
         if target.name == "hf":
             foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
         with as_format_error(form, "save"):
             form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
-        _write_settings(part, provenance)
+        if not target.adapters_only:
+            _write_settings(part, provenance)
         val_loss = source.manifest.val_loss if source.manifest and request.weights_of is None else None
         of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)
         with _in_background(lambda check: of(check=check)) as manifest:
             written = translator.to_native(form.open(part), target, part)
             _compare(converted, written, target)
-            ran = provenance.model is not None and same_outputs(
-                provenance.model, converted["model"], written["model"], provenance.transforms
-            )
+            model = None if target.adapters_only else provenance.model
+            ran = model is not None and same_outputs(model, converted["model"], written["model"], provenance.transforms)
         manifest.result().write(part)
     left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
     report = _report(request, source, provenance, native, converted, step, ran, left)
@@ -129,6 +135,27 @@ def _merged(native: State, provenance: Provenance, request: Request, where: Path
     return {**native, "model": weights}, replace(
         provenance, transforms=(), sections=without_transforms(provenance.sections)
     )
+
+
+def _adapters(native: State, provenance: Provenance, target: CheckpointFormat, where: Path) -> tuple[State, Translator]:
+    """``native`` with nothing but what the model's transform adds, and the names of that in ``target``.
+
+    Raises:
+        CheckpointError: no transform, or more than one, adds weights, or ``target`` cannot hold them.
+    """
+    adding = [part for part in provenance.transforms if part.spec.merge]
+    able = [part for part in adding if target.name in part.spec.exports]
+    if len(adding) != 1 or not able:
+        names = ", ".join(part.spec.name for part in adding) or "none"
+        raise CheckpointError(
+            f"{where}: {target.name} holds the adapters of one transform that can be converted to it, and this model's "
+            f"transforms with weights are: {names}; to convert the model itself: --to hf"
+        )
+    spec, translator = able[0].spec, provenance.translator
+    adapter = translator.adapter(target.naming, where)
+    own: Adapter = call(spec.exports[target.name], f"transform {spec.name!r}", able[0].config, native["model"], adapter)
+    added = {name: native["model"][name] for link in own.links for name in link.ours}
+    return {**native, "model": added}, replace(translator, own=own)
 
 
 def _cast(tensor: Lazy, dtype: torch.dtype) -> Lazy:

@@ -283,6 +283,9 @@ class CheckpointFormat(Spec):
     runs: str = ""
     """The only recipe whose runs save in it, where the recipe's own trainer writes what a state does not hold; empty:
     any. Checkpoints of other recipes are converted to it."""
+    adapters_only: bool = False
+    """It holds only what a transform of the model adds, see :attr:`recipe_core.TransformSpec.exports`; it is for
+    conversion."""
     refines: str = ""
     """A format whose files this one's folders hold too: where the patterns of both match, this one is meant."""
     stages: bool = False

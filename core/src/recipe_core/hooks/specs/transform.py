@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recipe_core.hooks.specs import Spec
@@ -31,6 +32,10 @@ class TransformSpec(Spec):
     """``package.module:function(config, weights) -> dict``: the weights of the model without the transform, from those
     with it; both map names to :class:`recipe_core.Lazy`. Conversions to names of other projects call it. Empty: it adds
     no weights, or such conversions are refused."""
+    exports: Mapping[str, str] = field(default_factory=dict, metadata=called("config", "weights", "adapter"))
+    """Names of what it adds in folders of adapters, by checkpoint format (``peft``): for each,
+    ``package.module:function(config, weights, adapter) -> Adapter``. ``weights`` are those of the model with the
+    transform, and ``adapter`` is the model's for the naming of the format."""
     problems: str = field(default="", metadata=called("config", "train"))
     """``package.module:function(config, train) -> Iterable[str]``, without torch: a message for each reason why the
     run cannot have it."""

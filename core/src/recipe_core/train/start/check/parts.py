@@ -72,7 +72,7 @@ def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterato
             f"checkpoint.use: {spec.name} holds no {' and no '.join(lacking)}, so that no run could go on from it; "
             f"choose another, and make it of the finished run: recipe convert RUN FOLDER --to {spec.name}"
         )
-    if spec.ranks:
+    if spec.ranks or spec.adapters_only:
         yield (
             f"checkpoint.use: {spec.name} is for conversion, not for a run to save in; choose dcp, and make it of the "
             f"finished run: recipe convert RUN FOLDER --to {spec.name}"
