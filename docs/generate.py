@@ -79,6 +79,7 @@ KINDS: dict[PartKind | ListedKind, str] = {
     "tracker": "Trackers",
     "callback": "Callbacks",
     "wrapper": "Data wrappers",
+    "transform": "Transforms",
 }
 NOTES = {
     "engine": (
@@ -103,6 +104,11 @@ NOTES = {
         "`wrappers=NAME,NAME` puts wrappers around the dataset, the first one innermost, and is the same as "
         "`data.wrappers=NAME,NAME`; their settings are `wrapper.NAME.setting`. [Filter, mix and change "
         "data](../how-to/filter-and-mix.md) shows them in a run.",
+    ),
+    "transform": (
+        "`transforms=NAME,NAME` selects transforms, in this order, and is the same as `train.transforms=NAME,NAME`; "
+        "their settings are `transform.NAME.setting`. [LoRA and frozen parameters](../how-to/tune/lora.md) shows each "
+        "of them in a run.",
     ),
 }
 """Paragraphs above the contributions of a kind."""

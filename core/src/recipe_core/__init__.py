@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.specs.command import CommandSpec
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+    from recipe_core.hooks.specs.transform import TransformSpec
     from recipe_core.hooks.specs.wrapper import DataWrapperSpec, dataset_parts
     from recipe_core.hooks.train import Train, remarked, too_small
     from recipe_core.hooks.version import API
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
     from recipe_core.ops.dropout import dropout
     from recipe_core.ops.group_attention import Groups, PackedSegments, group_attention, groups_of
-    from recipe_core.ops.initial import normal_of
+    from recipe_core.ops.initial import normal_of, uniform_of
     from recipe_core.ops.norm import add_norm
     from recipe_core.ops.vocabulary import linear_logits
     from recipe_core.settings.job import Job
@@ -100,6 +101,7 @@ _LAZY = {
     "hooks.specs.launcher": ("Launcher", "Submission"),
     "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.specs.wrapper": ("DataWrapperSpec", "dataset_parts"),
+    "hooks.specs.transform": ("TransformSpec",),
     "hooks.markers": ("hookimpl",),
     "hooks.specs": (
         "CheckpointFormat",
@@ -141,7 +143,7 @@ _LAZY = {
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
     "ops.dropout": ("dropout",),
     "ops.group_attention": ("Groups", "PackedSegments", "group_attention", "groups_of"),
-    "ops.initial": ("normal_of",),
+    "ops.initial": ("normal_of", "uniform_of"),
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
@@ -221,6 +223,7 @@ __all__ = [
     "Train",
     "Trainable",
     "TrainedModel",
+    "TransformSpec",
     "Use",
     "Variable",
     "WrapperRun",
@@ -250,6 +253,7 @@ __all__ = [
     "remarked",
     "require_hf_values",
     "too_small",
+    "uniform_of",
     "variants_of",
     "write_text",
 ]

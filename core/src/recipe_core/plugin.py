@@ -11,12 +11,14 @@ from recipe_core.hooks.markers import hookimpl
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 from recipe_core.launch.launchers.sky import Sky
 from recipe_core.launch.launchers.slurm import Slurm
 from recipe_core.launch.launchers.trainjob import Kubernetes
 from recipe_core.layouts.settings import Ddp, Fsdp, Pp, SingleProcess, Tp, Zero1
 from recipe_core.settings.schedule import Wsd
+from recipe_core.train.building.transforms.settings import Freeze, Lora
 from recipe_core.train.callbacks.settings import Activations, BatchRamp, EarlyStopping, Ema, Unfreezing
 
 
@@ -119,6 +121,14 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
         naming="hf",
         whole=("shard_gb=1e9",),
         summary="a folder for Hugging Face's from_pretrained: weights and config.json; for conversion",
+    )
+    yield CheckpointFormat(
+        name="peft",
+        build="recipe_core.checkpoint.formats.peft:Peft",
+        holds=("model", "files"),
+        naming="hf",
+        adapters_only=True,
+        summary="a folder for peft's from_pretrained: the adapters of transforms=lora alone; for conversion",
     )
 
 
@@ -280,4 +290,25 @@ def register_callbacks() -> Iterable[CallbackSpec]:
         config=BatchRamp,
         problems="recipe_core.train.callbacks.settings:batch_ramp_problems",
         summary="a global batch that grows at the beginning, as Megatron-LM's rampup-batch-size",
+    )
+
+
+@hookimpl
+def register_transforms() -> Iterable[TransformSpec]:
+    """Frozen parameters, low-rank adapters."""
+    yield TransformSpec(
+        name="freeze",
+        build="recipe_core.train.building.transforms.freeze:freeze",
+        config=Freeze,
+        problems="recipe_core.train.building.transforms.settings:freeze_problems",
+        summary="parameters that keep their values, by the names of submodules",
+    )
+    yield TransformSpec(
+        name="lora",
+        build="recipe_core.train.building.transforms.lora:lora",
+        config=Lora,
+        free=("dropout",),
+        merge="recipe_core.train.building.transforms.lora:merge",
+        exports={"peft": "recipe_core.train.building.transforms.peft:peft_adapter"},
+        summary="low-rank adapters of linear layers, whose weights are frozen",
     )

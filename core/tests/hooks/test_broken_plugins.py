@@ -78,7 +78,8 @@ def test_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
 def test_each_part_of_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
     install(site, None)
     parts = ("loss=half", "optimizer=push", "schedule=even", "checkpoint=plain_file", "engine=own")
-    words = ("broken:tiny", *parts, "callbacks=watch", "trackers=diary", "wrappers=around", "--out", "sound")
+    listed = ("callbacks=watch", "trackers=diary", "transforms=bend", "wrappers=around")
+    words = ("broken:tiny", *parts, *listed, "--out", "sound")
     assert say("run", *words)[::2] == (0, "")
     assert say(*COMMANDS["submit"], "broken:tiny", "--out", "submitted")[::2] == (0, "")
 

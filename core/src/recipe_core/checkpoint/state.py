@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from recipe_core.checkpoint.lazy import Lazy, tree_leaves, tree_map, without_meta
 from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.hooks.specs import Model, Part
-from recipe_core.layouts.built import build_model
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.layouts.ties import ties as _ties
+from recipe_core.layouts.transformed import build_transformed
 from recipe_core.settings.fill import flat
 
 LEAF_OVERHEAD = 4096
@@ -36,10 +37,10 @@ def weights(module: nn.Module) -> dict[str, Any]:
     return tensors
 
 
-def blank_weights(model: Part[Model]) -> dict[str, Any]:
-    """Return the tensors of a model by name, built on the meta device, without values."""
+def blank_weights(model: Part[Model], transforms: Sequence[Part[TransformSpec]] = ()) -> dict[str, Any]:
+    """Return the tensors of a model with its transforms by name, built on the meta device, without values."""
     with torch.device("meta"):
-        module, _ = build_model(model)
+        module, _ = build_transformed(model, transforms)
     return weights(module)
 
 

@@ -88,8 +88,9 @@ def needs(job: Job, world_size: int, out: Path, *, passed: bool = True, target: 
         unknown = f"What it needs is not known: {source} says nothing of itself (facts)."
         groups = [_engine(job), _environment(job, world_size), [("note", text) for text in remarks_of(job)]]
         return "\n\n".join([head(_FOUND), f"  {unknown}", *_blocks(groups)])
+    frozen = f", and {_count(figures.frozen)} frozen" if figures.frozen else ""
     groups = [
-        [("parameters", _count(figures.parameters)), *_engine(job)],
+        [("parameters", _count(figures.parameters) + frozen), *_engine(job)],
         _memory(job, figures, world_size, target),
         [*_work(job.train, data, figures), *index_rows(job.facts, job.train, here=target is None)],
         _disk(figures, out, target),

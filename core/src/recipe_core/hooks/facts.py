@@ -37,6 +37,12 @@ class ModelFacts:
     vocabulary is not among them: its shards may differ by some rows, unless data-parallel ranks divide them further."""
     divided_parameters: int = 0
     """Of ``parameters``, those that tensor parallelism cuts."""
+    frozen_parameters: int = 0
+    """Further parameters, for which there are no gradients and no optimizer states."""
+    frozen_block_parameters: int = 0
+    """Of these, those of one block."""
+    frozen_divided_parameters: int = 0
+    """Of these, those that tensor parallelism cuts."""
     divided_activation_values: int = 0
     """Of ``activation_values``, those that it cuts; sequence parallelism cuts the others."""
     divided_recomputed_values: int = 0

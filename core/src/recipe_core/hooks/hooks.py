@@ -14,6 +14,7 @@ from recipe_core.hooks.loop_hooks import register_losses as register_losses
 from recipe_core.hooks.loop_hooks import register_optimizers as register_optimizers
 from recipe_core.hooks.loop_hooks import register_schedules as register_schedules
 from recipe_core.hooks.loop_hooks import register_trackers as register_trackers
+from recipe_core.hooks.loop_hooks import register_transforms as register_transforms
 from recipe_core.hooks.markers import hookspec
 from recipe_core.hooks.program_hooks import register_commands as register_commands
 from recipe_core.hooks.program_hooks import register_launchers as register_launchers

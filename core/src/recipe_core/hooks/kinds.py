@@ -8,11 +8,12 @@ from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layou
 from recipe_core.hooks.specs.command import CommandSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-ListedKind = Literal["tracker", "callback", "wrapper"]
-"""Kinds of which a run has any number, listed in the section ``train``, or ``data``."""
+ListedKind = Literal["tracker", "callback", "transform", "wrapper"]
+"""Kinds of which a run has any number, listed in the section ``train``, wrappers in ``data``."""
 Kind = Literal["recipe", "launcher", "command"] | ListedKind | PartKind
 Contribution = Spec | Recipe | CommandSpec
 
@@ -31,6 +32,7 @@ KINDS: dict[Kind, str] = {
     "callback": "register_callbacks",
     "command": "register_commands",
     "wrapper": "register_data_wrappers",
+    "transform": "register_transforms",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -50,6 +52,7 @@ NOUNS: dict[Kind, str] = {
     "callback": "callback",
     "command": "command",
     "wrapper": "data wrapper",
+    "transform": "transform",
 }
 CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -66,6 +69,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "callback": CallbackSpec,
     "command": CommandSpec,
     "wrapper": DataWrapperSpec,
+    "transform": TransformSpec,
 }
 """The class of a contribution of each kind."""
 

@@ -1,4 +1,4 @@
-"""The hooks of the training loop: losses, optimizers, schedules, trackers, callbacks, data wrappers."""
+"""The hooks of the training loop: losses, optimizers, schedules, trackers, callbacks, transforms, data wrappers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from recipe_core.hooks.markers import hookspec
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 
 
@@ -195,6 +196,36 @@ def register_data_wrappers() -> Iterable[DataWrapperSpec]:
                 takes=("tokens",),
                 filters=True,
                 summary="samples of at least so many different tokens",
+            )
+    """
+    return ()
+
+
+@hookspec
+def register_transforms() -> Iterable[TransformSpec]:
+    """Return the transforms that this plugin adds: changes of a model before it is divided (``train.transforms=NAME``).
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import TransformSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Scaled:
+            modules: str = "blocks.*.mlp.down"
+
+
+        @hookimpl
+        def register_transforms() -> Iterable[TransformSpec]:
+            yield TransformSpec(
+                name="scaled",
+                build="my_plugin.transform:build",  # build(config, module, structure) -> module
+                merge="my_plugin.transform:merge",  # merge(config, weights) -> weights of the model alone
+                config=Scaled,
+                summary="a trained factor for the output of some linear layers, whose weights are frozen",
             )
     """
     return ()

@@ -34,6 +34,7 @@ from recipe_core.hooks.specs import (
 from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import WRAPPERS, DataWrapperSpec
 from recipe_core.hooks.target import described
 from recipe_core.hooks.version import load_point, require_api
@@ -103,6 +104,8 @@ class Registry:
     def get(self, kind: Literal["command"], name: str, near: str = "") -> CommandSpec: ...
     @overload
     def get(self, kind: Literal["wrapper"], name: str, near: str = "") -> DataWrapperSpec: ...
+    @overload
+    def get(self, kind: Literal["transform"], name: str, near: str = "") -> TransformSpec: ...
     @overload
     def get(self, kind: PartKind, name: str, near: str = "") -> Spec: ...
     @overload

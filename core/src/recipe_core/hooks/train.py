@@ -151,6 +151,9 @@ class Train:
     """Trackers that show the metrics, in addition to metrics.jsonl; their settings are ``tracker.NAME.setting``."""
     callbacks: tuple[str, ...] = ()
     """Code that runs at named moments of training, in this order; its settings are ``callback.NAME.setting``."""
+    transforms: tuple[str, ...] = ()
+    """Changes of the model before the layout divides it (``freeze``, ``lora``), in this order; their settings are
+    ``transform.NAME.setting``."""
     eval_every: int = remarked(0, _beyond("eval_every", "the run ends before it; it evaluates at its start and end"))
     """Steps between evaluations; 0 disables evaluation."""
     eval_samples: int = 64

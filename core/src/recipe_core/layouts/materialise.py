@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ class Deferred(Protocol):
 
     def initial_value(self, name: str, shape: torch.Size) -> Tensor:
         """The whole value of the parameter or buffer ``name``, on the CPU.
+
+        A submodule that a transform changed may have such a method, too: it is asked first for its own parameters,
+        with their names in the whole model, and returns None for those that it leaves to the model.
 
         It depends on ``torch.initial_seed()``, the name and the shape alone: not on the device, nor on the shards that
         this process holds.
@@ -47,7 +50,7 @@ def materialise(
 def _with_value(module: nn.Module, name: str, tensor: Tensor, device: torch.device) -> Tensor:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
     if local.is_meta:
-        whole = cast("Deferred", module).initial_value(name, tensor.shape)
+        whole = initial_value(module, name, tensor.shape)
         placed = torch.empty_like(local, device=device).copy_(_local_shard(whole, tensor))
     else:
         placed = local.to(device)
@@ -56,6 +59,17 @@ def _with_value(module: nn.Module, name: str, tensor: Tensor, device: torch.devi
             placed, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
         )
     return placed
+
+
+def initial_value(module: nn.Module, name: str, shape: torch.Size) -> Tensor:
+    """The initial value of ``name``: of the submodule that has it, if that one knows it, else of the model."""
+    owner: Any = module
+    for part in name.split(".")[:-1]:
+        owner = getattr(owner, part, None)
+    own: Tensor | None = None
+    if owner is not module and hasattr(owner, "initial_value"):
+        own = owner.initial_value(name, shape)
+    return cast("Deferred", module).initial_value(name, shape) if own is None else own
 
 
 def _local_shard(whole: Tensor, tensor: Tensor) -> Tensor:

@@ -142,6 +142,9 @@ class Parallel:
         DTensor knows its own."""
         self.reductions: Reductions = COUNTED
         """How the values of the loss are reduced."""
+        self.structure: Structure | None = None
+        """The names by which the layout divided the model, with those that transforms added; None: as ``run`` has
+        them."""
         self.compiled = False
         """True if ``torch.compile`` compiles the module."""
 
@@ -156,6 +159,10 @@ class Parallel:
     def size(self) -> int:
         """Number of trainable parameters of the whole model; a collective, if processes hold different ones."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def frozen_size(self) -> int:
+        """Number of parameters of the whole model that are not trained; a collective like :meth:`size`."""
+        return sum(parameter.numel() for parameter in self.module.parameters() if not parameter.requires_grad)
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Trainable parameters with their names in checkpoints."""

@@ -64,6 +64,14 @@ class Pipeline(Sharded):
         dist.all_reduce(total, group=self.group)
         return int(total)
 
+    def frozen_size(self) -> int:
+        """See :class:`Parallel`."""
+        counted = {parameter for tie, parameter in self._tied_parameters() if tie.stages[0] != self.index}
+        frozen = [p for p in self.module.parameters() if not p.requires_grad and p not in counted]
+        total = torch.tensor(sum(parameter.numel() for parameter in frozen))
+        dist.all_reduce(total, group=self.group)
+        return int(total)
+
     def loss(self, loss: Loss) -> Loss:
         """See :class:`Parallel`; a stage other than the last returns its output as the loss."""
         return loss if self.last else lambda output, batch: {"loss": output}
@@ -290,6 +298,8 @@ class _StageModule(nn.Module):
             self.discarded = True
             return pipeline.placeholder_output(hidden, self._batches[this])
         output = values["loss"]
+        if torch.is_grad_enabled() and not output.requires_grad:  # all that computed it is frozen
+            output = output.requires_grad_()
         if pipeline.last:
             output = output / count
             accumulate(self.total, values, count, pipeline.reductions)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from recipe_core.errors import PluginError
 from recipe_core.hooks.specs import DataFacts, Dataset, IndexFacts, Model, ModelFacts, Part
+from recipe_core.hooks.specs.transform import MEASURED, TransformSpec
 from recipe_core.hooks.specs.wrapper import part_settings, wrapped_facts
-from recipe_core.hooks.target import call
+from recipe_core.hooks.target import call, load
 from recipe_core.hooks.train import Train
 
 
@@ -34,8 +36,10 @@ class Facts:
     None stands for a contribution without facts, or one that could not be resolved.
     """
 
-    def __init__(self, model: Part[Model] | None, data: Part[Dataset] | None) -> None:
-        self._model, self._data = model, data
+    def __init__(
+        self, model: Part[Model] | None, data: Part[Dataset] | None, transforms: Sequence[Part[TransformSpec]] = ()
+    ) -> None:
+        self._model, self._data, self._transforms = model, data, tuple(transforms)
         self._indices: tuple[Train, IndexFacts] | None = None
 
     @cached_property
@@ -49,7 +53,23 @@ class Facts:
 
     @cached_property
     def model(self) -> ModelFacts | None:
-        """Facts of the model at the sequence length of the samples."""
+        """Facts of the transformed model at the sequence length of the samples.
+
+        Transforms are measured on the model without values, which imports PyTorch.
+
+        Raises:
+            RecipeError: a transform does not fit the model.
+        """
+        if not self._transforms or self.plain_model is None or self.data is None:
+            return self.plain_model
+        facts: ModelFacts = load(MEASURED, "the core")(
+            self._model, self._transforms, self.plain_model, self.data.sequence
+        )
+        return facts
+
+    @cached_property
+    def plain_model(self) -> ModelFacts | None:
+        """Facts of the model without its transforms."""
         if self._model is None or not self._model.spec.facts or self.data is None:
             return None
         spec = self._model.spec

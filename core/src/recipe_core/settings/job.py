@@ -25,6 +25,7 @@ from recipe_core.hooks.specs import (
     Use,
 )
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import WRAPPERS, DataWrapperSpec, nested
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
@@ -48,9 +49,9 @@ from recipe_core.settings.schedule import Rate, build_rate
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
-LISTED: tuple[ListedKind, ...] = ("tracker", "callback")
+LISTED: tuple[ListedKind, ...] = ("tracker", "callback", "transform")
 """Kinds whose section holds a section for each of those that ``train`` lists."""
-LISTS = {"trackers": "train", "callbacks": "train", WRAPPERS: "data"}
+LISTS = {**{f"{kind}s": "train" for kind in LISTED}, WRAPPERS: "data"}
 """Lists of names that may be given without their section."""
 SECTIONS = (*PARTS, *LISTED, "wrapper", "train")
 IDENTITY, HISTORY, PLUGINS = "identity", "history", "plugins"
@@ -84,6 +85,7 @@ class Job:
     plugins: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The plugins of the recipe and of each part, by kind."""
     callbacks: tuple[Part[CallbackSpec], ...] = ()
+    transforms: tuple[Part[TransformSpec], ...] = ()
     facts: Facts = field(compare=False, repr=False)
 
     @property
@@ -105,7 +107,8 @@ class Job:
         if self.auto:
             plain["engine"] = {"use": AUTO, **changed(self.engine)}
         wrappers = [one for one in nested(self.data) if isinstance(one.spec, DataWrapperSpec)]
-        for name, listed in (("tracker", self.trackers), ("callback", self.callbacks), ("wrapper", wrappers)):
+        of_train = [(kind, getattr(self, f"{kind}s")) for kind in LISTED]
+        for name, listed in (*of_train, ("wrapper", wrappers)):
             sections = {part.spec.name: fill.plain(part.config) for part in listed}
             if any(sections.values()):
                 plain[name] = {part: settings for part, settings in sections.items() if settings}
@@ -130,11 +133,11 @@ class Job:
         return build_rate(self.schedule, self.train)
 
     def model_facts(self) -> ModelFacts | None:
-        """Return the facts of the model at the sequence length of the samples; None if it or the dataset has none."""
+        """Return the facts of the transformed model at the sequence length of the samples; None if there are none."""
         return self.facts.model
 
     def structure(self) -> Structure:
-        """Return the submodule names by which a layout divides the model."""
+        """Return the submodule names by which a layout divides the model, before its transforms."""
         return self.model.spec.structure(self.model.config)
 
     def axes(self, world_size: int) -> dict[str, int]:
@@ -167,6 +170,7 @@ class Draft:
     """The parts whose name and settings are valid."""
     trackers: tuple[Part[TrackerSpec], ...]
     callbacks: tuple[Part[CallbackSpec], ...]
+    transforms: tuple[Part[TransformSpec], ...]
     train: Train | None
     """None if its settings are invalid."""
     processes: int
@@ -193,6 +197,7 @@ class Draft:
             train=self.train,
             trackers=self.trackers,
             callbacks=self.callbacks,
+            transforms=self.transforms,
             plugins=self.plugins,
             processes=self.processes,
             auto=self.auto,
@@ -260,19 +265,19 @@ def draft(
     if train is not None and "optimizer" in parts:
         problems += unused(registry, parts["optimizer"].spec, train)
     listed = {kind: tuple(listed_parts(registry, kind, merged[kind], train, problems, near)) for kind in LISTED}
-    facts = Facts(parts.get("model"), parts.get("data"))
+    facts = Facts(parts.get("model"), parts.get("data"), listed["transform"])
     if world_size is not None and train is not None:
         train = train.for_run(world_size or processes, _train_samples(facts))
     return Draft(
         recipe=recipe, variant=variant, parts=parts, trackers=listed["tracker"], callbacks=listed["callback"],
-        train=train, processes=processes, auto=auto, facts=facts,
+        transforms=listed["transform"], train=train, processes=processes, auto=auto, facts=facts,
         plugins={"recipe": near, **{kind: registry.owner(kind, part.spec.name) for kind, part in parts.items()}},
         problems=_worded(problems, registry, recipe, merged, extra),
     )  # fmt: skip
 
 
 def _without_unlisted(merged: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
-    """``merged`` without settings of trackers and callbacks that the next layer's ``sections`` no longer list."""
+    """``merged`` without settings of trackers and so on that the next layer's ``sections`` no longer list."""
     kept = dict(merged)
     for kind in LISTED:
         names = sections.get("train", {}).get(f"{kind}s")
@@ -372,7 +377,8 @@ def without_records(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _base(recipe: Recipe) -> dict[str, Any]:
     sections: dict[str, Any] = {
         "train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers),
-        "callback": fill.plain(recipe.callbacks), "wrapper": fill.plain(recipe.wrappers),
+        "callback": fill.plain(recipe.callbacks), "transform": fill.plain(recipe.transforms),
+        "wrapper": fill.plain(recipe.wrappers),
     }  # fmt: skip
     for kind in PARTS:
         use: Use = getattr(recipe, kind) or Use(sections["train"][kind])

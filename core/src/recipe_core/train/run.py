@@ -257,9 +257,11 @@ def _checkpoints(
 def _headline(job: Job, out: Path, run: Run, model: Parallel) -> str:
     parameters = model.size()  # a collective
     precision = described(run.device.type, job.train.precision) + ", compiled" * model.compiled
+    size = f"{(parameters + model.frozen_size() if job.transforms else parameters) / 1e6:,.2f} M parameters"
+    trained = f", {parameters:,} of them trained ({', '.join(job.train.transforms)})" if job.transforms else ""
     return (
-        f"{job.name}: {parameters / 1e6:,.2f} M parameters, {job.train.steps:,} steps of {job.train.global_batch:,} "
-        f"samples; {out}\n{run.world_size} x {run.device.type}{threads(run.device.type)}, {precision}"
+        f"{job.name}: {size}{trained}, {job.train.steps:,} steps of {job.train.global_batch:,} samples; {out}\n"
+        f"{run.world_size} x {run.device.type}{threads(run.device.type)}, {precision}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 import yaml
 
+from recipe_core.checkpoint.adapter import Adapter
 from recipe_core.checkpoint.convert.card import with_export_files
 from recipe_core.checkpoint.convert.outputs import same_outputs
 from recipe_core.checkpoint.formats.base import CALLBACKS, SaveContext
@@ -23,11 +25,14 @@ from recipe_core.checkpoint.manifest import Manifest
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.match.provenance import Provenance, provenance_of
 from recipe_core.checkpoint.match.same_model import require_consistent
+from recipe_core.checkpoint.match.transforms import merged, without_transforms
+from recipe_core.checkpoint.match.translator import Translator
 from recipe_core.checkpoint.state import blank_weights, state_size
 from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.files import atomic_folder, require_space
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import CheckpointFormat
+from recipe_core.hooks.target import call
 from recipe_core.settings.fill import flat
 
 State = dict[str, Any]
@@ -60,6 +65,12 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     if request.weights_of is not None:
         native = _with_weights_of(request.weights_of, native, source.path)
     _require_known(native, provenance, source.path)
+    adds = [part.spec.name for part in provenance.transforms if part.spec.merge]
+    merges = adds if target.naming and not target.adapters_only else []
+    if target.adapters_only:
+        native, translator = _adapters(native, provenance, target, source.path)
+    elif merges:
+        native, provenance = _merged(native, provenance, request, source.path)
     if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
         actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
         raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {actual}")
@@ -71,23 +82,28 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     with atomic_folder(request.target) as part:
         form = build_format(request.to)
         whole = {"progress": {"step": step}, **converted}
-        if target.naming and not target.ranks:
+        if target.naming and not target.ranks and not target.adapters_only:
             whole["files"] = {**provenance.tokenizer(), **whole.get("files", {})}
         foreign = translator.to_foreign(whole, target, source.path, form.grid)
         if target.name == "hf":
             foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
         with as_format_error(form, "save"):
             form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
-        _write_settings(part, provenance)
+        if not target.adapters_only:
+            _write_settings(part, provenance)
         val_loss = source.manifest.val_loss if source.manifest and request.weights_of is None else None
         of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)
         with _in_background(lambda check: of(check=check)) as manifest:
             written = translator.to_native(form.open(part), target, part)
             _compare(converted, written, target)
-            ran = provenance.model is not None and same_outputs(provenance.model, converted["model"], written["model"])
+            model = None if target.adapters_only else provenance.model
+            ran = model is not None and same_outputs(model, converted["model"], written["model"], provenance.transforms)
         manifest.result().write(part)
     left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
-    return _report(request, source, provenance, native, converted, step, ran, left)
+    report = _report(request, source, provenance, native, converted, step, ran, left)
+    if merges:
+        report.insert(2, ("merged", f"{', '.join(merges)}, into the weights, in fp32"))
+    return report
 
 
 def _with_weights_of(callback: str, native: State, where: Path) -> State:
@@ -104,6 +120,44 @@ def _with_weights_of(callback: str, native: State, where: Path) -> State:
     return {**{part: value for part, value in native.items() if part != CALLBACKS}, "model": {**own, **replaced}}
 
 
+def _merged(native: State, provenance: Provenance, request: Request, where: Path) -> tuple[State, Provenance]:
+    """``native`` with its transforms merged into the weights of the model alone, and the provenance of these.
+
+    Raises:
+        CheckpointError: the optimizer, which has states of adapters, is to be converted, too.
+    """
+    if not request.drop_optimizer and "optimizer" in request.to.spec.holds:
+        raise CheckpointError(
+            f"{where}: {request.to.spec.name} has no place for the optimizer's states of adapters; to convert the "
+            "weights alone, add --drop optimizer"
+        )
+    weights = merged(provenance.transforms, native["model"])
+    return {**native, "model": weights}, replace(
+        provenance, transforms=(), sections=without_transforms(provenance.sections)
+    )
+
+
+def _adapters(native: State, provenance: Provenance, target: CheckpointFormat, where: Path) -> tuple[State, Translator]:
+    """``native`` with nothing but what the model's transform adds, and the names of that in ``target``.
+
+    Raises:
+        CheckpointError: no transform, or more than one, adds weights, or ``target`` cannot hold them.
+    """
+    adding = [part for part in provenance.transforms if part.spec.merge]
+    able = [part for part in adding if target.name in part.spec.exports]
+    if len(adding) != 1 or not able:
+        names = ", ".join(part.spec.name for part in adding) or "none"
+        raise CheckpointError(
+            f"{where}: {target.name} holds the adapters of one transform that can be converted to it, and this model's "
+            f"transforms with weights are: {names}; to convert the model itself: --to hf"
+        )
+    spec, translator = able[0].spec, provenance.translator
+    adapter = translator.adapter(target.naming, where)
+    own: Adapter = call(spec.exports[target.name], f"transform {spec.name!r}", able[0].config, native["model"], adapter)
+    added = {name: native["model"][name] for link in own.links for name in link.ours}
+    return {**native, "model": added}, replace(translator, own=own)
+
+
 def _cast(tensor: Lazy, dtype: torch.dtype) -> Lazy:
     return tensor if tensor.dtype == dtype else Lazy(tensor.shape, dtype, lambda: tensor.read().to(dtype))
 
@@ -111,7 +165,7 @@ def _cast(tensor: Lazy, dtype: torch.dtype) -> Lazy:
 def _require_known(native: State, provenance: Provenance, where: Path) -> None:
     if provenance.model is None:
         return
-    expected = blank_weights(provenance.model)
+    expected = blank_weights(provenance.model, provenance.transforms)
     advice = f"Give the right model: --recipe NAME[:VARIANT] (now: {provenance.model.spec.name})"
     if text := mismatch(native["model"], expected, advice, dtypes=False):
         raise CheckpointError(f"{where}: {text.replace('this run', 'the model', 1)}")

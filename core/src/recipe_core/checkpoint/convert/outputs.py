@@ -14,18 +14,22 @@ from recipe_core.checkpoint.state import weights
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.specs import Model, Part, load
 from recipe_core.layouts.parallel import Batch
+from recipe_core.layouts.transformed import Transforms, build_transformed
 
 _SMALL = 200_000_000
 """Largest size of the weights, in bytes, for which the model is built and run."""
 
 
-def same_outputs(part: Part[Model], before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def same_outputs(
+    part: Part[Model], before: Mapping[str, Any], after: Mapping[str, Any], transforms: Transforms = ()
+) -> bool:
     """Compare the model's outputs on its example input with both weights, on the CPU; False if it is too large to run.
 
     Args:
         part: the model with its settings; it is not run if it names no example.
         before: tensors by the names of the module.
         after: the same, read from the converted checkpoint.
+        transforms: those of the model.
 
     Raises:
         CheckpointError: an output differs in any bit.
@@ -33,7 +37,7 @@ def same_outputs(part: Part[Model], before: Mapping[str, Any], after: Mapping[st
     model = part.spec
     if not model.example or sum(leaf.nbytes for leaf in before.values() if isinstance(leaf, Lazy)) > _SMALL:
         return False
-    module, _ = part.build(part.config)
+    module, _ = build_transformed(part, transforms)
     batch = load(model.example, f"model {model.name!r}")(part.config)
     expected, actual = (_outputs(module.eval(), tensors, batch) for tensors in (before, after))
     if not all(x.equal(y) for x, y in zip(expected, actual, strict=True)):

@@ -12,6 +12,7 @@ from recipe_core.checkpoint.formats.hf_config import CONFIG, kind_of
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.checkpoint.locate import StoredCheckpoint
 from recipe_core.checkpoint.manifest import STEP
+from recipe_core.checkpoint.match.transforms import Transforms, recorded_transforms
 from recipe_core.checkpoint.match.translator import Translator, naming_of
 from recipe_core.data.identity import read_copy, recorded_identity, tokenizer_digest
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
@@ -31,6 +32,8 @@ class Provenance:
 
     model: Part[Model] | None = None
     data: Part[Dataset] | None = None
+    transforms: Transforms = ()
+    """Transforms of the model, as the run's ``train.transforms`` lists them."""
     train: Train | None = None
     rate: Rate | None = None
     """Learning rate of each step."""
@@ -116,7 +119,14 @@ def provenance_of(
     if recipe is not None:
         job = resolve(registry, recipe)
         rate = job.learning_rate()
-        return Provenance(model=job.model, data=job.data, train=job.train, rate=rate, sections=job.as_dict())
+        return Provenance(
+            model=job.model,
+            transforms=job.transforms,
+            data=job.data,
+            train=job.train,
+            rate=rate,
+            sections=job.as_dict(),
+        )
     sections = source.job
     if sections:
         return _of_sections(registry, sections, source.folder)
@@ -132,11 +142,14 @@ def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) 
     # Data and schedule are not needed for the names, and their plugins may be missing here.
     data = part(registry, "data", parts["data"], [], wrapper=parts.get("wrapper")) if "data" in parts else None
     settings = {name: value for name, value in parts.get("train", {}).items() if name not in MOVED}
+    transforms = recorded_transforms(registry, sections, folder)
     train = fill.fill(Train, settings, "train", []) if "train" in parts else None
     named = parts.get("schedule") or {"use": train.schedule if train else None}
     schedule = part(registry, "schedule", named, [])
     rate = build_rate(schedule, train) if schedule is not None and train is not None else None
-    return Provenance(model=model, data=data, train=train, rate=rate, sections=sections, folder=folder)
+    return Provenance(
+        model=model, transforms=transforms, data=data, train=train, rate=rate, sections=sections, folder=folder
+    )
 
 
 def _inferred(registry: Registry, source: StoredCheckpoint, state: Mapping[str, Any]) -> Provenance:

@@ -22,9 +22,10 @@ from recipe_core.data.identity import differences, identity_of, require_accepted
 from recipe_core.errors import CheckpointError
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import Dataset, Model, Part
-from recipe_core.layouts.built import build_model
+from recipe_core.layouts.materialise import initial_value
 from recipe_core.layouts.parallel import Loss
 from recipe_core.layouts.ties import replace
+from recipe_core.layouts.transformed import build_transformed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,7 +110,7 @@ class TrainedModel:
     def _built(self) -> tuple[nn.Module, Loss]:
         saved = self.provenance.translator.weights(self.source, self.source.weights)
         with torch.device("meta" if self.model.spec.deferred else self.device):
-            module, loss = build_model(self.model)
+            module, loss = build_transformed(self.model, self.provenance.transforms)
         advice = f"Name a recipe of its model: --recipe NAME[:VARIANT] (now: {self.model.spec.name})"
         if text := mismatch(saved, weights(module), advice, dtypes=False):
             raise CheckpointError(f"{self.path} {text.replace('this run', 'the model', 1)}")
@@ -137,7 +138,7 @@ def _make_room(module: nn.Module, device: torch.device) -> None:
 def _fill_buffers(module: Any, done: set[int]) -> None:
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if tensor.data_ptr() not in done:
-            tensor.copy_(module.initial_value(name, tensor.shape))
+            tensor.copy_(initial_value(module, name, tensor.shape))
 
 
 def trained_model(

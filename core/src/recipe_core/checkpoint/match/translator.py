@@ -30,6 +30,8 @@ class Translator:
     """None if it is unknown: states that need no conversion still pass."""
     unknown: str = ""
     """The reason why the model is unknown."""
+    own: Adapter | None = None
+    """The adapter for all namings, instead of the model's."""
 
     def to_native(self, state: Mapping[str, Any], spec: CheckpointFormat, where: Path) -> dict[str, Any]:
         """Convert a state, as a format opened it, to the names of the module.
@@ -89,6 +91,8 @@ class Translator:
         Raises:
             CheckpointError: the model is unknown, or has no such adapter.
         """
+        if self.own is not None:
+            return self.own
         if self.model is None:
             raise CheckpointError(
                 f"{where}: {self.unknown}, and names of tensors have to be changed; name a recipe of this model: "

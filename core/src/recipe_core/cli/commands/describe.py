@@ -55,7 +55,8 @@ def describe_job(registry: Registry, job: Job, section: str) -> str:
     sections = dict(_sections(registry, job))
     if section == ALL:
         return "\n\n".join(_block(name, *sections[name]) for name in sections)
-    name, _, wanted = section.partition(".")
+    name, wanted = (section, "") if section in sections else section.rpartition(".")[::2]
+    name, wanted = (name, wanted) if name else (section, "")
     if name not in sections:
         paths = [f"{path}.{setting.name}" for path, (_, settings) in sections.items() for setting in settings]
         same = [path for path in paths if path.rpartition(".")[2] == name]
@@ -76,6 +77,7 @@ def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, li
     from recipe_core.hooks.specs.wrapper import DataWrapperSpec, nested
     from recipe_core.settings.describe import described
     from recipe_core.settings.fill import plain
+    from recipe_core.settings.job import LISTED
 
     for kind in PARTS:
         part = getattr(job, kind)
@@ -85,7 +87,8 @@ def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, li
     head = "train: how long and how hard to train; every recipe has this section"
     yield "train", (head, described(type(job.train), plain(job.train)))
     wrappers = [part for part in nested(job.data) if isinstance(part.spec, DataWrapperSpec)]
-    for section, listed in (("tracker", job.trackers), ("callback", job.callbacks), ("wrapper", wrappers)):
+    of_train = [(kind, getattr(job, f"{kind}s")) for kind in LISTED]
+    for section, listed in (*of_train, ("wrapper", wrappers)):
         for part in listed:
             settings = described(type(part.config), plain(part.config))
             yield f"{section}.{part.spec.name}", (f"{section} {part.spec.name}: {part.spec.summary}", settings)

@@ -302,6 +302,9 @@ class CheckpointFormat(Spec):
     runs: str = ""
     """The only recipe whose runs save in it, where the recipe's own trainer writes what a state does not hold; empty:
     any. Checkpoints of other recipes are converted to it."""
+    adapters_only: bool = False
+    """It holds only what a transform of the model adds, see :attr:`recipe_core.TransformSpec.exports`; it is for
+    conversion."""
     refines: str = ""
     """A format whose files this one's folders hold too: where the patterns of both match, this one is meant."""
     stages: bool = False
@@ -345,6 +348,8 @@ class Recipe:
     wrappers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of data wrappers, by their names; ``data.wrappers`` says which of them are used, as in
     ``data=Use("words", wrappers=("long_only",))``."""
+    transforms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of transforms, by their names; ``train.transforms`` says which of them are used."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -354,6 +359,8 @@ class Recipe:
     """Processes that ``recipe run`` starts by default."""
     run: str = field(default=CORE_LOOP, metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
+    transformable: bool = False
+    """Its own ``run`` applies ``train.transforms``, as the core's loop does."""
     problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""

@@ -115,7 +115,8 @@ def _column(
 
 def _row(module: nn.Linear, forward: object, inputs: Inputs, tp: TpGroup, inside: bool, /, input: Tensor) -> Tensor:
     with _local(module):
-        output = tp.leave(F.linear(input, module.weight))
+        product = getattr(module, "product", None)  # of a layer with an adapter
+        output = tp.leave(F.linear(input, module.weight) if product is None else product(input))
         return output if module.bias is None else output + module.bias.to(output.dtype)
 
 

@@ -19,6 +19,7 @@ from recipe_core.hooks.kinds import code_of
 from recipe_core.layouts.built import as_part_error, build_layout, build_loss, build_model
 from recipe_core.layouts.parallel import COUNTED, Loss, Parallel, Run
 from recipe_core.layouts.patterns import matching
+from recipe_core.layouts.transformed import transform
 from recipe_core.ops.fusing import fuse
 from recipe_core.settings.job import Job
 from recipe_core.settings.mesh import mesh_axes
@@ -48,7 +49,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
     divides = job.layout.spec.divides
     with torch.device("meta") if divides and job.model.spec.deferred else nullcontext():
-        module, loss = build_model(job.model, job.model_facts())
+        module, loss = build_model(job.model, job.facts.plain_model)
     compiled = compiles(job.train, sum(parameter.numel() for parameter in module.parameters()), run.device.type)
     if compiled:
         keep_compiled(run.device.type)
@@ -58,6 +59,8 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     if job.train.precision == "fp8":
         blocks = run.structure.blocks
         to_fp8(matching(module, blocks).values() if blocks else (), run.device)
+    module, structure = transform(job.transforms, module, run.structure)
+    run = replace(run, structure=structure)
     # it moves the module itself, to keep tied parameters tied
     own = spec_of(job.engine).layouts.get(job.layout.spec.name)
     if not divides and own is None:
@@ -74,7 +77,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
         # Around compiled blocks: inside, on CUDA, the dropout of attention would draw from generators that
         # torch.compile makes for itself once, and no resumed run would draw the same.
         recompute(model.module, run.structure.blocks, engine.recompute)
-    model.compiled = compiled
+    model.compiled, model.structure = compiled, structure
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
     return model, model.loss(build_loss(job.loss, job.model.spec, loss))
 
@@ -82,8 +85,8 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
 def build_optimizer(job: Job, run: Run, model: Parallel, engine: Engine) -> torch.optim.Optimizer:
     """The optimizer of the model's parameters."""
     trainable = Trainable(
-        named=model.named_parameters(), train=job.train, structure=run.structure, shard_groups=model.shard_groups,
-        traced=engine.traced,
+        named=model.named_parameters(), train=job.train, structure=model.structure or run.structure,
+        shard_groups=model.shard_groups, traced=engine.traced,
     )  # fmt: skip
     part = job.optimizer
     if own := spec_of(job.engine).optimizers.get(part.spec.name):

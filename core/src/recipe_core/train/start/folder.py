@@ -34,7 +34,17 @@ from recipe_core.settings.saved import plugin_record
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 
-FIXED = ("recipe", "model", "data", "train.seed", "train.global_batch", "train.precision", "train.optimizer")
+FIXED = (
+    "recipe",
+    "model",
+    "data",
+    "train.seed",
+    "train.global_batch",
+    "train.precision",
+    "train.optimizer",
+    "train.transforms",
+    "transform",
+)
 """Settings that a continued run must keep: they determine the meaning of weights and states, and the next samples."""
 
 SCHEDULE = tuple(
@@ -287,7 +297,8 @@ def _fixed_changes(old: Mapping[str, Any], job: Job) -> Iterator[tuple[str, Any,
         recorded, owner = plugin_of(kind, old.get(PLUGINS)), job.plugins.get(kind, "")
         if recorded and owner and recorded != owner:
             yield f"the plugin of its {kind}", recorded, owner
-    before, now = dict(flat(without_records(old))), dict(flat(without_records(job.as_dict())))
+    none: dict[str, Any] = {"train.transforms": []}  # which runs of earlier versions do not record
+    before, now = ({**none, **dict(flat(without_records(sections)))} for sections in (old, job.as_dict()))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):
             yield key, before.get(key), now.get(key)

@@ -14,6 +14,7 @@ from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.built import build_model
 from recipe_core.layouts.stages import cut_stage
 from recipe_core.layouts.tensor_parallel.plan import assign
+from recipe_core.layouts.transformed import transform
 from recipe_core.settings.job import Job
 from recipe_core.train.start.destination import begun
 from recipe_core.train.start.folder import read_job, require_same_data, require_same_run
@@ -51,7 +52,8 @@ def _division_errors(job: Job, axes: dict[str, int]) -> Iterator[RecipeError]:
     structure, tp, pp = job.structure(), axes.get("tp", 1), axes.get("pp", 1)
     try:
         with torch.device("meta"):
-            module, _ = build_model(job.model, job.model_facts())
+            module, _ = build_model(job.model, job.facts.plain_model)
+        module, structure = transform(job.transforms, module, structure)
     except RecipeError as error:
         yield error
         return

@@ -17,6 +17,12 @@ from recipe_core.checkpoint.locate import StoredCheckpoint, find
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.match.mismatch import mismatch
 from recipe_core.checkpoint.match.same_model import require_same
+from recipe_core.checkpoint.match.transforms import (
+    adds_the_same,
+    merged,
+    recorded_transforms,
+    require_same_transforms,
+)
 from recipe_core.checkpoint.match.translator import Translator
 from recipe_core.checkpoint.state import apply_state, blank_weights, gather_state, load_targets, weights
 from recipe_core.checkpoint.store import Checkpoints
@@ -27,8 +33,8 @@ from recipe_core.engine.protocol import Engine
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.launch.notice import notice
-from recipe_core.layouts.built import build_model
 from recipe_core.layouts.parallel import Parallel
+from recipe_core.layouts.transformed import build_transformed
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job, without_records
 from recipe_core.train.callbacks.callbacks import Callbacks
@@ -134,7 +140,7 @@ def start_problems(job: Job) -> list[str]:
             source = find(load(), Path(job.train.init_from), hashes=False)
             require_same(job.model, source, _stored_texts(source), "train.init_from")
             _require_same_tokenizer(job, source, _named_identity(job))
-            _matching_weights(job, source, blank_weights(job.model))
+            _matching_weights(job, source, blank_weights(job.model, job.transforms))
     except RecipeError as error:
         return [str(error)]
     return []
@@ -147,7 +153,7 @@ def _named_identity(job: Job) -> Mapping[str, Any]:
 
 def _blank_state(job: Job) -> dict[str, Any]:
     with torch.device("meta"):
-        module, _ = build_model(job.model)
+        module, _ = build_transformed(job.model, job.transforms)
     module = cast(module, job.train.precision)
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     trainable = Trainable(named=named, train=job.train, structure=job.structure())
@@ -199,6 +205,7 @@ def _matching_state(
     """
     translator, opened = Translator(job.model), source.open()
     note = require_same(job.model, source, opened.get("files", {}), "train.resume")
+    require_same_transforms(job.transforms, source, load())
     saved = translator.to_native(opened, source.format, source.path)
     keep_common_callbacks(saved, state)
     missing = [part for part in state if part not in saved and has_entries(state[part])]
@@ -315,14 +322,23 @@ def _matching_weights(
     translator, naming = Translator(job.model), source.format.naming
     opened = source.open(weights=True)
     note = require_same(job.model, source, opened.get("files", {}), "train.init_from")
-    saved = translator.weights(source, opened)
+    saved, notes = (
+        translator.weights(source, opened),
+        _notes(source, note, translator.left_out(opened, source.format, source.path)),
+    )
+    recorded = recorded_transforms(load(), source.job, source.folder)
+    if not adds_the_same(job.transforms, recorded):
+        saved = merged(recorded, saved)
+        notes += [f"merged into its weights: {part.spec.name}" for part in recorded if part.spec.merge]
     optional = translator.adapter(naming, source.path).optional if naming else ()
+    if job.transforms:  # a checkpoint of the model alone lacks what they add
+        optional = (*optional, *(wanted.keys() - blank_weights(job.model).keys()))
     drawn = [name for name in wanted if name not in saved and matches(name, optional)]
     rest = {name: tensor for name, tensor in wanted.items() if name not in drawn}
     advice = "Give the model the sizes that it was trained with (model.*), or begin with other weights"
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
-    return saved, drawn, _notes(source, note, translator.left_out(opened, source.format, source.path))
+    return saved, drawn, notes
 
 
 def _with_samples(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

@@ -31,6 +31,7 @@ from recipe_core.train.start.check.parts import (
     optimizer_problems,
     output_problems,
     start_problems,
+    transform_problems,
     wrapper_problems,
     writer_problems,
 )
@@ -70,6 +71,7 @@ def checked_job(
         found_problems += callback_problems(
             sketch.recipe, sketch.callbacks, sketch.train, sketch.parts.get("checkpoint")
         )
+        found_problems += transform_problems(sketch.recipe, sketch.transforms, sketch.train)
     if "data" in sketch.parts:
         found_problems += wrapper_problems(sketch.recipe, sketch.parts["data"])
     if here and sketch.train is not None:

@@ -6,7 +6,8 @@ communication.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from recipe_core.hooks.facts import DataFacts, ModelFacts, OptimizerFacts
 from recipe_core.hooks.specs import Division
@@ -37,6 +38,8 @@ class Estimate:
     """Figures of one run; bytes are those of one process."""
 
     parameters: int
+    frozen: int
+    """Further parameters, which are not trained."""
     weights: int
     gradients: int
     optimizer: int
@@ -104,6 +107,7 @@ def estimate(
     samples = train.steps * train.global_batch
     return Estimate(
         parameters=count,
+        frozen=model.frozen_parameters,
         weights=here[0] + computing,
         gradients=here[1],
         optimizer=here[2],
@@ -111,7 +115,7 @@ def estimate(
         logits=counts.logits * width.activation,
         stage_inputs=counts.stage_inputs * width.weight,
         host=sum(resting) if division.on_host else 0,
-        checkpoint=round(count * (width.weight + state_bytes)),
+        checkpoint=round((count + model.frozen_parameters) * width.weight + count * state_bytes),
         checkpoints=train.checkpoints_at_once(),
         flops_per_step=model.flops_per_sample * train.global_batch,
         tokens_per_step=train.global_batch * data.sequence,
@@ -147,18 +151,18 @@ class PeakCounts:
 
 def peak_counts(model: ModelFacts, train: Train, division: Division, data_ranks: int) -> PeakCounts:
     """Return the counts under ``division``, where ``data_ranks`` share the global batch."""
-    stage = _stage_parameters(model, division)
-    block, ends = (_tensor_share(n, model, division) for n in (model.block_parameters, model.parameters))
-    ends -= _tensor_share(model.blocks * model.block_parameters, model, division)
+    trained = _sizes(model, division)
+    whole = _sizes(_with_frozen(model), division)
+    stage, block, ends = whole
     gathered, one_block = 0, min(stage, block + ends)
     if division.weights > 1:  # this block, the prefetched next one, and the parameters outside the blocks
         gathered = min(stage, 2 * block + ends)
     elif division.optimizer > 1:
         gathered = stage
     kept_weights = division.optimizer if gathered else 1
-    gradients = stage // division.gradients
+    gradients = trained.stage // division.gradients
     if division.gradients > 1:
-        gradients += one_block
+        gradients += min(trained.stage, trained.block + trained.ends)
     micro_batches = max(1, train.global_batch // (train.micro_batch * data_ranks))
     stage_inputs = micro_batches * train.micro_batch * model.stream_values if division.pipeline > 1 else 0
     return PeakCounts(
@@ -166,10 +170,35 @@ def peak_counts(model: ModelFacts, train: Train, division: Division, data_ranks:
         gathered=gathered,
         one_block=one_block,
         gradients=gradients,
-        optimizer=stage // division.optimizer,
+        optimizer=trained.stage // division.optimizer,
         **_activations(model, train, division, micro_batches),
         logits=model.logits_values * train.micro_batch // division.tensor,
         stage_inputs=stage_inputs // (division.tensor if division.sequence else 1),
+    )
+
+
+class _Sizes(NamedTuple):
+    """Parameters in the process that holds most."""
+
+    stage: int
+    """All that it computes with."""
+    block: int
+    ends: int
+    """Outside the blocks."""
+
+
+def _sizes(model: ModelFacts, division: Division) -> _Sizes:
+    block, ends = (_tensor_share(n, model, division) for n in (model.block_parameters, model.parameters))
+    ends -= _tensor_share(model.blocks * model.block_parameters, model, division)
+    return _Sizes(_stage_parameters(model, division), block, ends)
+
+
+def _with_frozen(model: ModelFacts) -> ModelFacts:
+    return replace(
+        model,
+        parameters=model.parameters + model.frozen_parameters,
+        block_parameters=model.block_parameters + model.frozen_block_parameters,
+        divided_parameters=model.divided_parameters + model.frozen_divided_parameters,
     )
 
 

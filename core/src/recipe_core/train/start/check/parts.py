@@ -10,6 +10,7 @@ from recipe_core.errors import RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs import CORE_LOOP, CheckpointFormat, Dataset, Layout, Model, Part, Recipe
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, optimizer_facts
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import after, gives, nested
 from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
@@ -100,7 +101,7 @@ def format_problems(form: Part[CheckpointFormat], model: Part[Model]) -> Iterato
             f"checkpoint.use: {spec.name} holds no {' and no '.join(lacking)}, so that no run could go on from it; "
             f"choose another, and make it of the finished run: recipe convert RUN FOLDER --to {spec.name}"
         )
-    if spec.ranks:
+    if spec.ranks or spec.adapters_only:
         yield (
             f"checkpoint.use: {spec.name} is for conversion, not for a run to save in; choose dcp, and make it of the "
             f"finished run: recipe convert RUN FOLDER --to {spec.name}"
@@ -134,6 +135,17 @@ def callback_problems(
         if spec.problems:
             for problem in call_list(spec.problems, f"callback {spec.name!r}", part.config, train):
                 yield f"callback.{spec.name}: {problem}"
+
+
+def transform_problems(recipe: Recipe, transforms: Sequence[Part[TransformSpec]], train: Train) -> Iterator[str]:
+    """Yield what keeps the run from having its transforms."""
+    if transforms and recipe.run != CORE_LOOP and not recipe.transformable:
+        yield f"train.transforms: {recipe.name} builds its model by itself, without transforms; leave them out"
+    for part in transforms:
+        if part.spec.problems:
+            owner = f"transform {part.spec.name!r}"
+            for problem in call_list(part.spec.problems, owner, part.config, train):
+                yield f"transform.{part.spec.name}: {problem}"
 
 
 def writer_problems(recipe: Recipe, form: Part[CheckpointFormat]) -> Iterator[str]:
