@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from recipe_core.cli.arguments import RecipeCommand, job_of, recipe_arguments
     from recipe_core.engine.environment import Variable
     from recipe_core.engine.loader import Batch
+    from recipe_core.engine.native import NativeEngine
     from recipe_core.engine.protocol import Engine
     from recipe_core.errors import (
         CheckpointError,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.specs.transform import TransformSpec
     from recipe_core.hooks.specs.wrapper import DataWrapperSpec, dataset_parts
-    from recipe_core.hooks.train import Train, remarked, too_small
+    from recipe_core.hooks.train import Train, remarked, too_small, warmup_steps
     from recipe_core.hooks.version import API
     from recipe_core.layouts.materialise import Deferred, materialise
     from recipe_core.layouts.outputs import output_of
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from recipe_core.ops.norm import add_norm
     from recipe_core.ops.vocabulary import linear_logits
     from recipe_core.settings.job import Job
-    from recipe_core.settings.schedule import build_rate
     from recipe_core.settings.variants import variants_of
     from recipe_core.train.callbacks.callback import Callback, CallbackRun
     from recipe_core.train.metrics.tracker import TrackedRun, Tracker
@@ -121,7 +121,7 @@ _LAZY = {
         "Structure",
         "Use",
     ),
-    "hooks.train": ("Train", "remarked", "too_small"),
+    "hooks.train": ("Train", "remarked", "too_small", "warmup_steps"),
     "hooks.version": ("API",),
     "checkpoint.adapter": ("Adapter", "Link", "Naming"),
     "checkpoint.formats.base": ("NO_RUN", "Format", "SaveContext"),
@@ -132,6 +132,7 @@ _LAZY = {
     "cli.arguments": ("RecipeCommand", "job_of", "recipe_arguments"),
     "engine.environment": ("Variable",),
     "engine.loader": ("Batch",),
+    "engine.native": ("NativeEngine",),
     "engine.protocol": ("Engine",),
     "files": ("atomic_file", "atomic_folder", "load_or_build", "write_text"),
     "layouts.materialise": ("Deferred", "materialise"),
@@ -147,7 +148,6 @@ _LAZY = {
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
-    "settings.schedule": ("build_rate",),
     "train.callbacks.callback": ("Callback", "CallbackRun"),
     "train.metrics.tracker": ("TrackedRun", "Tracker"),
     "train.optim.build": ("Trainable",),
@@ -197,6 +197,7 @@ __all__ = [
     "Model",
     "ModelFacts",
     "Naming",
+    "NativeEngine",
     "NoSettings",
     "OneFile",
     "OptimizerFacts",
@@ -230,7 +231,6 @@ __all__ = [
     "add_norm",
     "atomic_file",
     "atomic_folder",
-    "build_rate",
     "causal_attention",
     "dataset_parts",
     "did_you_mean",
@@ -255,6 +255,7 @@ __all__ = [
     "too_small",
     "uniform_of",
     "variants_of",
+    "warmup_steps",
     "write_text",
 ]
 

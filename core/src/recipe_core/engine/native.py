@@ -56,12 +56,16 @@ def build(config: object, train: Train, layout: object = None) -> AbstractContex
 
 
 class NativeEngine:
-    """One rank on a device of native PyTorch; see :class:`recipe_core.engine.protocol.Engine`."""
+    """One rank on a device of native PyTorch, and a base of other engines; see :class:`recipe_core.Engine`.
+
+    Args:
+        device: ``auto``, or a device type of PyTorch: ``cpu``, ``cuda``.
+        timeout: seconds that a collective may take.
+    """
 
     traced = False
 
     def __init__(self, device: str, timeout: float) -> None:
-        # device: ``auto`` or a device type; timeout: seconds of a collective
         self._worker = worker()
         self._timeout = timedelta(seconds=timeout)
         self.rank = self._worker.rank if self._worker else 0

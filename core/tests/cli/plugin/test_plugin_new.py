@@ -71,6 +71,14 @@ def test_a_name_that_cannot_be(name: str, text: str) -> None:
     assert not Path(name).exists() or name == "../out"
 
 
+def test_a_command_cannot_have_the_name_of_the_cores() -> None:
+    with pytest.raises(
+        ConfigError, match="'prepare': is a command of recipe's own; choose another name, such as my-prep"
+    ):
+        new.new_plugin(CORE, "prepare", "command")
+    assert new.new_plugin(CORE, "prepare", "loss") == Path("prepare")
+
+
 def test_a_folder_with_content_stays_as_it_is() -> None:
     Path("mine").mkdir()
     Path("mine", "thesis.txt").write_text("years of work")

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _CHECKS = "recipe.plugin_check"
 """The group of entry points with the checks of a plugin, which belong to the tests and stand above all commands."""
 
+_KINDS = (
+    "model", "dataset", "layout", "format", "loss", "optimizer", "schedule", "tracker", "callback", "engine",
+    "launcher", "command", "wrapper",
+)  # fmt: skip
+
 
 def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry: Callable[[], Registry]) -> None:
     """Add the commands to ``group``; ``debug`` decorates them, ``registry`` loads the plugins."""
@@ -28,7 +33,7 @@ def add_plugin_command(group: click.Group, debug: Callable[[Any], Any], registry
     @click.argument("name")
     @click.option(
         "--kind",
-        type=click.Choice(["model", "dataset", "layout", "format", "optimizer", "tracker", "callback", "wrapper"]),
+        type=click.Choice(_KINDS),
         default="model",
         show_default=True,
         help="What it is to add.",

@@ -12,16 +12,22 @@ from recipe_core.errors import ConfigError
 from recipe_core.files import atomic_folder, require_local
 from recipe_core.hooks.kinds import KINDS, NOUNS
 from recipe_core.hooks.registry import Registry
+from recipe_core.hooks.specs.command import CORE_COMMANDS
 
 SENTENCES: Mapping[str, str] = {
     "model": "a decoder-only transformer, and sequences from which it learns to count.",
     "dataset": "text files as sequences of bytes, prepared by `recipe prepare`, and a small model that reads them.",
     "layout": "a data-parallel layout of its own, and a small model to try it on.",
     "format": "a checkpoint format of one file, and a small model to try it on.",
+    "loss": "the focal loss, and a small model to try it on.",
     "optimizer": "stochastic gradient descent with momentum, and a small model to try it on.",
+    "schedule": "warm-up and a fall with the square root of the step, and a small model to try it on.",
     "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
     "wrapper": "a filter and a change of samples, and small data to try them on.",
     "callback": "the end of a run whose loss is low enough, and a small model to try it on.",
+    "engine": "PyTorch on the CPU with a number of threads, and a small model to try it on.",
+    "launcher": "runs in the background of this machine, and a small model to try it on.",
+    "command": "`recipe new_plugin`, which prints the settings in which two recipes differ, and a small model.",
 }
 """Kinds of plugins, with the description of the package."""
 _PACKAGE = {
@@ -43,7 +49,7 @@ def new_plugin(registry: Registry, name: str, kind: str) -> Path:
     Raises:
         ConfigError: the name is invalid or taken, or the folder is not empty.
     """
-    identifier = _identifier(registry, name)
+    identifier = _identifier(registry, name, kind)
     folder = Path(name)
     require_local(folder, "NAME")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -57,7 +63,7 @@ def new_plugin(registry: Registry, name: str, kind: str) -> Path:
     return folder
 
 
-def _identifier(registry: Registry, name: str) -> str:
+def _identifier(registry: Registry, name: str, kind: str) -> str:
     identifier = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,29}", identifier) or keyword.iskeyword(identifier):
         raise ConfigError(
@@ -66,6 +72,8 @@ def _identifier(registry: Registry, name: str) -> str:
         )
     if identifier in ("core", "index", "plugin"):
         raise ConfigError(f"{name!r}: is a name of recipe's own packages; choose another, such as my-{name}")
+    if kind == "command" and identifier in CORE_COMMANDS:
+        raise ConfigError(f"{name!r}: is a command of recipe's own; choose another name, such as my-{name}")
     taken = [kind for kind in KINDS if identifier in registry.registrations[kind]]
     if identifier in registry.plugins or taken:
         owner = f"the plugin {identifier!r}" if identifier in registry.plugins else _with_article(NOUNS[taken[0]])
@@ -92,5 +100,6 @@ def _templates(identifier: str, kind: str) -> dict[str, str]:
 
 def _filled(text: str, identifier: str, kind: str) -> str:
     title = "".join(word.capitalize() for word in identifier.split("_"))
+    text = text.replace("KIND_SENTENCE", SENTENCES[kind])
     text = text.replace(_NAME, identifier).replace(_NAME.replace("_", "-"), identifier.replace("_", "-"))
-    return text.replace(_CLASS_NAME, title).replace("KIND_SENTENCE", SENTENCES[kind])
+    return text.replace(_CLASS_NAME, title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from recipe_core import Job, RecipeCommand, build_rate, job_of, recipe_arguments
+from recipe_core import Job, RecipeCommand, job_of, recipe_arguments
 
 _WIDTH = 40
 """Signs of the longest bar."""
@@ -24,7 +24,7 @@ def rates(arguments: tuple[str, ...], rows: int) -> None:
 
 def table(job: Job, rows: int) -> list[str]:
     """Return a line for each of ``rows`` steps: the step, its rate, and the rate as a bar."""
-    rate = build_rate(job.schedule, job.train)
+    rate = job.learning_rate()
     last = job.train.steps - 1
     steps = sorted({round(last * row / (rows - 1)) for row in range(rows)})
     values = [rate(step) for step in steps]
