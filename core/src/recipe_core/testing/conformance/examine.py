@@ -42,6 +42,7 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
     "schedule": {**_OF_PARTS, "rates": loop_parts.schedule_rates},
     "tracker": {**_OF_PARTS, "records": loop_parts.tracker_records},
     "callback": {**_OF_PARTS, **_OF_UPDATES},
+    "transform": {**_OF_PARTS, **_OF_UPDATES},
     "recipe": {
         **_OF_ALL,
         "variants": light.variants,
