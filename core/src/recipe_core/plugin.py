@@ -125,6 +125,7 @@ def register_checkpoint_formats() -> Iterable[CheckpointFormat]:
     yield CheckpointFormat(
         name="peft",
         build="recipe_core.checkpoint.formats.peft:Peft",
+        patterns=("adapter_model.safetensors",),
         holds=("model", "files"),
         naming="hf",
         adapters_only=True,

@@ -25,11 +25,14 @@ class Peft(Format):
     def save(self, path: Path, state: Mapping[str, Any], context: SaveContext = NO_RUN) -> None:
         """Write ``state`` into the empty folder ``path``, in one process."""
         write_tensors(path / TENSORS, {name: lazy(tensor) for name, tensor in state["model"].items()})
-        (path / CONFIG).write_text(state["files"][CONFIG], encoding="utf-8")
+        for name, text in state.get("files", {}).items():
+            if name == CONFIG:  # a folder of adapters has no other texts
+                (path / name).write_text(text, encoding="utf-8")
 
     def open(self, path: Path, *, weights: bool = False) -> dict[str, Any]:
         """Return the adapters as lazy tensors."""
-        return {"model": read_tensors(path / TENSORS), "files": {CONFIG: read_text(path / CONFIG)}}
+        config = path / CONFIG
+        return {"model": read_tensors(path / TENSORS), "files": {CONFIG: read_text(config)} if config.is_file() else {}}
 
     def detect(self, path: Path) -> bool:
         """True if ``path`` is a folder of this format, or its file of tensors."""

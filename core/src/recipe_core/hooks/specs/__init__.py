@@ -359,8 +359,6 @@ class Recipe:
     """Processes that ``recipe run`` starts by default."""
     run: str = field(default=CORE_LOOP, metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
-    transformable: bool = False
-    """Its own ``run`` applies ``train.transforms``, as the core's loop does."""
     problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""

@@ -53,6 +53,7 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
     "callback": {**_OF_PARTS, **_OF_UPDATES},
     "command": {**_OF_ALL, "help": light.command_help},
     "wrapper": {**_OF_PARTS, "same samples": wrapped.same_samples, "any order": wrapped.any_order},
+    "transform": {**_OF_PARTS, **_OF_UPDATES},
     "recipe": {
         **_OF_ALL,
         "variants": light.variants,

@@ -1,4 +1,4 @@
-"""Checks of parts of the training loop: optimizers, schedules, trackers, callbacks."""
+"""Checks of parts of the training loop: optimizers, schedules, trackers, callbacks, transforms."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from torch import Tensor
 from recipe_core.checkpoint.formats.base import CALLBACKS
 from recipe_core.checkpoint.lazy import Lazy, entries, same_bits
 from recipe_core.checkpoint.locate import find
+from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.specs.loop import CallbackSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
+from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.train import Train
+from recipe_core.layouts.transformed import build_transformed
 from recipe_core.testing.checkpoints import tensors
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.subject import Plugin
 from recipe_core.testing.conformance.toy_runs import toy_job, train_toy
 from recipe_core.train.metrics.tracker import TrackedRun, Tracker
-from recipe_core.train.start.check.parts import callback_problems
+from recipe_core.train.start.check.parts import callback_problems, transform_problems
 
+Updating = OptimizerSpec | CallbackSpec | TransformSpec
+"""Contributions that take part in the update of weights."""
 _NO_DROPOUT = "model.dropout=0"
 _LAYOUTS = ("ddp", "zero1", "fsdp")
 _CLOSE = 1e-6
 _TAGS = {"train/loss": 1.5, "train/grad_norm": math.inf, "valid/loss": 1.25, "speed/seconds": 0.1}
 
 
-def steps_alike(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> str:
+def steps_alike(plugin: Plugin, spec: Updating) -> str:
     """Check that four steps of the toy on two processes give the state of one, under every sharding."""
     words, folder = _overrides(plugin, spec), plugin.folder / _kind(spec) / spec.name
     # As many samples at once as on two processes, on which the batch of a callback may depend.
@@ -54,7 +59,7 @@ def steps_alike(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> str:
     return f"the toy in one process and under {', '.join(_LAYOUTS)} on two, within {_CLOSE:.0e}"
 
 
-def resumes(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> str:
+def resumes(plugin: Plugin, spec: Updating) -> str:
     """Check that the toy, resumed after two steps, has the state of four steps, bit by bit."""
     words, folder = _overrides(plugin, spec), plugin.folder / _kind(spec) / f"{spec.name}-resumed"
     train_toy(plugin.module, 1, folder / "whole", *words)
@@ -100,16 +105,28 @@ def tracker_records(plugin: Plugin, spec: TrackerSpec) -> str:
     return f"a run and its continuation; {', '.join(written[:3]) or 'no file in the run folder'}"
 
 
-def _kind(spec: OptimizerSpec | CallbackSpec) -> str:
-    return "optimizer" if isinstance(spec, OptimizerSpec) else "callbacks"
+def _kind(spec: Updating) -> str:
+    if isinstance(spec, OptimizerSpec):
+        return "optimizer"
+    return "callbacks" if isinstance(spec, CallbackSpec) else "transforms"
 
 
-def _overrides(plugin: Plugin, spec: OptimizerSpec | CallbackSpec) -> list[str]:
+def _overrides(plugin: Plugin, spec: Updating) -> list[str]:
     words = [f"{_kind(spec)}={spec.name}"]
     if isinstance(spec, CallbackSpec):
         words.append("train.eval_every=1")
         job = toy_job(plugin.module, words)
         for problem in callback_problems(job.recipe, job.callbacks, job.train, job.checkpoint):
+            raise SkippedCheck(f"the core's toy cannot have it: {problem}")
+    if isinstance(spec, TransformSpec):
+        job = toy_job(plugin.module, words)
+        problems: list[str] = []
+        try:
+            problems += [*transform_problems(job.recipe, job.transforms, job.train)]
+            build_transformed(job.model, job.transforms)
+        except ConfigError as error:  # the toy is not a model that it is for
+            problems.append(str(error))
+        for problem in problems:
             raise SkippedCheck(f"the core's toy cannot have it: {problem}")
     return words
 

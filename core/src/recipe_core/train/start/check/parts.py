@@ -139,7 +139,7 @@ def callback_problems(
 
 def transform_problems(recipe: Recipe, transforms: Sequence[Part[TransformSpec]], train: Train) -> Iterator[str]:
     """Yield what keeps the run from having its transforms."""
-    if transforms and recipe.run != CORE_LOOP and not recipe.transformable:
+    if transforms and recipe.run != CORE_LOOP:
         yield f"train.transforms: {recipe.name} builds its model by itself, without transforms; leave them out"
     for part in transforms:
         if part.spec.problems:
