@@ -14,12 +14,16 @@ PARTS = (
     "data=mixture", "data.parts.a.use=gpt_indexed", "data.parts.a.sequence=32", "data.parts.a.vocabulary=512",
     "data.parts.b.use=gpt_indexed", "data.parts.b.sequence=32", "data.parts.b.vocabulary=512", "data.weights.a=3",
 )  # fmt: skip
+BERT = ("use=bert_hdf5", "sequence=64", "max_predictions=10", "vocabulary=1000")
 RECIPES = {
     "megatron_gpt:tiny": (
         *GPT, *PARTS, "wrappers=filtered", "wrapper.filtered.tensor=tokens", "wrapper.filtered.least=24",
         "wrapper.filtered.different=true",
     ),
-    "bert_dp:tiny": ("wrappers=filtered", "wrapper.filtered.tensor=next_sentence_labels"),
+    "bert_dp:tiny": (
+        "data=mixture", *(f"data.parts.{name}.{word}" for name in ("a", "b") for word in BERT), "data.weights.b=2",
+        "data.parts.b.wrappers=filtered", "wrapper.filtered.tensor=next_sentence_labels",
+    ),
 }  # fmt: skip
 
 

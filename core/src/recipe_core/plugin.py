@@ -73,10 +73,10 @@ def register_datasets() -> Iterable[Dataset]:
     yield Dataset(
         name="mixture",
         build="recipe_core.layouts.samples.mixture:build",
-        facts="recipe_core.data.mixture:facts",
-        indices="recipe_core.data.mixture:indices",
-        identity="recipe_core.data.mixture:identity",
-        tokenizer="recipe_core.data.mixture:tokenizer",
+        facts="recipe_core.data.mixture_facts:facts",
+        indices="recipe_core.data.mixture_facts:indices",
+        identity="recipe_core.data.mixture_facts:identity",
+        tokenizer="recipe_core.data.mixture_facts:tokenizer",
         config=Mixture,
         summary="samples of several datasets of any plugins, in proportion to their weights",
     )

@@ -92,6 +92,7 @@ def test_ls_shows_recipes_first_with_owners_and_variants(typed: Typed) -> None:
         "Schedules",
         "Trackers",
         "Callbacks",
+        "Data wrappers",
         "Transforms",
     ]
     assert re.search(r"^Plugins: core \(recipe-core .*\), fake_plugin \(fake_plugin 1\.2\)$", out, re.MULTILINE)
@@ -389,7 +390,7 @@ def test_a_rank_that_fails_later_says_which_it_is() -> None:
         ("show fake:tiny train.lr=1", {"torch", "numpy", "transformers", "pydantic", "rich"}),
         ("check fake", {"torch", "numpy", "transformers", "pydantic", "rich"}),
         ("completion bash", {"torch", "numpy", "transformers", "pydantic", "yaml", "rich"}),
-        ("--help", {"torch", "numpy", "transformers", "pydantic", "yaml", "rich", "importlib.metadata"}),
+        ("--help", {"torch", "numpy", "transformers", "pydantic", "yaml", "rich"}),
     ],
 )
 @pytest.mark.usefixtures("site")

@@ -53,7 +53,7 @@ def test_contributions_are_found_by_kind_and_name() -> None:
     registry = load([("core", lambda: plugin), ("good", Good)])
     assert registry.get("model", "gpt").build == "good.model:build"
     assert registry.names("layout") == ["ddp", "fsdp", "pp", "single", "tp", "zero1"]
-    assert registry.names("checkpoint") == ["dcp", "hf", "single"]
+    assert registry.names("checkpoint") == ["dcp", "hf", "peft", "single"]
     assert registry.names("engine") == ["native"]
     assert registry.plugins == ["core", "good"]
     assert registry.broken == {}

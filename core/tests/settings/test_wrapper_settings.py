@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from recipe_core import DataFacts, Dataset, DataWrapperSpec, Part, Recipe, Train, Use, hookimpl
+from recipe_core import DataFacts, Dataset, DataWrapperSpec, IndexFacts, Part, Recipe, Train, Use, hookimpl
 from recipe_core.data.identity import differences, identity_of
 from recipe_core.data.mixture import LONGEST, Mixture, period
 from recipe_core.errors import ConfigError
@@ -44,6 +44,7 @@ def register_datasets() -> Iterable[Dataset]:
             tokenizer=f"{__name__}:tokenizer",
             config=Words,
             gives=given,
+            indices=f"{__name__}:needs",
         )
 
 
@@ -67,6 +68,17 @@ def register_recipes() -> Iterable[Recipe]:
         train=Train(steps=2),
         variants={"tiny": {}},
     )
+    yield Recipe(
+        name="mixed",
+        summary="a recipe with a mixture",
+        model=Use("toy_model"),
+        data=Use("mixture", parts={"a": Use("words", wrappers=("long_only",)), "b": Use("pictures")}, weights={"a": 2}),
+        variants={"tiny": {"data": {"parts": {"b": {"sequence": 6}}}}},
+    )
+
+
+def needs(config: Words, train: Train) -> IndexFacts:
+    return IndexFacts(memory=config.sequence, disk=10, files=1, maps=2, advice=f"take {train.steps}")
 
 
 def facts(config: Words) -> DataFacts:
@@ -143,6 +155,21 @@ def test_a_mixture_holds_datasets_with_their_own_settings_and_wrappers() -> None
     nested = job("data=mixture", "data.parts.a.use=mixture", "data.parts.a.parts.c.use=words").data
     assert nested.config.parts["a"].config.parts["c"].spec.name == "words"
     assert gives(nested) == ("tokens", "labels")
+
+
+def test_a_recipe_names_its_mixture() -> None:
+    one = job(recipe="mixed:tiny")
+    parts = one.data.config.parts
+    assert {name: (part.spec.name, part.config.sequence) for name, part in parts.items()} == {
+        "a": ("words", 4), "b": ("pictures", 6),
+    }  # fmt: skip
+    assert listed(parts["a"]) == {"long_only": 3}
+    assert one.as_dict()["data"]["parts"]["a"]["wrappers"] == ["long_only"]
+
+
+def test_indices_of_a_mixture_are_built_one_after_the_other() -> None:
+    one = job("data.parts.a.sequence=6", recipe="mixed:tiny")
+    assert one.facts.indices(one.train) == IndexFacts(memory=6, disk=20, files=2, maps=4, advice="take 100")
 
 
 def test_facts_follow_the_wrappers() -> None:

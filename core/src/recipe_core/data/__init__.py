@@ -4,7 +4,7 @@
 the texts to read, separate from ``text/``, whose imports cost time.
 ``prepare/``: the building blocks of every ``recipe prepare``.
 ``identity.py``: digests of data and tokenizer that a run records, and their comparison.
-``mixture.py``, ``filtered.py``: settings and facts of the core's own dataset and data wrapper.
+``mixture.py``, ``mixture_facts.py``, ``filtered.py``: the core's own dataset and data wrapper.
 ``tokenizer.py``: checks of tokenizer files.
 ``digest.py``: JSON manifests with a digest of themselves, and checks of the files that they list.
 """

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any
 
-from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs import Part, Use
 
 
 class NotPlainError(ValueError):
@@ -24,6 +24,8 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, Part):
         return plain(value.section())
+    if isinstance(value, Use):
+        return {"use": value.name, **plain(value.settings)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, Mapping):
