@@ -8,8 +8,8 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
 
+from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.layouts.ties import replace
 
 
@@ -48,14 +48,14 @@ def materialise(
 
 
 def _with_value(module: nn.Module, name: str, tensor: Tensor, device: torch.device) -> Tensor:
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    local = tensor.to_local() if is_dtensor(tensor) else tensor.detach()
     if local.is_meta:
         whole = initial_value(module, name, tensor.shape)
         placed = torch.empty_like(local, device=device).copy_(_local_shard(whole, tensor))
     else:
         placed = local.to(device)
-    if isinstance(tensor, DTensor):
-        return DTensor.from_local(
+    if is_dtensor(tensor):
+        return tensor.from_local(
             placed, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
         )
     return placed
@@ -73,7 +73,9 @@ def initial_value(module: nn.Module, name: str, shape: torch.Size) -> Tensor:
 
 
 def _local_shard(whole: Tensor, tensor: Tensor) -> Tensor:
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
+        from torch.distributed.tensor import Shard
+
         mesh = tensor.device_mesh
         for axis, placement in enumerate(tensor.placements):
             if isinstance(placement, Shard):

@@ -14,8 +14,8 @@ from recipe_core.cli.main import main
 from recipe_core.files import home
 from recipe_core.hooks.registry import load
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.samples.build import build_samples
 from recipe_core.layouts.parallel import Run
+from recipe_core.layouts.samples.build import build_samples
 from recipe_core.testing.checkpoints import convert, equal, tensors
 from recipe_core.train.metrics.curves import METRICS, read_rows
 from recipe_core.train.run import run
