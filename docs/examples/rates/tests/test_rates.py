@@ -24,7 +24,6 @@ class TestRates(PluginConformance):
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_plugin(tmp_path, "toy", "recipe_core.testing.toy")
-    install_plugin(tmp_path, "rates", "recipe_rates.plugin", distribution="recipe-rates-under-test")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("RECIPE_PLUGINS", "toy,rates")
 
