@@ -123,8 +123,9 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
                rounds=f"cases/{case}/recipe/rounds")
         for case in ("nothing", "two busy loops", "a second run", "four PyTorch processes")
     ) + tuple(
-        Figure(f"beside {case}, the Trainer", f"cases/{case}/recipe/ms", f"cases/{case}/trainer/ms", unit="ms",
-               rounds=f"cases/{case}/trainer/rounds")
+        Figure(f"beside {case}, {peer}", f"cases/{case}/recipe/ms", f"cases/{case}/{key}/ms", unit="ms",
+               rounds=f"cases/{case}/{key}/rounds")
+        for peer, key in (("the Trainer", "trainer"), ("litgpt", "litgpt"))
         for case in ("nothing", "two busy loops", "a second run", "four PyTorch processes")
     ) + tuple(
         Figure(f"under {case}", f"cases/{case}/recipe/ms", f"cases/{case}/OMP_NUM_THREADS=2/ms", unit="ms",

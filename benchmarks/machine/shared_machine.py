@@ -1,12 +1,14 @@
 """A step of `recipe run megatron_gpt` on cores that other programs use, too, by how long waiting threads spin.
 
-    python benchmarks/shared_machine.py [--rounds 2] [--case "two busy loops"]
+    PYTHONPATH=benchmarks python benchmarks/machine/shared_machine.py [--rounds 2] [--case "two busy loops"]
+        [--litgpt ENVIRONMENT/bin/python]
 
 Each case runs other programs at the same time: none; two busy loops of Python; a second run with the same setting; four
 PyTorch processes that train a small network with PyTorch's defaults. Contestants, which take turns: ``recipe``, whose
 command limits spinning (GOMP_SPINCOUNT=2000); the peer ``pytorch``, whose waiting threads spin as long as libgomp's
 default; ``passive``, whose threads never spin (OMP_WAIT_POLICY=passive); ``trainer``, transformers' GPT-2 of the same
-sizes and batches under its Trainer, with PyTorch's default.
+sizes and batches under its Trainer, with PyTorch's default; with ``--litgpt``, the Python of an environment with
+litgpt, ``litgpt``, whose GPT of the same sizes it compiles and pre-trains (see litgpt_peer.py), with PyTorch's default.
 
 Under a quota, as of a container, the contestants are ``recipe``, which takes as many threads as the quota fills, and
 fixed numbers of threads. These cases need root, for a control group of their own.
@@ -15,7 +17,7 @@ Each run has a process of its own with all cores, no evaluation and no checkpoin
 metrics.jsonl: the median of the steps after the first two, until there are 40 or the time for one run is over; ``null``
 if there is none by then. ``others`` is the share of all cores that programs used which this script did not start:
 anything but near 0 distorts the figures. Needs recipe-megatron-gpt, transformers, accelerate, Linux, and a PyTorch with
-libgomp. Writes results/shared_machine.json next to this file.
+libgomp. Writes results/shared_machine.json.
 """
 
 from __future__ import annotations
@@ -43,23 +45,56 @@ from recipe_core.launch.cores import SPIN_VARIABLES, usable_cores
 
 @dataclass(frozen=True)
 class Contestant:
-    """A program that trains, and environment variables for it."""
+    """The recipe, and environment variables for it."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
-    trainer: bool = False
-    """transformers' Trainer instead of the recipe."""
 
     def line(self, folder: Path, steps: int) -> list[str]:
-        """Return the arguments of Python for ``steps`` steps, whose seconds go to ``folder``/metrics.jsonl."""
-        if self.trainer:
-            return [__file__, "--trainer", str(folder), str(steps)]
-        return ["-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
+        """Return the command for ``steps`` steps, whose seconds go to ``folder``/metrics.jsonl."""
+        return [sys.executable, "-m", "recipe_core.cli", *RUN, f"train.steps={steps}", "--out", str(folder)]
+
+
+class Trainer(Contestant):
+    """transformers' Trainer."""
+
+    def line(self, folder: Path, steps: int) -> list[str]:
+        return [sys.executable, __file__, "--trainer", str(folder), str(steps)]
+
+
+@dataclass(frozen=True)
+class Litgpt(Contestant):
+    """litgpt, which has an environment of its own."""
+
+    python: str = ""
+
+    def line(self, folder: Path, steps: int) -> list[str]:
+        return [self.python, str(Path(__file__).with_name("litgpt_peer.py")), str(folder), str(steps), sizes()]
+
+
+def sizes() -> str:
+    """Return the default megatron_gpt's sizes and settings as litgpt_peer.py takes them."""
+    from recipe_core.engine.precision import multiplies_bf16
+    from recipe_core.hooks.registry import load
+    from recipe_core.settings.job import resolve
+
+    job = resolve(load(), "megatron_gpt")
+    model, train = job.model.config, job.train
+    mixed = train.precision == "bf16_mixed" and multiplies_bf16("cpu")
+    return json.dumps(
+        {
+            "sequence": job.data.config.sequence,
+            **{name: getattr(model, name) for name in ("layers", "hidden", "heads", "vocabulary")},
+            **{name: getattr(train, name) for name in ("global_batch", "micro_batch", "clip", "lr")},
+            "log_every": 1,
+            "precision": "bf16-mixed" if mixed else "32-true",
+        }
+    )
 
 
 # libgomp ignores KMP_BLOCKTIME, but recipe takes it as the user's choice and sets nothing: libgomp's default remains.
 CONTESTANTS = {
     "recipe": Contestant(), "pytorch": Contestant({"KMP_BLOCKTIME": "200"}),
-    "passive": Contestant({"OMP_WAIT_POLICY": "passive"}), "trainer": Contestant(trainer=True),
+    "passive": Contestant({"OMP_WAIT_POLICY": "passive"}), "trainer": Trainer(),
 }  # fmt: skip
 THREADS = [str(count) for count in range(1, (os.cpu_count() or 1) + 1)]
 FIXED = {
@@ -98,8 +133,8 @@ def cleared() -> dict[str, str]:
 
 @contextmanager
 def process(line: list[str], environment: Mapping[str, str], output: IO[str] | int) -> Iterator[subprocess.Popen[str]]:
-    """Start Python, and kill it at the end of the context; it inherits our standard error."""
-    started = subprocess.Popen([sys.executable, *line], stdout=output, text=True, env=dict(environment))
+    """Start a program, and kill it at the end of the context; it inherits our standard error."""
+    started = subprocess.Popen(line, stdout=output, text=True, env=dict(environment))
     with started:
         try:
             yield started
@@ -150,7 +185,7 @@ def trainings(folder: Path, contestant: Contestant) -> Iterator[None]:
 def programs(code: str, count: int) -> Iterator[None]:
     """Start ``count`` processes that run ``code``; enter the context when each has printed a line."""
     with ExitStack() as stack:
-        line = ["-c", code]
+        line = [sys.executable, "-c", code]
         for started in [stack.enter_context(process(line, cleared(), subprocess.PIPE)) for _ in range(count)]:
             assert started.stdout is not None
             if started.stdout.readline() != "ready\n":
@@ -297,7 +332,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--case", action="append", choices=CASES)  # by default those that need no root
     parser.add_argument("--trainer", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--litgpt", metavar="PYTHON", help="of an environment with litgpt, a further contestant")
     options = parser.parse_args()
+    if options.litgpt:
+        CONTESTANTS["litgpt"] = Litgpt(python=options.litgpt)
     if options.trainer:
         train_with_trainer(Path(options.trainer[0]), int(options.trainer[1]))
         return

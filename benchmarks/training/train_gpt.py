@@ -1,6 +1,7 @@
 """Training GPT-2 124M on a CPU: our model against transformers' GPT2LMHeadModel under its Trainer.
 
-    python benchmarks/train_gpt.py [--rounds 3] [--steps 3] [--cases dropout plain pure fp32 fp32_plain]
+    PYTHONPATH=benchmarks python benchmarks/training/train_gpt.py [--rounds 3] [--steps 3]
+        [--cases dropout plain pure fp32 fp32_plain]
 
 Sequence 512, micro batch 2, AdamW (fused, as is the Trainer's default), clipping at 1. Cases: ``dropout`` (0.1
 everywhere, GPT-2's) and ``plain`` (none), both with fp32 weights under bf16 autocast on both sides, which is what the

@@ -1,6 +1,7 @@
 """Phase 2 of BERT-base on a CPU: real tokens/s of packed rows against plain ones, beside what their fill promises.
 
-    python benchmarks/train_bert_packed.py [--data FOLDER] [--texts articles paragraphs] [--rows 16] [--rounds 3]
+    PYTHONPATH=benchmarks python benchmarks/training/train_bert_packed.py [--data FOLDER] [--rows 16] [--rounds 3]
+        [--texts articles paragraphs]
         [--layers 6]
 
 Sequence 512, 80 predictions, micro batch 2, forward and backward with dropout, in the precision of bf16_mixed. Two data

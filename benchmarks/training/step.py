@@ -1,6 +1,6 @@
 """Costs of a step beside the model's arithmetic: tiny GPT under `recipe run`'s loop against a bare loop.
 
-    python benchmarks/step.py [--steps 300] [--rounds 3]
+    PYTHONPATH=benchmarks python benchmarks/training/step.py [--steps 300] [--rounds 3]
 
 Both train the same 2 layers of 64 in fp32 with one thread, four micro batches a step, clipping at 1 and PyTorch's fused
 AdamW. The bare loop is PyTorch alone: tokens in memory, whole logits, no metrics. They take turns step by step in one

@@ -11,7 +11,7 @@ floor of memory is a process that has imported what ``recipe convert`` needs, an
 copy of the files with fsync. Processor seconds stand beside those of the clock, for other work on the machine does not
 count into them.
 
-    python benchmarks/convert.py
+    PYTHONPATH=benchmarks python benchmarks/checkpoints/convert.py
 """
 
 from __future__ import annotations

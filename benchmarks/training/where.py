@@ -1,7 +1,8 @@
 """Where a step goes: the operations of a run's steps by torch.profiler, as a table.
 
-    python benchmarks/where.py megatron_gpt:small train.precision=fp32 [--steps 2] [--trace trace.json]
-    python benchmarks/where.py bert_dp:base
+    PYTHONPATH=benchmarks python benchmarks/training/where.py megatron_gpt:small train.precision=fp32 [--steps 2]
+        [--trace trace.json]
+    PYTHONPATH=benchmarks python benchmarks/training/where.py bert_dp:base
 
 Takes the words of ``recipe run``, trains one step to warm up and then ``--steps`` under the profiler, on the CPU, with
 micro batches of ``--samples`` and a global batch of two of them. Shares are of the time that operations took by

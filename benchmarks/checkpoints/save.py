@@ -9,7 +9,7 @@ a share of its size, where the update comes at once, and where it comes when the
 
 The floor is a copy of the same tensors into memory that has been used before.
 
-    python benchmarks/save.py
+    PYTHONPATH=benchmarks python benchmarks/checkpoints/save.py
 """
 
 from __future__ import annotations

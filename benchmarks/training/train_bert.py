@@ -1,6 +1,7 @@
 """Training BERT-base on a CPU: a step of ours against a step as the published scripts take it.
 
-    python benchmarks/train_bert.py [--rounds 3] [--steps 3] [--cases mixed pure fp32] [--micro-batch 16] [--layers 12]
+    PYTHONPATH=benchmarks python benchmarks/training/train_bert.py [--rounds 3] [--steps 3] [--micro-batch 16]
+        [--layers 12] [--cases mixed pure fp32]
 
 Sequence 128, 20 predictions, one micro batch per step, dropout 0.1, gradients clipped at 1. The script's way, as in
 Neuron's and NVIDIA's pre-training scripts: transformers' BertForPreTraining in eager mode, logits of all tokens, padded

@@ -1,6 +1,6 @@
 """The cost of a run's start: from the command to its first step, in processor time and taken apart.
 
-    python benchmarks/start.py [--rounds 3] [--case tiny --case default --case resume]
+    PYTHONPATH=benchmarks python benchmarks/machine/start.py [--rounds 3] [--case tiny --case default --case resume]
 
 Cases: ``megatron_gpt:tiny`` and the default ``megatron_gpt``, each with an empty cache (trains a tokenizer, tokenizes
 Python's own text) and a warm one, and a run of 124 M parameters in fp32 that resumes from its checkpoint of 1.5 GB.
@@ -10,7 +10,7 @@ Each start is a process of its own that ends after its first step. Stages: ``com
 
 The peer is a script with PyTorch alone that makes the same 2 layers of 64 and takes a step with its fused AdamW: the
 least that any program on PyTorch needs. Processor time is that of all threads, with one thread per operation; wall time
-is reported, too. Writes results/start.json next to this file.
+is reported, too. Writes results/start.json.
 """
 
 from __future__ import annotations

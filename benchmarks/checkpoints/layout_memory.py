@@ -10,7 +10,7 @@ The ideal halves what the layout splits in two: under fsdp and zero1's optimizer
 tensor plan cuts, under pp the blocks. For the peak, the ideal is that part of single's own peak which is such tensors,
 split, and the rest of it as it is.
 
-    python benchmarks/layout_memory.py
+    PYTHONPATH=benchmarks python benchmarks/checkpoints/layout_memory.py
 """
 
 from __future__ import annotations

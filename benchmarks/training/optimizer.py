@@ -10,7 +10,7 @@ fastest of all per byte. What lies between is arithmetic: widening and rounding 
 and where the moments are bf16 too it rounds three tensors), and for LAMB a second pass over weights and updates, since
 a norm must be there before it is used.
 
-    python benchmarks/optimizer.py
+    PYTHONPATH=benchmarks python benchmarks/training/optimizer.py
 """
 
 from __future__ import annotations
