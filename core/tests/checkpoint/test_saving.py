@@ -106,7 +106,7 @@ def spoilt_on_rank_1(out: str, layout: str) -> tuple[str, list[int]]:
     with pytest.MonkeyPatch.context() as patch:
 
         def change(trainer: training.Trainer) -> None:
-            if trainer.engine.rank == 1:
+            if trainer.ranks.rank == 1:
                 poison("exp_avg_sq", math.inf, trainer)
 
         spoil(2, change, patch)

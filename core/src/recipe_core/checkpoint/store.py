@@ -19,7 +19,7 @@ from recipe_core.checkpoint.manifest import STEP, FileEntry, Manifest, is_ours, 
 from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
-from recipe_core.engine.agreement import Ranks
+from recipe_core.engine.protocol import Ranks
 from recipe_core.errors import CheckpointError, DivergedError, PluginError, RecipeError
 from recipe_core.files import aside, remove, require_space, sync
 

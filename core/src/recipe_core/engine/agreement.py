@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
+from recipe_core.engine.protocol import Ranks
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import aside, disk_error, is_full
 from recipe_core.launch.cores import usable_cores
@@ -34,17 +35,6 @@ _SHOWN = 10
 """Differences that a message lists; it counts the others."""
 _SHOWS_WITHIN = 5.0
 """Seconds until a network file system shows files of another machine."""
-
-
-class Ranks(Protocol):
-    """The ranks of a run: an engine, or its :meth:`~recipe_core.engine.protocol.Engine.host_ranks`."""
-
-    rank: int
-    world_size: int
-
-    def gather(self, value: T) -> list[T]:
-        """Each rank's ``value``, in rank order."""
-        ...
 
 
 def on_all_ranks(ranks: Ranks, action: Callable[[], T], where: Path) -> list[T]:

@@ -23,42 +23,98 @@ if TYPE_CHECKING:
     from recipe_core.engine.compiled import Compiler
     from recipe_core.engine.loader import DeviceLoader, Request
 
-__all__ = ["Engine", "HostRanks", "explain", "start"]
+__all__ = [
+    "Communication",
+    "Device",
+    "Engine",
+    "GraphBackend",
+    "HostRanks",
+    "HostTransfer",
+    "Ranks",
+    "explain",
+    "start",
+]
 
 Value = TypeVar("Value")
 
 
-class HostRanks(Protocol):
-    """The ranks of a run, for a second thread whose collectives are separate from those of the first."""
+class Ranks(Protocol):
+    """The ranks of a run.
+
+    "All ranks call it" means: all of them, in the same order.
+    """
 
     rank: int
     world_size: int
-    group: ProcessGroup | None
-    """A gloo group, for tensors on the CPU; None for a run of one process."""
 
     def gather(self, value: Value) -> list[Value]:
         """Each rank's ``value`` (small, picklable), in rank order. All ranks call it."""
         ...
 
 
-class Engine(Protocol):
-    """One rank's device, and its communication with the other ranks.
+class HostRanks(Ranks, Protocol):
+    """The ranks of a run, for a second thread whose collectives are separate from those of the first."""
 
-    "All ranks call it" means: all of them, in the same order.
-    """
+    group: ProcessGroup | None
+    """A gloo group, for tensors on the CPU; None for a run of one process."""
+
+
+class Communication(Ranks, Protocol):
+    """The ranks of a run, and their communication."""
+
+    local_rank: int
+
+    def broadcast(self, value: Value) -> Value:
+        """Rank 0's ``value`` (small, picklable). All ranks call it."""
+        ...
+
+    def any(self, flag: bool) -> bool:
+        """True on all ranks if ``flag`` is true on one. All ranks call it; it does not wait for the device."""
+        ...
+
+    def largest(self, *values: int) -> Callable[[], list[int]]:
+        """Start the maximum of each value over all ranks, on the host; call the result to wait for it.
+
+        All ranks call both, and the results in the order of the calls.
+        """
+        ...
+
+    def mean(self, tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
+        """The element-wise mean over the ranks of ``group`` (of a mesh axis; None: all). All of these ranks call it.
+
+        Returns:
+            A new tensor of the same shape on the same device; half precision becomes fp32 and integers a floating
+            point type, also on one rank.
+        """
+        ...
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
+        """Average each gradient over the ranks of ``group`` (of a mesh axis; None: all). All of these ranks call it."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all ranks. All ranks call it."""
+        ...
+
+    def mesh(self, axes: dict[str, int]) -> DeviceMesh | None:
+        """The ranks as a grid with named axes, last axis fastest; None for a run of one process. All ranks call it.
+
+        Raises:
+            ConfigError: the axes do not multiply to the number of ranks.
+        """
+        ...
+
+    def host_ranks(self) -> HostRanks:
+        """The same ranks with a gloo group of their own, for one other thread of each. All ranks call it."""
+        ...
+
+    def side(self) -> HostRanks: ...  # the earlier name of host_ranks, until API 2
+
+
+class Device(Protocol):
+    """One rank's device."""
 
     device: torch.device
-    rank: int
-    world_size: int
-    local_rank: int
-    traced: bool
-    """True if operations are traced into graphs, which run at :meth:`end_step` or when the host reads a value. Such an
-    engine has its own random numbers and rounding, and PyTorch's collectives do not work on its tensors."""
-
-    @property
-    def compiler(self) -> Compiler:
-        """The compiler of graphs for this device."""
-        ...
 
     @property
     def devices(self) -> int:
@@ -70,32 +126,36 @@ class Engine(Protocol):
         """Device type for ``torch.autocast``."""
         ...
 
-    def mesh(self, axes: dict[str, int]) -> DeviceMesh | None:
-        """The ranks as a grid with named axes, last axis fastest; None for a run of one process. All ranks call it.
-
-        Raises:
-            ConfigError: the axes do not multiply to the number of ranks.
-        """
-        ...
-
     def synchronize(self) -> None:
         """Wait until the device has finished its queue."""
         ...
 
-    def end_step(self) -> None:
-        """Mark the end of a training step, for engines that are ``traced``."""
+    def seed(self, number: int) -> None:
+        """Seed the generators of PyTorch on the CPU and on the device."""
+        ...
+
+    def fork_rng(self, number: int) -> AbstractContextManager[None]:
+        """Seed the generators with ``number``; restore them afterwards."""
+        ...
+
+    def peak_memory(self) -> int | None:
+        """Peak bytes so far: allocated on the device, or resident memory of the process on the CPU."""
+        ...
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """Dense FLOP/s of the device's data sheet; None if not known."""
+        ...
+
+
+class HostTransfer(Protocol):
+    """Copies between one rank's device and the host."""
+
+    def device_loader(self, request: Request, train: Train) -> DeviceLoader:
+        """A loader that moves micro batches to the device; ``request`` asks the reading thread for them."""
         ...
 
     def read(self, tensor: Tensor) -> Tensor:
         """``tensor`` for the host to read; an engine that is ``traced`` copies it there."""
-        ...
-
-    def counters(self) -> dict[str, float]:
-        """Counts of the device's compiler so far, for metrics.jsonl; empty without one."""
-        ...
-
-    def device_loader(self, request: Request, train: Train) -> DeviceLoader:
-        """A loader that moves micro batches to the device; ``request`` asks the reading thread for them."""
         ...
 
     def to_host(self, tensors: Sequence[Tensor]) -> list[Any]:
@@ -118,75 +178,46 @@ class Engine(Protocol):
         """The sum of scalar counts, which may need more than the 32 bits of some devices."""
         ...
 
-    def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """``forward`` with activation checkpointing: it runs again in backward, with the same random numbers."""
+    # The earlier names of load_target, stack_on_host and sum_counts, until API 2.
+    def fillable(self, tensor: Tensor) -> Tensor: ...
+    def stacked(self, values: Sequence[Tensor]) -> Tensor: ...
+    def total(self, counts: Sequence[Tensor]) -> Tensor: ...
+
+
+class GraphBackend(Protocol):
+    """Graphs of operations for one rank's device: traced by the engine, or compiled by ``torch.compile``."""
+
+    traced: bool
+    """True if operations are traced into graphs, which run at :meth:`end_step` or when the host reads a value. Such an
+    engine has its own random numbers and rounding, and PyTorch's collectives do not work on its tensors."""
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler of graphs for this device."""
         ...
 
     def compile_options(self) -> Mapping[str, Any]:
         """Arguments of ``torch.compile`` for the device."""
         ...
 
-    def average_gradients(self, parameters: Iterable[nn.Parameter], group: Any = None) -> None:
-        """Average each gradient over the ranks of ``group`` (of a mesh axis; None: all). All of these ranks call it."""
+    def recompute(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """``forward`` with activation checkpointing: it runs again in backward, with the same random numbers."""
         ...
 
-    def peak_memory(self) -> int | None:
-        """Peak bytes so far: allocated on the device, or resident memory of the process on the CPU."""
+    def end_step(self) -> None:
+        """Mark the end of a training step, for engines that are ``traced``."""
         ...
 
-    def peak_flops(self, precision: Precision) -> float | None:
-        """Dense FLOP/s of the device's data sheet; None if not known."""
+    def counters(self) -> dict[str, float]:
+        """Counts of the device's compiler so far, for metrics.jsonl; empty without one."""
         ...
 
-    def barrier(self) -> None:
-        """Wait for all ranks. All ranks call it."""
-        ...
 
-    def mean(self, tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """The element-wise mean over the ranks of ``group`` (of a mesh axis; None: all). All of these ranks call it.
+class Engine(Communication, Device, HostTransfer, GraphBackend, Protocol):
+    """One rank's device, and its communication with the other ranks.
 
-        Returns:
-            A new tensor of the same shape on the same device; half precision becomes fp32 and integers a floating
-            point type, also on one rank.
-        """
-        ...
-
-    def any(self, flag: bool) -> bool:
-        """True on all ranks if ``flag`` is true on one. All ranks call it; it does not wait for the device."""
-        ...
-
-    def largest(self, *values: int) -> Callable[[], list[int]]:
-        """Start the maximum of each value over all ranks, on the host; call the result to wait for it.
-
-        All ranks call both, and the results in the order of the calls.
-        """
-        ...
-
-    def gather(self, value: Value) -> list[Value]:
-        """Each rank's ``value`` (small, picklable), in rank order. All ranks call it."""
-        ...
-
-    def broadcast(self, value: Value) -> Value:
-        """Rank 0's ``value`` (small, picklable). All ranks call it."""
-        ...
-
-    def host_ranks(self) -> HostRanks:
-        """The same ranks with a gloo group of their own, for one other thread of each. All ranks call it."""
-        ...
-
-    # The earlier names of load_target, stack_on_host, sum_counts and host_ranks, until API 2.
-    def fillable(self, tensor: Tensor) -> Tensor: ...
-    def stacked(self, values: Sequence[Tensor]) -> Tensor: ...
-    def total(self, counts: Sequence[Tensor]) -> Tensor: ...
-    def side(self) -> HostRanks: ...
-
-    def seed(self, number: int) -> None:
-        """Seed the generators of PyTorch on the CPU and on the device."""
-        ...
-
-    def fork_rng(self, number: int) -> AbstractContextManager[None]:
-        """Seed the generators with ``number``; restore them afterwards."""
-        ...
+    A function that needs one of the four parts alone names that.
+    """
 
 
 def start(

@@ -10,8 +10,8 @@ SPIN_LIMITS: Mapping[str, str] = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"
 """How long a thread of PyTorch spins at a barrier before it sleeps, for each OpenMP library that a PyTorch may bring.
 
 libgomp (PyTorch's own packages for Linux) spins 300,000 times by default, which is a scheduler's whole time slice:
-where another process uses the cores, a step takes several times as long (benchmarks/machine/shared_machine.py). On idle cores,
-2,000 to 5,000 spins cost nothing that could be measured, 1,000 up to a tenth, and no spinning at all
+where another process uses the cores, a step takes several times as long (benchmarks/machine/shared_machine.py). On
+idle cores, 2,000 to 5,000 spins cost nothing that could be measured, 1,000 up to a tenth, and no spinning at all
 (``OMP_WAIT_POLICY=passive``) a quarter; 10,000 are slow again beside other programs.
 
 Intel's and LLVM's OpenMP (macOS, Windows, conda) wait 200 ms by default. One millisecond is what Intel recommends and

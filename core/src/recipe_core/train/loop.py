@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from recipe_core.engine.protocol import Engine
+from recipe_core.engine.protocol import Communication
 from recipe_core.launch.stop import StopMode
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.train.cadence import Cadence
@@ -22,7 +22,7 @@ from recipe_core.train.stopping import Stopping
 class Trainer:
     """The training loop and its parts."""
 
-    engine: Engine
+    ranks: Communication
     cadence: Cadence
     progress: TrainingProgress
     stepper: Stepper
@@ -57,7 +57,7 @@ class Trainer:
             evaluate = cadence.evaluates(step)
             save = final or cadence.saves(step)
             if cadence.train.save_minutes and not save:  # clocks differ between ranks: if one is due, all save
-                save = self.engine.any(cadence.overdue(time.monotonic() - saved_at))
+                save = self.ranks.any(cadence.overdue(time.monotonic() - saved_at))
             log = final or cadence.logs(step) or recorder.has_skipped
             if (log or evaluate or save) and logged != step:  # unchanged if the step was discarded
                 row, logged = recorder.read(), step

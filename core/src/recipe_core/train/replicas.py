@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recipe_core.engine.digest import digest
 from recipe_core.engine.dtensor import is_dtensor
-from recipe_core.engine.protocol import Engine
+from recipe_core.engine.protocol import Ranks
 from recipe_core.errors import ReplicaError
 from recipe_core.layouts.parallel import Parallel, plain_name
 from recipe_core.settings.fill import flat
@@ -23,7 +23,7 @@ Holding = tuple[tuple[int, ...], tuple[tuple[str, int], ...]]
 Digests = dict[Holding, dict[str, int]]
 
 
-def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) -> None:
+def check(ranks: Ranks, model: Parallel, state: Mapping[str, Any], step: int) -> None:
     """Compare replicas of the leaves of ``state`` between ranks, bit by bit; a collective.
 
     Each rank hashes its replicas on their device, and ranks exchange one small object each. Tensors of a traced engine
@@ -32,16 +32,16 @@ def check(engine: Engine, model: Parallel, state: Mapping[str, Any], step: int) 
     Raises:
         ReplicaError: some differ; the same on all ranks.
     """
-    if engine.world_size == 1:
+    if ranks.world_size == 1:
         return
     with model.gathered() as weights:
-        digests_here = _digests(engine, model, _leaves(state, weights))
-    sums = engine.gather({holding: _joined(digests) for holding, digests in digests_here.items()})
+        digests_here = _digests(ranks, model, _leaves(state, weights))
+    sums = ranks.gather({holding: _joined(digests) for holding, digests in digests_here.items()})
     holdings = {holding: None for rank in sums for holding in rank}
     wrong = [holding for holding in holdings if len({rank[holding] for rank in sums if holding in rank}) > 1]
     if wrong:
-        ranks = engine.gather({holding: digests_here[holding] for holding in wrong if holding in digests_here})
-        raise ReplicaError(_message(step, [text for holding in wrong for text in _differences(holding, ranks)]))
+        by_rank = ranks.gather({holding: digests_here[holding] for holding in wrong if holding in digests_here})
+        raise ReplicaError(_message(step, [text for holding in wrong for text in _differences(holding, by_rank)]))
 
 
 def announcement(every: int, world_size: int) -> str:
@@ -62,12 +62,12 @@ def _leaves(state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str
     return {name: leaf for name, leaf in leaves.items() if not (isinstance(leaf, Tensor) and leaf.is_meta)}
 
 
-def _digests(engine: Engine, model: Parallel, leaves: Mapping[str, Any]) -> Digests:
+def _digests(ranks: Ranks, model: Parallel, leaves: Mapping[str, Any]) -> Digests:
     # only leaves that other ranks hold too
     tensors: dict[tuple[Holding, str], Tensor] = {}
     digests: Digests = {}
     for name, leaf in leaves.items():
-        holding, copies = _holding(model, name, leaf, engine.world_size)
+        holding, copies = _holding(model, name, leaf, ranks.world_size)
         if copies < 2:
             continue
         if isinstance(leaf, Tensor):

@@ -157,14 +157,14 @@ def _build(
     read = checked_read(samples, outermost(job.data), {*job.model.spec.takes, *job.loss.spec.takes})
     feed = stack.enter_context(Feed(read, run, engine.device_loader, callbacks.global_batch))
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
-    compared = _comparison_lines(job, engine, golden, progress.step)
+    compared = _comparison_lines(job, golden, progress.step, engine.world_size)
     report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
     stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1, may_discard=stopping.may_discard))
     watches = job.train.on_divergence != "stop" and not dry_run
     guard = Guard.of(job.train, engine, out, progress.step, saver.recovery_advice) if watches else None
     trainer = Trainer(
-        engine=engine, cadence=Cadence(job.train, progress.step), progress=progress, stopping=stopping, report=report,
+        ranks=engine, cadence=Cadence(job.train, progress.step), progress=progress, stopping=stopping, report=report,
         stepper=Stepper(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, learning_rate=learning_rate,
             feed=feed, progress=progress, stopping=stopping, callbacks=callbacks, before_update=saver.before_update,
@@ -235,20 +235,20 @@ def _conclude(training: Training, signal: str | None) -> dict[str, Any]:
 
 
 def _checkpoints(
-    job: Job, out: Path, engine: engines.Engine, context: SaveContext, trend: Trend, run_folder: folders.RunFolder
+    job: Job, out: Path, ranks: engines.Communication, context: SaveContext, trend: Trend, run_folder: folders.RunFolder
 ) -> tuple[Checkpoints, bool]:
     """The checkpoints of the run folder, and True if their format saves in the background."""
-    form, ranks = build_format(job.checkpoint), engine.host_ranks()
+    form, host_ranks = build_format(job.checkpoint), ranks.host_ranks()
     checkpoints = Checkpoints(
         out / "checkpoints",
         form,
-        ranks,
+        host_ranks,
         job.train.keep,
         warn,
         keep_best=job.train.keep_best,
         notes={"job.yaml": run_folder.text()},
         trend=trend,
-        context=replace(context, group=ranks.group),
+        context=replace(context, group=host_ranks.group),
         claim=run_folder.restore,
     )
     return checkpoints, form.background
@@ -265,10 +265,10 @@ def _headline(job: Job, out: Path, run: Run, model: Parallel) -> str:
     )
 
 
-def _comparison_lines(job: Job, engine: engines.Engine, golden: Golden | None, step: int) -> tuple[str, str]:
+def _comparison_lines(job: Job, golden: Golden | None, step: int, world_size: int) -> tuple[str, str]:
     # lines for the log
     compared = golden.announcement(step) if golden is not None else ""
-    return compared, replicas.announcement(job.train.check_replicas_every, engine.world_size)
+    return compared, replicas.announcement(job.train.check_replicas_every, world_size)
 
 
 def _outcome(signal: str | None) -> dict[str, Any]:
@@ -305,9 +305,9 @@ def _closing_results(training: Training) -> Mapping[str, Any]:
     return extra or {}
 
 
-def _signal(engine: engines.Engine, stop: StopFlag) -> str:
+def _signal(ranks: engines.Ranks, stop: StopFlag) -> str:
     """The signal that stopped the run, of the first rank that got one; a collective."""
-    return next(filter(None, engine.gather(stop.signal)), "another rank")
+    return next(filter(None, ranks.gather(stop.signal)), "another rank")
 
 
 def _on_module_device(module: torch.nn.Module, run: Run) -> Run:

@@ -49,12 +49,7 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
         CheckpointError: the source is damaged or of another model, or the target cannot hold what is in it.
         DiskError: the disk is full, or the folder cannot be written.
     """
-    if request.target.exists():
-        raise ConfigError(f"{request.target} is there already; give the name of a new folder")
-    target = request.to.spec
-    source = find(registry, request.source, request.format)
-    if source.path.is_dir() and source.path.resolve() in request.target.resolve().parents:
-        raise ConfigError(f"{request.target} is inside of the checkpoint {source.path}; name a folder elsewhere")
+    source = _find_source(registry, request)
     opened = source.open(weights=request.drop_optimizer)
     provenance = provenance_of(registry, source, opened, request.recipe)
     if provenance.model is not None:
@@ -65,45 +60,68 @@ def convert(registry: Registry, request: Request) -> list[tuple[str, str]]:
     if request.weights_of is not None:
         native = _with_weights_of(request.weights_of, native, source.path)
     _require_known(native, provenance, source.path)
+    target = request.to.spec
     adds = [part.spec.name for part in provenance.transforms if part.spec.merge]
     merges = adds if target.naming and not target.adapters_only else []
     if target.adapters_only:
         native, translator = _adapters(native, provenance, target, source.path)
     elif merges:
         native, provenance = _merged(native, provenance, request, source.path)
-    if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
-        actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
-        raise CheckpointError(f"{source.path}: {target.name} is for {target.model} alone, and this is {actual}")
+    _require_model_of(target, provenance, source.path)
     if "epoch" in target.holds:
         native.setdefault("epoch", provenance.epoch(native.get("progress", {})))
     converted = _convertible(native, target, request.drop_optimizer)
     step = source.manifest.step if source.manifest else int(native.get("progress", {}).get("step") or 0)
     require_space(request.target.parent, state_size(converted), "the converted checkpoint")
     with atomic_folder(request.target) as part:
-        form = build_format(request.to)
-        whole = {"progress": {"step": step}, **converted}
-        if target.naming and not target.ranks and not target.adapters_only:
-            whole["files"] = {**provenance.tokenizer(), **whole.get("files", {})}
-        foreign = translator.to_foreign(whole, target, source.path, form.grid)
-        if target.name == "hf":
-            foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
-        with as_format_error(form, "save"):
-            form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
-        if not target.adapters_only:
-            _write_settings(part, provenance)
-        val_loss = source.manifest.val_loss if source.manifest and request.weights_of is None else None
-        of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)
-        with _in_background(lambda check: of(check=check)) as manifest:
-            written = translator.to_native(form.open(part), target, part)
-            _compare(converted, written, target)
-            model = None if target.adapters_only else provenance.model
-            ran = model is not None and same_outputs(model, converted["model"], written["model"], provenance.transforms)
-        manifest.result().write(part)
+        ran = _write(part, request, source, provenance, translator, converted, step)
     left = [*source.passed_over, *translator.left_out(opened, source.format, source.path)]
     report = _report(request, source, provenance, native, converted, step, ran, left)
     if merges:
         report.insert(2, ("merged", f"{', '.join(merges)}, into the weights, in fp32"))
     return report
+
+
+def _find_source(registry: Registry, request: Request) -> StoredCheckpoint:
+    if request.target.exists():
+        raise ConfigError(f"{request.target} is there already; give the name of a new folder")
+    source = find(registry, request.source, request.format)
+    if source.path.is_dir() and source.path.resolve() in request.target.resolve().parents:
+        raise ConfigError(f"{request.target} is inside of the checkpoint {source.path}; name a folder elsewhere")
+    return source
+
+
+def _require_model_of(target: CheckpointFormat, provenance: Provenance, where: Path) -> None:
+    if target.model and (provenance.model is None or provenance.model.spec.name != target.model):
+        actual = f"model {provenance.model.spec.name}" if provenance.model else "a model that it does not name"
+        raise CheckpointError(f"{where}: {target.name} is for {target.model} alone, and this is {actual}")
+
+
+def _write(
+    part: Path, request: Request, source: StoredCheckpoint, provenance: Provenance, translator: Translator,
+    converted: State, step: int,
+) -> bool:  # fmt: skip
+    """Write the files and compare them with ``converted``; True if the models' outputs were compared, too."""
+    target, form = request.to.spec, build_format(request.to)
+    whole = {"progress": {"step": step}, **converted}
+    if target.naming and not target.ranks and not target.adapters_only:
+        whole["files"] = {**provenance.tokenizer(), **whole.get("files", {})}
+    foreign = translator.to_foreign(whole, target, source.path, form.grid)
+    if target.name == "hf":
+        foreign["files"] = with_export_files(foreign.get("files", {}), source, provenance, step)
+    with as_format_error(form, "save"):
+        form.save(part, foreign, SaveContext(train=provenance.train, rate=provenance.rate))
+    if not target.adapters_only:
+        _write_settings(part, provenance)
+    val_loss = source.manifest.val_loss if source.manifest and request.weights_of is None else None
+    of = partial(Manifest.of, part, format=target.name, step=step, torch=torch.__version__, val_loss=val_loss)
+    with _in_background(lambda check: of(check=check)) as manifest:
+        written = translator.to_native(form.open(part), target, part)
+        _compare(converted, written, target)
+        model = None if target.adapters_only else provenance.model
+        ran = model is not None and same_outputs(model, converted["model"], written["model"], provenance.transforms)
+    manifest.result().write(part)
+    return ran
 
 
 def _with_weights_of(callback: str, native: State, where: Path) -> State:

@@ -11,7 +11,7 @@ from recipe_core.engine.compiled import keep_compiled, spare_compiler
 from recipe_core.engine.fp8 import to_fp8
 from recipe_core.engine.precision import cast
 from recipe_core.engine.probe import compiles
-from recipe_core.engine.protocol import Engine
+from recipe_core.engine.protocol import Engine, GraphBackend
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import PluginError
 from recipe_core.files import home
@@ -44,7 +44,7 @@ def build_run(job: Job, engine: Engine, vocabulary: int | None) -> Run:
     )  # fmt: skip
 
 
-def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
+def build_parallel(job: Job, run: Run, graphs: GraphBackend) -> tuple[Parallel, Loss]:
     """The model under its layout, and the loss that this process applies to its output."""
     torch.manual_seed(job.train.seed)  # every rank builds the same weights
     divides = job.layout.spec.divides
@@ -53,7 +53,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     compiled = compiles(job.train, sum(parameter.numel() for parameter in module.parameters()), run.device.type)
     if compiled:
         keep_compiled(run.device.type)
-    elif not engine.compiler.always:
+    elif not graphs.compiler.always:
         spare_compiler()
     module = cast(module, job.train.precision)
     if job.train.precision == "fp8":
@@ -65,7 +65,7 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     own = spec_of(job.engine).layouts.get(job.layout.spec.name)
     if not divides and own is None:
         module = module.to(run.device)
-    options = engine.compile_options() if compiled else {}
+    options = graphs.compile_options() if compiled else {}
     by_blocks = compiled and compiles_blocks(module, run.structure.blocks, run.device.type, options)
     if compiled and not by_blocks:
         module.compile(**options)
@@ -76,17 +76,17 @@ def build_parallel(job: Job, run: Run, engine: Engine) -> tuple[Parallel, Loss]:
     if job.train.activation_checkpointing:
         # Around compiled blocks: inside, on CUDA, the dropout of attention would draw from generators that
         # torch.compile makes for itself once, and no resumed run would draw the same.
-        recompute(model.module, run.structure.blocks, engine.recompute)
+        recompute(model.module, run.structure.blocks, graphs.recompute)
     model.compiled, model.structure = compiled, structure
     model.reductions = {**COUNTED, **job.model.spec.metrics, **job.loss.spec.metrics, "loss": "mean"}
     return model, model.loss(build_loss(job.loss, job.model.spec, loss))
 
 
-def build_optimizer(job: Job, run: Run, model: Parallel, engine: Engine) -> torch.optim.Optimizer:
+def build_optimizer(job: Job, run: Run, model: Parallel, graphs: GraphBackend) -> torch.optim.Optimizer:
     """The optimizer of the model's parameters."""
     trainable = Trainable(
         named=model.named_parameters(), train=job.train, structure=model.structure or run.structure,
-        shard_groups=model.shard_groups, traced=engine.traced,
+        shard_groups=model.shard_groups, traced=graphs.traced,
     )  # fmt: skip
     part = job.optimizer
     if own := spec_of(job.engine).optimizers.get(part.spec.name):

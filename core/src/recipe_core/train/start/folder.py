@@ -22,7 +22,7 @@ from recipe_core.data.identity import (
 )
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import on_rank_0
-from recipe_core.engine.protocol import Engine
+from recipe_core.engine.protocol import Ranks
 from recipe_core.errors import ConfigError, DiskError
 from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
@@ -59,14 +59,14 @@ PASSING = {"train.stop_after", "train.resume", "train.accept"}
 """Settings of a single start of a run."""
 
 
-def agree(out: Path, job: Job, engine: Engine) -> None:
+def agree(out: Path, job: Job, ranks: Ranks) -> None:
     """Check that all ranks have the same settings and see the same ``out``, before memory is allocated; a collective.
 
     Raises:
         ConfigError: they do not; or ``out`` may not be used, see :func:`open_run_folder`.
     """
 
-    if engine.world_size == 1:
+    if ranks.world_size == 1:
         return
 
     def require_usable() -> None:
@@ -75,14 +75,14 @@ def agree(out: Path, job: Job, engine: Engine) -> None:
             require_run_folder(out)
 
     for line in agreement.agree(
-        engine, identity(job, engine.world_size, agreement.LIBRARIES, agreement.VARIABLES), require_usable, out
+        ranks, identity(job, ranks.world_size, agreement.LIBRARIES, agreement.VARIABLES), require_usable, out
     ):
-        if engine.rank == 0:
+        if ranks.rank == 0:
             warn(line)
 
 
 @contextmanager
-def open_run_folder(out: Path, job: Job, engine: Engine) -> Iterator[RunFolder]:
+def open_run_folder(out: Path, job: Job, ranks: Ranks) -> Iterator[RunFolder]:
     """Create and lock ``out`` on rank 0, and write ``job.yaml`` into it; an error is raised on all ranks.
 
     Rank 0 calls :meth:`RunFolder.restore` before it saves there.
@@ -94,7 +94,7 @@ def open_run_folder(out: Path, job: Job, engine: Engine) -> Iterator[RunFolder]:
     """
     with ExitStack() as locks:
         run_folder = RunFolder(out, job, locks)
-        on_rank_0(engine, run_folder.open, out)
+        on_rank_0(ranks, run_folder.open, out)
         yield run_folder
 
 

@@ -29,7 +29,7 @@ from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.identity import differences, identity_of, named_files, recorded_identity, require_accepted
 from recipe_core.engine.agreement import on_each_rank
 from recipe_core.engine.precision import cast
-from recipe_core.engine.protocol import Engine
+from recipe_core.engine.protocol import HostTransfer
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.hooks.registry import load
 from recipe_core.launch.notice import notice
@@ -77,7 +77,7 @@ def training_state(
 
 
 def begin(
-    job: Job, engine: Engine, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
+    job: Job, transfer: HostTransfer, checkpoints: Checkpoints, model: Parallel, optimizer: torch.optim.Optimizer,
     progress: TrainingProgress, callbacks: Callbacks, identity: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Load the checkpoint that ``train.resume`` or ``train.init_from`` names, and describe it for the log; a
@@ -99,7 +99,7 @@ def begin(
         raise ConfigError(f"train.resume: none, and {path} is there to go on from; give another --out, or remove it")
     if path is None and job.train.resume_path is None:
         return "" if job.train.init_from is None else _load_weights(job, checkpoints, model, optimizer, identity)
-    state = load_targets(training_state(model, optimizer, progress, callbacks), engine.load_target)
+    state = load_targets(training_state(model, optimizer, progress, callbacks), transfer.load_target)
     stateful = list(state.get(CALLBACKS, ()))
     notes: list[str] = []
     if path is not None:
