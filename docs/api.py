@@ -23,7 +23,7 @@ TOPICS = {
     "A run and its layout": ("recipe_core.layouts.", "recipe_core.engine.loader"),
     "Operations of models": ("recipe_core.ops.",),
     "Checkpoints": ("recipe_core.checkpoint.",),
-    "Engines": ("recipe_core.engine.environment", "recipe_core.engine.native", "recipe_core.engine.protocol"),
+    "Engines": ("recipe_core.engine.machine.environment", "recipe_core.engine.native", "recipe_core.engine.protocol"),
     "Optimizers": ("recipe_core.train.optim.",),
     "Callbacks": ("recipe_core.train.callbacks.",),
     "Trackers": ("recipe_core.train.metrics.",),

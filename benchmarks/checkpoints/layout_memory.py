@@ -26,7 +26,7 @@ from torch import Tensor
 from recipe_core.engine.memory import peak_resident
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Parallel
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn
 from recipe_core.train import run as running

@@ -27,9 +27,9 @@ from typing import Any
 import common
 import torch
 
-from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.background import Saver
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.settings.fill import flat
 from recipe_megatron_gpt.model.gpt import build

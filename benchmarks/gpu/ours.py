@@ -112,7 +112,7 @@ PARTS: dict[str, Callable[[Case, Path], tuple[str, tuple[str, ...], float]]] = {
 
 def run(setting: Setting, folder: Path, clock: Clock) -> None:
     """Train as the command does until the clock stops it, before the first checkpoint."""
-    from recipe_core.engine.environment import prepare
+    from recipe_core.engine.machine.environment import prepare
     from recipe_core.hooks.target import load
     from recipe_core.train.metrics.report import Report
 

@@ -4,7 +4,8 @@ MFU = model FLOPs of a step / (seconds of a step x the device's dense peak in bf
 (2022), appendix B. The FLOPs are those of forward and backward without recomputation, as the model's facts count them:
 for GPT after Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"
 (2021), with causal attention counted as whole; for BERT, masked places alone meet the vocabulary. The peak is the data
-sheet's (recipe_core/engine/peaks.py). The same FLOPs count for all contestants. Rows are counted with their padding.
+sheet's (recipe_core/engine/machine/peaks.py). The same FLOPs count for all contestants. Rows are counted with their
+padding.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _now(device: str) -> float:
 
 def judged(result: dict[str, Any], flops: float, samples: float, device: str) -> dict[str, Any]:
     """``result`` with speed and MFU; ``flops`` and ``samples`` are those of a step."""
-    from recipe_core.engine.peaks import known_peak
+    from recipe_core.engine.machine.peaks import known_peak
 
     seconds = result["seconds_per_step"]
     peak = known_peak(torch.cuda.get_device_name()) if device == "cuda" else None

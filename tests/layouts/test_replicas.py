@@ -183,7 +183,7 @@ def strange() -> str:
     from recipe_core.engine import protocol as engines
     from recipe_core.hooks.train import Train
     from recipe_core.layouts.parallel import Parallel
-    from recipe_core.train import replicas
+    from recipe_core.train.guards import replicas
 
     with engines.start(Train(device="cpu", timeout=30)) as engine:
         module = nn.Linear(2, 2)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.lazy import Lazy, lazy
     from recipe_core.checkpoint.match.trained import TrainedModel
     from recipe_core.cli.arguments import RecipeCommand, job_of, recipe_arguments
-    from recipe_core.engine.environment import Variable
     from recipe_core.engine.loader import Batch
+    from recipe_core.engine.machine.environment import Variable
     from recipe_core.engine.native import NativeEngine
     from recipe_core.engine.protocol import Engine
     from recipe_core.errors import (
@@ -130,7 +130,7 @@ _LAZY = {
     "checkpoint.lazy": ("Lazy", "lazy"),
     "checkpoint.match.trained": ("TrainedModel",),
     "cli.arguments": ("RecipeCommand", "job_of", "recipe_arguments"),
-    "engine.environment": ("Variable",),
+    "engine.machine.environment": ("Variable",),
     "engine.loader": ("Batch",),
     "engine.native": ("NativeEngine",),
     "engine.protocol": ("Engine",),

@@ -140,8 +140,8 @@ def register_engines() -> Iterable[EngineSpec]:
         name="native",
         build="recipe_core.engine.native:build",
         problems="recipe_core.engine.select:native_problems",
-        environment="recipe_core.engine.environment:native_variables",
-        precompile="recipe_core.engine.environment:native_precompile",
+        environment="recipe_core.engine.machine.environment:native_variables",
+        precompile="recipe_core.engine.machine.environment:native_precompile",
         findings="recipe_core.engine.neuron.doctor:findings",
         summary="PyTorch's own devices: CPU, CUDA, and any that torch.accelerator knows",
     )

@@ -22,7 +22,7 @@ from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.dcp import Dcp
 from recipe_core.checkpoint.ranks.files import Grid
 from recipe_core.checkpoint.ranks.optimizer import indexed_state, scheduler_state_dict
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.data.digest import verify_digest, with_digest
 from recipe_core.errors import CheckpointError, DiskError, PluginError, RecipeError
 from recipe_core.files import digest
@@ -439,7 +439,7 @@ def killed_child(folder: Path, point: str) -> None:
     """In a process of its own: save step 1, then halt within the save of step 2."""
     checkpoints(folder)[0].save(1, state(1))
     if point == "sealed":
-        from recipe_core.checkpoint import store as module
+        from recipe_core.checkpoint.saving import store as module
 
         module.sync = lambda path: halt()  # type: ignore[assignment,misc]
     checkpoints(folder, format=Halting(point))[0].save(2, state(2))

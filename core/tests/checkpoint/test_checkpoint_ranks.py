@@ -11,7 +11,7 @@ import pytest
 from torch.distributed import ProcessGroup
 
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import RecipeError

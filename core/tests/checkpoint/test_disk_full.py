@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from recipe_core.checkpoint import store
 from recipe_core.checkpoint.formats.dcp import Dcp
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving import store
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DiskError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from recipe_core.checkpoint.retention import Trend
+from recipe_core.checkpoint.saving.retention import Trend
 
 
 def after(*losses: float | None) -> Trend:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core.checkpoint.background import Saver, copy_to_host
 from recipe_core.checkpoint.formats.single import Single
 from recipe_core.checkpoint.inspect import CheckpointFiles
 from recipe_core.checkpoint.manifest import Manifest
+from recipe_core.checkpoint.saving.background import Saver, copy_to_host
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.checkpoint.state import not_finite
-from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.errors import CheckpointError, ConfigError, DiskError, DivergedError
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job, resolve

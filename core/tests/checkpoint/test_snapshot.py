@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.lazy import Lazy
-from recipe_core.checkpoint.snapshot import Snapshot
+from recipe_core.checkpoint.saving.background import Saver
+from recipe_core.checkpoint.saving.snapshot import Snapshot
 from recipe_core.engine.memory import available_memory
 from recipe_core.engine.staging import to_host
 from recipe_core.errors import CheckpointError

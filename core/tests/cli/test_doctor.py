@@ -14,10 +14,11 @@ from recipe_core.cli.commands import doctor as doctor_command
 from recipe_core.cli.doctor import Finding, machine, packages, variables
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.main import main
-from recipe_core.engine import packages as installed
-from recipe_core.engine import probe, select
+from recipe_core.engine import select
+from recipe_core.engine.machine import packages as installed
+from recipe_core.engine.machine import probe
+from recipe_core.engine.machine.probe import ProbeAnswer, ask
 from recipe_core.engine.neuron import doctor as native
-from recipe_core.engine.probe import ProbeAnswer, ask
 from recipe_core.testing import toy
 from recipe_core.testing.packages import install
 

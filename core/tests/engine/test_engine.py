@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from recipe_core.engine import native
+from recipe_core.engine.machine.peaks import known_peak
 from recipe_core.engine.neuron.peaks import trainium_peak
-from recipe_core.engine.peaks import known_peak
 from recipe_core.engine.protocol import start
 from recipe_core.errors import ConfigError, DiskFullError, ExitCode, LaunchError
 from recipe_core.hooks.train import Train

@@ -14,8 +14,8 @@ from torch import nn
 from recipe_core import EngineSpec, hookimpl
 from recipe_core.cli.doctor.plugins import engine_findings
 from recipe_core.cli.precompile import dry_run_arguments, precompile
-from recipe_core.engine.environment import Variable, variables
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
+from recipe_core.engine.machine.environment import Variable, variables
 from recipe_core.engine.native import NativeEngine
 from recipe_core.engine.select import one_process
 from recipe_core.errors import ConfigError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recipe_core.cli.main import cli, main
-from recipe_core.engine.environment import Variable, add, prepare, variables
+from recipe_core.engine.machine.environment import Variable, add, prepare, variables
 from recipe_core.engine.select import engine_problems
 from recipe_core.launch.cores import SPIN_VARIABLES, limit_spinning
 from recipe_core.settings.job import Job, resolve

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.engine import packages
+from recipe_core.engine.machine import packages
 from recipe_core.engine.neuron import stack
 
 

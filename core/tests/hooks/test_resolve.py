@@ -15,8 +15,8 @@ from recipe_core import Dataset, Layout, LayoutSettings, Model, Recipe, Use, plu
 from recipe_core.hooks import specs
 from recipe_core.hooks.kinds import CLASSES, KINDS
 from recipe_core.hooks.registry import load
-from recipe_core.hooks.resolve import problem_with, target_problems
-from recipe_core.hooks.source import MissingError, require
+from recipe_core.hooks.static.resolve import problem_with, target_problems
+from recipe_core.hooks.static.source import MissingError, require
 from recipe_core.testing import toy
 
 CODE = '''
@@ -186,7 +186,7 @@ def test_the_core_and_the_toy_resolve() -> None:
 def test_nothing_imports_torch() -> None:
     code = (
         "import sys; from recipe_core.testing import toy; from recipe_core.hooks.kinds import KINDS; "
-        "from recipe_core.hooks.resolve import target_problems; r = toy.registry(); "
+        "from recipe_core.hooks.static.resolve import target_problems; r = toy.registry(); "
         "print([p for k in KINDS for n in r.names(k) for p in target_problems(r.get(k, n))], 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

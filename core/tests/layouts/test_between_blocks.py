@@ -20,8 +20,8 @@ from recipe_core.checkpoint.ranks.cuts import Shape
 from recipe_core.errors import PluginError
 from recipe_core.hooks.registry import load
 from recipe_core.layouts.parallel import Batch, Loss, Run
-from recipe_core.layouts.pipeline import Pipeline
-from recipe_core.layouts.stages import cut_stage
+from recipe_core.layouts.pipeline.pipeline import Pipeline
+from recipe_core.layouts.pipeline.stages import cut_stage
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
 from recipe_core.testing import spawn

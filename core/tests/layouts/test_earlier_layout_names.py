@@ -14,7 +14,7 @@ from recipe_core.hooks.earlier import PARALLEL
 from recipe_core.hooks.train import Train
 from recipe_core.layouts import parallel
 from recipe_core.layouts.parallel import Parallel, Run
-from recipe_core.layouts.pipeline import Pipeline
+from recipe_core.layouts.pipeline.pipeline import Pipeline
 from recipe_core.layouts.sharded import Sharded
 
 calls: list[str] = []

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from recipe_core.engine import protocol as engines
 from recipe_core.hooks.train import Train
-from recipe_core.layouts import gradients, reducer
-from recipe_core.layouts.reducer import Reducer
+from recipe_core.layouts.reduction import gradients, reducer
+from recipe_core.layouts.reduction.reducer import Reducer
 from recipe_core.testing import spawn
 
 LIMITS = (0.5, 1e6)

@@ -9,7 +9,7 @@ from torch import nn
 
 from recipe_core.errors import ConfigError, PluginError
 from recipe_core.hooks.specs import Model, Stages, Structure
-from recipe_core.layouts.stages import TiedParameter, cut_stage
+from recipe_core.layouts.pipeline.stages import TiedParameter, cut_stage
 
 ENDS = Stages(first=("words", "places"), last=("norm", "words"))
 STRUCTURE = Structure(model="net", blocks="blocks.*", stages=ENDS)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.cli import main as cli
 from recipe_core.launch import supervisor
 from recipe_core.launch.watch.heartbeat import beat

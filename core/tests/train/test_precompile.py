@@ -9,9 +9,9 @@ import pytest
 
 from recipe_core.cli import precompile
 from recipe_core.cli.main import main
-from recipe_core.engine import probe
 from recipe_core.engine.compiled import GraphCounter, TorchCompile, cache
-from recipe_core.engine.probe import compiles
+from recipe_core.engine.machine import probe
+from recipe_core.engine.machine.probe import compiles
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.train import Train
 from recipe_core.settings.job import Job

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.engine import probe
-from recipe_core.engine.probe import ProbeAnswer
+from recipe_core.engine.machine import probe
+from recipe_core.engine.machine.probe import ProbeAnswer
 from recipe_core.hooks.finding import Finding
 from recipe_core.testing.packages import install
 from recipe_xla.doctor import findings

@@ -11,8 +11,8 @@ import pytest
 from torch import nn
 
 from recipe_core import Train
+from recipe_core.engine.machine.packages import Package
 from recipe_core.engine.neuron import stack
-from recipe_core.engine.packages import Package
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError, LaunchError
 from recipe_core.hooks.specs import Part

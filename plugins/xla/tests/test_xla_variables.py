@@ -10,8 +10,8 @@ import pytest
 
 import recipe_xla.plugin
 from recipe_core.cli import precompile
-from recipe_core.engine import environment
-from recipe_core.engine.environment import Variable, prepare, variables
+from recipe_core.engine.machine import environment
+from recipe_core.engine.machine.environment import Variable, prepare, variables
 from recipe_core.engine.neuron import stack
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import LaunchError

@@ -10,7 +10,7 @@ from typing import Any
 
 from forked import Curve, Ended, curve, recipe, start, wait
 
-from recipe_core.checkpoint import store
+from recipe_core.checkpoint.saving import store
 from recipe_core.train import run as running
 from recipe_core.train import stopping
 from recipe_core.train.step import Stepper

@@ -1,8 +1,7 @@
 """Checkpoints: states, the folders of a run, and the formats.
 
-``store.py``: the checkpoints of a run, and when one is complete; read it first. ``retention.py``: which ones are kept.
-``state.py``: a model and its optimizer as one nested dict. ``background.py``: saving while training continues;
-``snapshot.py``: a snapshot that does not copy the whole state.
+``saving/``: the checkpoints of a run; read it first. ``state.py``: a model and its optimizer as one
+nested dict.
 ``formats/``: the base class, and one file per format; ``io/``: the files that formats consist of.
 ``ranks/``: checkpoints with one file for each rank. ``convert/``: ``recipe convert``.
 ``match/``: provenance, and comparison with a run. ``inspect.py``: ``recipe inspect`` and ``recipe verify``.

@@ -189,7 +189,7 @@ def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, o
     The folder of an earlier run, instead of a name, continues that run, and so does --out with the line that started
     it. The same command is one rank of a run where torchrun or srun starts it.
     """
-    from recipe_core.engine import environment
+    from recipe_core.engine.machine import environment
     from recipe_core.launch import worker as launch
     from recipe_core.settings.remarks import remarks_of
     from recipe_core.train.start.destination import RUNS, begun, new_folder, require_run_folder, shared_folder
@@ -270,7 +270,7 @@ def precompile(arguments: tuple[str, ...], processes: int | None, out: Path | No
     curve. On AWS Neuron over XLA it does so under neuron_parallel_compile.
     """
     from recipe_core.cli import precompile as cli_precompile
-    from recipe_core.engine import environment
+    from recipe_core.engine.machine import environment
     from recipe_core.launch import worker as launch
     from recipe_core.train.start.destination import shared_folder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from recipe_core.cli.check.target import Target, figures_of, node_memory, warnings
-from recipe_core.engine.environment import variables
+from recipe_core.engine.machine.environment import variables
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.kinds import KINDS, NOUNS, Kind
 from recipe_core.hooks.registry import Registry

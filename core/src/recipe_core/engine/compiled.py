@@ -10,7 +10,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Protocol
 
-from recipe_core.engine.environment import INDUCTOR_CACHE, compiled_folder, is_on
+from recipe_core.engine.machine.environment import INDUCTOR_CACHE, compiled_folder, is_on
 from recipe_core.engine.neuron import device as neuron
 from recipe_core.engine.neuron import stack
 

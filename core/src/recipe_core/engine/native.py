@@ -24,10 +24,10 @@ from torch.utils.checkpoint import checkpoint
 
 from recipe_core.engine.compiled import Compiler, TorchCompile
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
+from recipe_core.engine.machine.peaks import Peak, known_peak
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.neuron import device as neuron
 from recipe_core.engine.neuron.peaks import trainium_instance_peak
-from recipe_core.engine.peaks import Peak, known_peak
 from recipe_core.engine.protocol import Engine, Value
 from recipe_core.engine.staging import to_host
 from recipe_core.errors import ConfigError, LaunchError

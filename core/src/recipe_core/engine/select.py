@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from recipe_core.engine.machine.packages import instance
 from recipe_core.engine.neuron import stack
-from recipe_core.engine.packages import instance
 from recipe_core.hooks.specs import EngineSpec, Layout, Part
 from recipe_core.hooks.target import call, call_list
 from recipe_core.hooks.train import Train

@@ -7,7 +7,7 @@
 ``kinds.py``: the hook, the word and the class of each kind.
 ``version.py``: the version of this interface, and the refusal of plugins made for a newer one.
 ``registry.py``: finds plugins, collects their contributions, isolates broken plugins.
-``target.py``, ``resolve.py``, ``source.py``: targets of contributions, and checks that they exist.
+``target.py``, ``static/``: targets of contributions, and checks that they exist.
 ``finding.py``: a line of ``recipe doctor``.
 
 Nothing in this folder imports torch.

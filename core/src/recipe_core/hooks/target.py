@@ -20,8 +20,8 @@ _LONGEST = 500
 def called(*arguments: str) -> dict[str, Any]:
     """Return the metadata of a field that holds a target: the ``arguments`` that the function or class is called with.
 
-    :mod:`recipe_core.hooks.resolve` checks the code against them. The value of such a field is one target, or a mapping
-    whose values are targets; empty: none.
+    :mod:`recipe_core.hooks.static.resolve` checks the code against them. The value of such a field is one target, or a
+    mapping whose values are targets; empty: none.
     """
     return {"arguments": arguments}
 

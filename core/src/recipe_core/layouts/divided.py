@@ -6,10 +6,10 @@ from torch import nn
 
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Parallel, Run
-from recipe_core.layouts.reducer import Reducer
+from recipe_core.layouts.pipeline.stages import TiedParameter, cut_stage
+from recipe_core.layouts.reduction.reducer import Reducer
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded, shard_over_data
-from recipe_core.layouts.stages import TiedParameter, cut_stage
 from recipe_core.layouts.tensor_parallel.plan import divide
 from recipe_core.layouts.tensor_parallel.roles import TpGroup
 
@@ -38,7 +38,7 @@ def divided(module: nn.Module, config: Divided, run: Run) -> Parallel:
             reducer = Reducer([p for p in module.parameters() if p.requires_grad], run.mesh["dp"].get_group())
     data_sharding = config if shards_data else None
     if config.pp > 1:
-        from recipe_core.layouts.pipeline import Pipeline  # PyTorch's takes two seconds to import
+        from recipe_core.layouts.pipeline.pipeline import Pipeline  # PyTorch's takes two seconds to import
 
         return Pipeline(module, tied, run, tp, reducer, data_sharding)
     return Sharded(module, tp, reducer, data_sharding)

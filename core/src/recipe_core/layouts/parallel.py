@@ -18,7 +18,7 @@ from recipe_core.engine.loader import Batch as Batch  # datasets and models impo
 from recipe_core.hooks import earlier
 from recipe_core.hooks.specs import Reduction, Structure
 from recipe_core.hooks.train import Train
-from recipe_core.layouts import gradients
+from recipe_core.layouts.reduction import gradients
 
 if TYPE_CHECKING:
     from recipe_core.engine.protocol import Engine

@@ -15,7 +15,7 @@ from recipe_core.engine.precision import mixes_widths
 from recipe_core.layouts.materialise import materialise
 from recipe_core.layouts.parallel import Batch, Micro, Parallel, Run
 from recipe_core.layouts.patterns import matching
-from recipe_core.layouts.reducer import Reducer
+from recipe_core.layouts.reduction.reducer import Reducer
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.tensor_parallel.plan import partial_gradients
 from recipe_core.layouts.tensor_parallel.roles import TpGroup

@@ -311,7 +311,7 @@ def _has_its_code(part: Part[Any], problems: list[str]) -> bool:
 
 
 def _code_problems(item: Any) -> list[str]:
-    from recipe_core.hooks.resolve import target_problems  # not needed by commands that only print
+    from recipe_core.hooks.static.resolve import target_problems  # not needed by commands that only print
 
     return target_problems(item)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from recipe_core.engine.packages import imports_choose_device
+from recipe_core.engine.machine.packages import imports_choose_device
 
 DEADLINE = 500.0
 """Seconds after which a process of a test counts as hung: more than a busy machine needs, and less than the 600 s after

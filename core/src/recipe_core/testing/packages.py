@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recipe_core.engine import packages
+from recipe_core.engine.machine import packages
 
 
 def bare_site(folder: Path, monkeypatch: Any) -> Path:
@@ -15,7 +15,7 @@ def bare_site(folder: Path, monkeypatch: Any) -> Path:
 
     Args:
         folder: parent of the new folder.
-        monkeypatch: pytest's fixture. Until it ends, :mod:`recipe_core.engine.packages` finds no other package.
+        monkeypatch: pytest's fixture. Until it ends, :mod:`recipe_core.engine.machine.packages` finds no other package.
     """
     site = folder / "site"
     site.mkdir()

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from recipe_core.checkpoint.background import Saver
 from recipe_core.checkpoint.formats.base import SaveContext
 from recipe_core.checkpoint.formats.build import build_format
-from recipe_core.checkpoint.retention import Trend
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.background import Saver
+from recipe_core.checkpoint.saving.retention import Trend
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.data.identity import identity_of
 from recipe_core.engine import protocol as engines
 from recipe_core.engine.agreement import on_rank_0
@@ -32,13 +32,13 @@ from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.parallel import Parallel, Run
 from recipe_core.layouts.samples.build import build_samples, checked_read
 from recipe_core.settings.job import Job
-from recipe_core.train import replicas
 from recipe_core.train.building.build import build_optimizer, build_parallel, build_run
 from recipe_core.train.cadence import Cadence
 from recipe_core.train.callbacks.callback import CallbackRun
 from recipe_core.train.callbacks.callbacks import Callbacks
-from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.feed import Feed
+from recipe_core.train.guards import replicas
+from recipe_core.train.guards.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.metrics.golden import Golden, load_golden

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from recipe_core.checkpoint.background import Saver, copy_to_host
+from recipe_core.checkpoint.saving.background import Saver, copy_to_host
 from recipe_core.engine.protocol import Engine
 from recipe_core.launch.watch.heartbeat import SAVE, beat
 from recipe_core.layouts.parallel import Parallel
-from recipe_core.train import replicas
 from recipe_core.train.callbacks.callbacks import Callbacks
+from recipe_core.train.guards import replicas
 from recipe_core.train.start.resume import TrainingProgress, training_state
 
 

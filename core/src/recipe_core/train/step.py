@@ -27,8 +27,8 @@ from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run, StepDiscard
 from recipe_core.settings.job import Job
 from recipe_core.settings.schedule import Rate
 from recipe_core.train.callbacks.callbacks import Callbacks
-from recipe_core.train.divergence import Guard
 from recipe_core.train.feed import Feed
+from recipe_core.train.guards.divergence import Guard
 from recipe_core.train.metrics.meter import reduce_over_ranks
 from recipe_core.train.optim import set_learning_rate
 from recipe_core.train.seeds import mix

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.checkpoint.retention import Trend
+from recipe_core.checkpoint.saving.retention import Trend
 from recipe_core.cli.compare.compare import compare
 from recipe_core.errors import DataError
 from recipe_core.train.metrics.curves import read_curve, scan

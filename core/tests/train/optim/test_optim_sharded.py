@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from recipe_core import Train
 from recipe_core.engine import protocol as engines
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 from recipe_core.testing import spawn
 from recipe_core.train.optim import build
 from recipe_core.train.optim.shards import positions

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from recipe_core import ConfigError, Trainable
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 from recipe_core.train.optim.adamw import AdamW, ParamGroup
 from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.shards import local_gradient, positions

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipe_core import Job, LaunchError
-from recipe_core.engine.environment import is_on
+from recipe_core.engine.machine.environment import is_on
 from recipe_core.engine.neuron import stack
 from recipe_core.launch.worker import worker
 from recipe_xla.machine import pjrt_device

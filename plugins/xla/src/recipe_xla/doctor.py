@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 
 from recipe_core import Finding
-from recipe_core.engine import probe
-from recipe_core.engine.environment import is_on
+from recipe_core.engine.machine import probe
+from recipe_core.engine.machine.environment import is_on
+from recipe_core.engine.machine.packages import Package, package
 from recipe_core.engine.neuron import stack
-from recipe_core.engine.packages import Package, package
 from recipe_core.hooks.finding import State
 from recipe_xla.machine import REFUSED
 

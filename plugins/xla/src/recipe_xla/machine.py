@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from recipe_core import Layout, Part, Train
-from recipe_core.engine.environment import is_on
+from recipe_core.engine.machine.environment import is_on
+from recipe_core.engine.machine.packages import package
 from recipe_core.engine.neuron import stack
-from recipe_core.engine.packages import package
 from recipe_core.engine.select import processes_here
 
 REFUSED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")

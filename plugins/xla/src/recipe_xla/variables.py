@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from recipe_core import Job, Variable
-from recipe_core.engine.environment import network
+from recipe_core.engine.machine.environment import network
 from recipe_core.engine.neuron import stack
 from recipe_core.engine.select import divides
 from recipe_xla.machine import one_process

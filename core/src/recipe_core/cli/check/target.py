@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipe_core.engine.probe import compiles, on_cuda
+from recipe_core.engine.machine.probe import compiles, on_cuda
 from recipe_core.hooks.specs.loop import optimizer_facts
 from recipe_core.train.start.check.estimate import Estimate, estimate
 from recipe_core.train.start.check.machine import scaled

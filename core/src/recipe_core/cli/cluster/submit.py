@@ -171,7 +171,7 @@ def _submission(
     line: dict[str, Any],
 ) -> Submission:
     from recipe_core.cli.cluster.limits import stop_seconds
-    from recipe_core.engine.environment import variables
+    from recipe_core.engine.machine.environment import variables
     from recipe_core.hooks.specs.launcher import Submission
     from recipe_core.settings.job import resolve
 

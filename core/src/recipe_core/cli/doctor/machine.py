@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipe_core.engine.packages import instance
+from recipe_core.engine.machine.packages import instance
 from recipe_core.files import home
 from recipe_core.hooks.finding import Finding
 from recipe_core.launch.cores import cpu_quota, usable_cores

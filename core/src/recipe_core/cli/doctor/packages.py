@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 
-from recipe_core.engine import probe
-from recipe_core.engine.packages import Package, package
+from recipe_core.engine.machine import probe
+from recipe_core.engine.machine.packages import Package, package
 from recipe_core.hooks.finding import Finding, State
 
 _TOPIC = "Packages"

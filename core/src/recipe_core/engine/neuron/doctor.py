@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from recipe_core.engine.environment import is_on
+from recipe_core.engine.machine.environment import is_on
+from recipe_core.engine.machine.packages import PLACEHOLDERS, Package, instance, package
 from recipe_core.engine.neuron import stack
-from recipe_core.engine.packages import PLACEHOLDERS, Package, instance, package
 from recipe_core.engine.select import lacks_xla_engine
 from recipe_core.hooks.finding import Finding, State
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from recipe_core.engine.machine.packages import instance
+from recipe_core.engine.machine.peaks import Peak
 from recipe_core.engine.neuron.stack import logical_core_size
-from recipe_core.engine.packages import instance
-from recipe_core.engine.peaks import Peak
 
 # Per chip, with the physical cores of a chip: the pages Trainium, Trainium2 and Trainium3 Architecture of
 # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch/

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from recipe_core.engine.packages import instance, package
+from recipe_core.engine.machine.packages import instance, package
 
 Neuron = Literal["legacy", "native"]
 """``legacy``: over PyTorch/XLA, up to torch 2.9; ``native``: TorchNeuron, a device of PyTorch itself."""

@@ -255,7 +255,7 @@ class EngineSpec(Spec):
     requested feature that it lacks. ``layout`` and ``processes`` are None if unknown."""
     environment: str = field(default="", metadata=called("job", "processes", "several_machines"))
     """``package.module:function(job, processes, several_machines) -> Iterable[Variable]``: environment variables that a
-    run should have, see :class:`recipe_core.engine.environment.Variable`."""
+    run should have, see :class:`recipe_core.engine.machine.environment.Variable`."""
     layouts: Mapping[str, str] = field(default_factory=dict, metadata=called("module", "config", "run"))
     """Its own build of a layout, by the layout's name: ``package.module:function(module, config, run) -> Parallel``,
     which moves the module to the device itself."""

@@ -12,10 +12,10 @@ import click
 
 from recipe_core.cli.commands.group import load_command
 from recipe_core.hooks.kinds import Contribution
-from recipe_core.hooks.resolve import target_problems
-from recipe_core.hooks.resolve import targets as resolve_targets
 from recipe_core.hooks.specs import EngineSpec, Recipe, Spec, load
 from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
+from recipe_core.hooks.static.resolve import target_problems
+from recipe_core.hooks.static.resolve import targets as resolve_targets
 from recipe_core.settings.job import resolve
 from recipe_core.testing.conformance.outcome import FailedCheck, SkippedCheck
 from recipe_core.testing.conformance.subject import Plugin

@@ -19,7 +19,7 @@ from recipe_core.hooks.train import Train
 from recipe_core.layouts.outputs import require_outputs
 from recipe_core.layouts.parallel import Batch
 from recipe_core.layouts.patterns import matching
-from recipe_core.layouts.stages import cut_stage
+from recipe_core.layouts.pipeline.stages import cut_stage
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.settings.fill import plain
 from recipe_core.settings.job import Job

@@ -9,8 +9,8 @@ import torch
 
 from recipe_core.engine.compiled import keep_compiled, spare_compiler
 from recipe_core.engine.fp8 import to_fp8
+from recipe_core.engine.machine.probe import compiles
 from recipe_core.engine.precision import cast
-from recipe_core.engine.probe import compiles
 from recipe_core.engine.protocol import Engine, GraphBackend
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import PluginError

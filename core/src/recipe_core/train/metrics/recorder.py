@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recipe_core.errors import DivergedError, GoldenError
 from recipe_core.launch.watch.heartbeat import beat
-from recipe_core.train.divergence import Guard, not_finite_error, not_finite_step
+from recipe_core.train.guards.divergence import Guard, not_finite_error, not_finite_step
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.golden import Golden
 from recipe_core.train.metrics.meter import Meter

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from recipe_core.checkpoint.retention import Trend
+from recipe_core.checkpoint.saving.retention import Trend
 from recipe_core.errors import DiskError
 from recipe_core.files import atomic_file, write_text
 from recipe_core.train.metrics.curves import METRICS, Row, damage, scan

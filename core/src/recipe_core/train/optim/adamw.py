@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 from recipe_core.train.optim.adam import adam_, has_fused_adamw
 from recipe_core.train.optim.batch import ParameterBatch
 from recipe_core.train.optim.rounding import Rounding

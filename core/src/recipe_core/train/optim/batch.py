@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from recipe_core.engine.dtensor import is_dtensor
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 from recipe_core.train.optim.shards import ShardGroups, local_gradient
 from recipe_core.train.optim.slices import matrix
 

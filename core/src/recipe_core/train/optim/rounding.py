@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from recipe_core.engine.memory import pins_memory
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 from recipe_core.train.optim.shards import positions
 from recipe_core.train.seeds import mix, mix_array
 

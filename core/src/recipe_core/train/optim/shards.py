@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from recipe_core.engine.dtensor import is_dtensor
-from recipe_core.layouts.reducer import local_shard
+from recipe_core.layouts.reduction.reducer import local_shard
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -12,7 +12,7 @@ from recipe_core.data.identity import identity_of, named_files, recorded_identit
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.built import build_model
-from recipe_core.layouts.stages import cut_stage
+from recipe_core.layouts.pipeline.stages import cut_stage
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.layouts.transformed import transform
 from recipe_core.settings.job import Job

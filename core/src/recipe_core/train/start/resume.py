@@ -24,8 +24,8 @@ from recipe_core.checkpoint.match.transforms import (
     require_same_transforms,
 )
 from recipe_core.checkpoint.match.translator import Translator
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.checkpoint.state import apply_state, blank_weights, gather_state, load_targets, weights
-from recipe_core.checkpoint.store import Checkpoints
 from recipe_core.data.identity import differences, identity_of, named_files, recorded_identity, require_accepted
 from recipe_core.engine.agreement import on_each_rank
 from recipe_core.engine.precision import cast

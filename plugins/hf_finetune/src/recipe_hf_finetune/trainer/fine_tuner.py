@@ -19,15 +19,15 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from recipe_core import CheckpointError, Engine, Parallel, RecipeError
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.hooks.train import due
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
 from recipe_core.layouts.parallel import StepDiscarded
 from recipe_core.layouts.replicated import fix_bucket_order
-from recipe_core.train import replicas
 from recipe_core.train.cadence import Cadence
-from recipe_core.train.divergence import not_finite_error, not_finite_step
+from recipe_core.train.guards import replicas
+from recipe_core.train.guards.divergence import not_finite_error, not_finite_step
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE

@@ -16,8 +16,8 @@ import torch
 
 from recipe_core import CheckpointError, Engine, Job, atomic_folder, write_text
 from recipe_core.checkpoint.manifest import Manifest
-from recipe_core.checkpoint.retention import Trend
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.retention import Trend
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import HostRanks
 from recipe_core.files import remove
@@ -29,7 +29,7 @@ from recipe_core.layouts.parallel import StepDiscarded
 from recipe_core.settings.job import IDENTITY, PLUGINS
 from recipe_core.settings.saved import plugin_record
 from recipe_core.train.cadence import Cadence
-from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
+from recipe_core.train.guards.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.report import Report, warn
@@ -85,7 +85,7 @@ class Shared:
     straggler_row: Callable[[], Row] = dict
     """Columns about the ranks' speed, for each row of metrics."""
     claim: Callable[[], None] = lambda: None
-    """See :class:`recipe_core.checkpoint.store.Checkpoints`."""
+    """See :class:`recipe_core.checkpoint.saving.store.Checkpoints`."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """Digests of the data and the tokenizer, on rank 0."""
     group: Any = None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core.files.documents import read_json
-from recipe_core.train.divergence import Guard
+from recipe_core.train.guards.divergence import Guard
 from recipe_hf_finetune.checkpoint import STATE
 
 SKIPPED_STEPS = "RecipePassedSteps"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
 from recipe_core import materialise
-from recipe_core.checkpoint.background import copy_to_host
+from recipe_core.checkpoint.saving.background import copy_to_host
 from recipe_core.train.seeds import mix
 from recipe_hf_finetune.trainer.fine_tuner import FineTuner, RunContext, loading
 

@@ -16,8 +16,8 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from recipe_core import Parallel, Run, materialise
 from recipe_core.checkpoint.lazy import to_host
-from recipe_core.layouts import gradients
 from recipe_core.layouts.parallel import plain_name
+from recipe_core.layouts.reduction import gradients
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.layouts.ties import replace
 from recipe_xla import neuronx

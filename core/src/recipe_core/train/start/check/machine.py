@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipe_core.engine.probe import gpus
+from recipe_core.engine.machine.probe import gpus
 from recipe_core.launch.cores import usable_cores
 
 

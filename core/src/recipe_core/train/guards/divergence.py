@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recipe_core.checkpoint.retention import Trend
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.retention import Trend
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.engine.protocol import Engine
 from recipe_core.errors import DivergedError
 from recipe_core.hooks.train import Train, due

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recipe_core.engine.machine.packages import package
+from recipe_core.engine.machine.probe import compiles, on_cuda
 from recipe_core.engine.neuron import stack
-from recipe_core.engine.packages import package
-from recipe_core.engine.probe import compiles, on_cuda
 from recipe_core.engine.select import spec_of
 from recipe_core.errors import ConfigError
 from recipe_core.files import home

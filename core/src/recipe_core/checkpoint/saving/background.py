@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from recipe_core.checkpoint.lazy import tree_leaves, tree_map
-from recipe_core.checkpoint.snapshot import Snapshot
-from recipe_core.checkpoint.store import Checkpoints
+from recipe_core.checkpoint.saving.snapshot import Snapshot
+from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.engine.staging import to_host
 from recipe_core.errors import RecipeError
 from recipe_core.launch.watch.heartbeat import SAVE, beat

@@ -16,7 +16,7 @@ from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.build import as_format_error
 from recipe_core.checkpoint.manifest import STEP, FileEntry, Manifest, is_ours, read_step
-from recipe_core.checkpoint.retention import NOT_OURS, Retention, Trend, recovery_advice
+from recipe_core.checkpoint.saving.retention import NOT_OURS, Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
 from recipe_core.engine.protocol import Ranks

@@ -28,7 +28,7 @@ def target_problems(item: Contribution) -> list[str]:
 
 def problem_with(target: str, arguments: tuple[str, ...]) -> str | None:
     """Return the reason why ``target`` cannot be called with ``arguments``; None if it can, or if that is undecided."""
-    from recipe_core.hooks import source
+    from recipe_core.hooks.static import source
 
     module, _, name = target.partition(":") if ":" in target else target.rpartition(".")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):

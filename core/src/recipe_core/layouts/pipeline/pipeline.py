@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from recipe_core.launch.watch.watchdog import backend_timeout
-from recipe_core.layouts import gradients
 from recipe_core.layouts.parallel import Batch, Loss, Micro, Run, StepDiscarded, accumulate, plain_name
-from recipe_core.layouts.reducer import Reducer, sum_gradients
+from recipe_core.layouts.pipeline.stages import TiedParameter
+from recipe_core.layouts.reduction import gradients
+from recipe_core.layouts.reduction.reducer import Reducer, sum_gradients
 from recipe_core.layouts.settings import Divided
 from recipe_core.layouts.sharded import Sharded
-from recipe_core.layouts.stages import TiedParameter
 from recipe_core.layouts.tensor_parallel.rng import peek_seed, stream
 from recipe_core.layouts.tensor_parallel.roles import TpGroup
 

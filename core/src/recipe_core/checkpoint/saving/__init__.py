@@ -1,0 +1,6 @@
+"""The checkpoints of a run: when one is saved, complete, kept and removed.
+
+``store.py``: their folders, and the manifest that completes each; read it first. ``background.py``: saving while
+training continues; ``snapshot.py``: a snapshot that does not copy the whole state. ``retention.py``: which ones are
+kept.
+"""
