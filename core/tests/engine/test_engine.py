@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipe_core.engine import native
+from recipe_core.engine.machine import devices
 from recipe_core.engine.machine.peaks import known_peak
 from recipe_core.engine.neuron.peaks import trainium_peak
 from recipe_core.engine.protocol import start
@@ -171,21 +171,21 @@ def fake_accelerator(monkeypatch: pytest.MonkeyPatch, kind: str, count: int) -> 
 def test_the_device_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     me = Worker(5, 8, 1, 4, "torchrun", {})
     fake_accelerator(monkeypatch, "cuda", 4)
-    assert native._device("auto", None) == torch.device("cuda", 0)
-    assert native._device("auto", me) == torch.device("cuda", 1)
-    assert native._device("cpu", me) == torch.device("cpu")
+    assert devices.device_of("auto", None) == torch.device("cuda", 0)
+    assert devices.device_of("auto", me) == torch.device("cuda", 1)
+    assert devices.device_of("cpu", me) == torch.device("cpu")
     with pytest.raises(ConfigError, match=r"'xpu' is not available here \(found: cuda, cpu\)"):
-        native._device("xpu", me)
+        devices.device_of("xpu", me)
     fake_accelerator(monkeypatch, "cuda", 2)
     with pytest.raises(ConfigError, match="4 processes on this machine need as many cuda devices, and it has 2"):
-        native._device("auto", me)
+        devices.device_of("auto", me)
     fake_accelerator(monkeypatch, "hpu", 1)
-    assert native._device("hpu", me) == torch.device("hpu")  # its runtime picks by local rank
+    assert devices.device_of("hpu", me) == torch.device("hpu")  # its runtime picks by local rank
 
 
 def test_a_task_of_slurm_that_sees_one_device_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_accelerator(monkeypatch, "cuda", 1)
-    assert native._device("auto", Worker(5, 8, 1, 4, "srun", {})) == torch.device("cuda", 0)
+    assert devices.device_of("auto", Worker(5, 8, 1, 4, "srun", {})) == torch.device("cuda", 0)
 
 
 def test_backends() -> None:
@@ -193,9 +193,9 @@ def test_backends() -> None:
         "cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "neuron": "cpu:gloo,neuron:neuron", "hpu": "cpu:gloo,hpu:hccl",
         "xpu": "cpu:gloo,xpu:xccl",
     }  # fmt: skip
-    assert {kind: native._backend(kind) for kind in expected} == expected
+    assert {kind: devices.backend_of(kind) for kind in expected} == expected
     with pytest.raises(ConfigError, match="meta has no backend for several processes"):
-        native._backend("meta")
+        devices.backend_of("meta")
 
 
 def test_known_peaks() -> None:
@@ -219,13 +219,13 @@ def test_known_peaks() -> None:
 def test_the_peak_depends_on_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     with start(CPU) as engine:
         assert engine.peak_flops("bf16") is None  # of CPUs nothing is known
-        monkeypatch.setattr(native, "_peak", lambda device: known_peak("NVIDIA A100-SXM4-80GB"))
+        monkeypatch.setattr(devices, "peak_of", lambda device: known_peak("NVIDIA A100-SXM4-80GB"))
         assert engine.peak_flops("bf16") == engine.peak_flops("bf16_mixed") == 312e12
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
         assert engine.peak_flops("fp32") == 19.5e12
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
         assert engine.peak_flops("fp32") == 156e12
-        monkeypatch.setattr(native, "_peak", lambda device: known_peak("Tesla V100"))
+        monkeypatch.setattr(devices, "peak_of", lambda device: known_peak("Tesla V100"))
         assert engine.peak_flops("bf16") is None
 
 

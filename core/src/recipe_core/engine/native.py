@@ -24,25 +24,18 @@ from torch.utils.checkpoint import checkpoint
 
 from recipe_core.engine.compiled import Compiler, TorchCompile
 from recipe_core.engine.loader import DeviceLoader, PlainLoader, Request
-from recipe_core.engine.machine.peaks import Peak, known_peak
+from recipe_core.engine.machine import devices
 from recipe_core.engine.memory import keep_freed_memory, peak_resident
 from recipe_core.engine.neuron import device as neuron
-from recipe_core.engine.neuron.peaks import trainium_instance_peak
 from recipe_core.engine.protocol import Engine, Value
 from recipe_core.engine.staging import to_host
-from recipe_core.errors import ConfigError, LaunchError
+from recipe_core.errors import LaunchError
 from recipe_core.hooks.train import Train
 from recipe_core.launch.cores import usable_cores
 from recipe_core.launch.failures import chain, explain, no_room
 from recipe_core.launch.supervisor import STORE
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.launch.worker import Worker, worker
-
-# For other devices torch.distributed knows the backend that an extension registered.
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl", neuron.NAME: neuron.NAME, "hpu": "hccl", "xpu": "xccl"}
-
-# Devices without an index: the runtime gives each process its own, by local rank.
-_UNNUMBERED = ("cpu", neuron.NAME, "hpu")
 
 # Seconds that leaving a failed run may take: gloo waits for pending collectives up to their timeout.
 _EXIT_GRACE = 5.0
@@ -71,7 +64,7 @@ class NativeEngine:
         self.rank = self._worker.rank if self._worker else 0
         self.world_size = self._worker.world_size if self._worker else 1
         self.local_rank = self._worker.local_rank if self._worker else 0
-        self.device = _device(device, self._worker)
+        self.device = devices.device_of(device, self._worker)
 
     def __enter__(self) -> NativeEngine:
         if self._worker is not None:
@@ -94,7 +87,7 @@ class NativeEngine:
         try:
             with beat.waiting("meeting the other ranks"):
                 dist.init_process_group(
-                    _backend(self.device.type),
+                    devices.backend_of(self.device.type),
                     init_method=None if store is None else f"file://{store}",
                     store=meeting_store(me, self._timeout) if store is None else None,
                     rank=me.rank,
@@ -197,7 +190,7 @@ class NativeEngine:
             return None
 
     def peak_flops(self, precision: str) -> float | None:
-        peak = _peak(self.device)
+        peak = devices.peak_of(self.device)
         if peak is None:
             return None
         if precision != "fp32":
@@ -334,56 +327,6 @@ def meeting_store(me: Worker, timeout: timedelta, *, wait: bool = True) -> dist.
     return dist.PrefixStore(f"{attempt}/{(arrived - 1) // me.world_size}", store)
 
 
-def device_kind(name: str) -> str:
-    """The device type that ``train.device`` names on this machine; does not touch the devices.
-
-    Raises:
-        ConfigError: the machine has no such device.
-    """
-    if name in ("auto", neuron.NAME) and neuron.is_here():
-        return neuron.NAME
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    available = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
-    kind = available[0] if name == "auto" else name
-    if kind not in available:
-        raise ConfigError(
-            f"train.device: {name!r} is not available here (found: {', '.join(available)}); set train.device=auto, "
-            f"or install the PyTorch that supports it"
-        )
-    return kind
-
-
-def _device(name: str, me: Worker | None) -> torch.device:
-    kind = device_kind(name)
-    if kind in _UNNUMBERED:
-        return torch.device(kind)
-    return torch.device(kind, 0 if me is None else _index(kind, me))
-
-
-def _index(kind: str, me: Worker) -> int:
-    count = torch.accelerator.device_count()
-    if me.launcher == "srun" and count == 1:
-        return 0  # Slurm shows each task its own device alone (--gpus-per-task); two on one are refused by NCCL
-    if me.local_world_size > count:
-        raise ConfigError(
-            f"train.device: {me.local_world_size} processes on this machine need as many {kind} devices, and it has "
-            f"{count}; start {count}, or set train.device=cpu"
-        )
-    return me.local_rank
-
-
-def _backend(kind: str) -> str:
-    # With gloo for flags and Python objects on the CPU.
-    if kind == "cpu":
-        return "gloo"
-    try:
-        return f"cpu:gloo,{kind}:{_BACKENDS.get(kind) or dist.get_default_backend_for_device(kind)}"
-    except ValueError:
-        raise ConfigError(
-            f"train.device: {kind} has no backend for several processes; start one process, or set train.device=cpu"
-        ) from None
-
-
 def _world() -> dist.ProcessGroup:
     world = dist.group.WORLD
     assert world is not None  # several ranks have met
@@ -396,11 +339,3 @@ def _destroy_quietly() -> None:
     except Exception as error:
         # The error that ended the run is the one to show.
         print(f"while leaving the process group: {error}", file=sys.stderr)
-
-
-def _peak(device: torch.device) -> Peak | None:
-    if device.type == neuron.NAME:
-        return trainium_instance_peak()
-    module = getattr(torch, device.type, None)
-    name = getattr(module, "get_device_name", None)
-    return known_peak(name()) if name is not None else None

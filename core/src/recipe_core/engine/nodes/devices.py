@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from recipe_core.engine.native import device_kind
+from recipe_core.engine.machine.devices import device_kind
 from recipe_core.engine.neuron.stack import device_files
 from recipe_core.launch.cores import usable_cores
 
