@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import nox
-from nox.command import CommandFailed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from checks import attempts, environment, summary, versions
 from checks.attempts import PARALLEL
+from checks.benchmarks import measure
 from checks.changes import base, changed
 from checks.distributions import install_from_index, make_distributions
 from checks.environment import install
@@ -401,18 +401,4 @@ def build(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure all of benchmarks/ (hours), or what is named (`-- gather`), against peers; fallen ratios are printed."""
     install(session, *FOLDERS, "accelerate", "gigatoken", "megatron-core", "transformers")
-    folder = ROOT / "benchmarks"
-    found = (path for path in sorted(folder.rglob("[a-z]*.py")) if "common.write(" in path.read_text("utf-8"))
-    scripts = {path.stem: path for path in found}  # campaigns, which are folders with a __main__, are run by hand
-    stored = Path(session.create_tmp()) / "stored"
-    shutil.rmtree(stored, ignore_errors=True)
-    shutil.copytree(folder / "results", stored)
-    failed = []
-    for name in session.posargs or scripts:
-        try:
-            session.run("python", str(scripts[name]), env={"PYTHONPATH": str(folder)})
-        except CommandFailed:  # the others run even if one lacks its data
-            failed.append(name)
-    session.run("python", str(folder / "ratios.py"), "--against", str(stored), success_codes=[0, 1])
-    if failed:
-        session.error(f"failed: {', '.join(failed)}")
+    measure(session, session.posargs)
