@@ -41,6 +41,8 @@ from recipe_core.train.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.feed import Feed
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.metrics.evaluations.access import RunAccess
+from recipe_core.train.metrics.evaluations.measuring import Evaluations
 from recipe_core.train.metrics.golden import Golden, load_golden
 from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.meter import Meter
@@ -156,6 +158,11 @@ def _build(
     report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
     read = checked_read(samples, outermost(job.data), {*job.model.spec.takes, *job.loss.spec.takes})
     feed = stack.enter_context(Feed(read, run, engine.device_loader, callbacks.global_batch))
+    access = RunAccess(
+        job=job, folder=out, engine=engine, run=run, parallel=model, loss_function=loss, feed=feed, progress=progress
+    )
+    evaluations = Evaluations(warn)
+    evaluations.build(() if dry_run else job.evaluations, access)
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
     compared = _comparison_lines(job, engine, golden, progress.step)
     report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
@@ -168,7 +175,7 @@ def _build(
         stepper=Stepper(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, learning_rate=learning_rate,
             feed=feed, progress=progress, stopping=stopping, callbacks=callbacks, before_update=saver.before_update,
-            guard=guard, say=report.say, errors=StepErrors.of(job),
+            guard=guard, say=report.say, errors=StepErrors.of(job), evaluations=evaluations,
         ),
         recorder=Recorder(
             progress=progress, meter=_meter(job, engine, run, model, golden), writer=writer, golden=golden,

@@ -350,6 +350,8 @@ class Recipe:
     ``data=Use("words", wrappers=("long_only",))``."""
     transforms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of transforms, by their names; ``train.transforms`` says which of them are used."""
+    evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of evaluations, by their names; ``train.evaluations`` says which of them are used."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
