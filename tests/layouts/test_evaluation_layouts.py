@@ -27,15 +27,16 @@ LAYOUTS = {
 """Processes and arguments of each."""
 SAME = [
     "train.steps=3", "train.log_every=1", "train.lr=1e-3", "train.eval_every=2",
+    "model.dropout=0", "model.attention_dropout=0",
     "train.eps=1e-3",  # or Adam turns rounding errors of the smallest gradients into updates
 ]  # fmt: skip
 GPT = ["model.positions=32", "data.sequence=32"]
+BERT = ["evaluations=outputs,held_out", "evaluation.held_out.split=train"]
 TEXTS = ["a = b + c", "def f(x):\n    return x\n" * 6, ("import ", "os"), ("for i in ", "range(10):"), "x"]
 CASES = {
     "gpt": ("megatron_gpt", [*GPT, "evaluations=probe,written"], [name for name in LAYOUTS if name != "pp"]),
     "gpt-pp": ("megatron_gpt", [*GPT, "evaluations=probe"], ["single", "pp"]),
-    "bert": ("bert_dp", ["evaluations=outputs,held_out", "evaluation.held_out.split=train"],
-             [name for name in LAYOUTS if name != "pp"]),
+    "bert": ("bert_dp", BERT, ["single", "ddp", "fsdp", "tp"]),
 }  # fmt: skip
 TRAINING = ("loss", "grad_norm", "val_loss", "consumed_samples")
 pytestmark = pytest.mark.timeout(600)
