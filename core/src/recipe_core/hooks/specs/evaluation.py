@@ -53,6 +53,5 @@ def require_evaluation(spec: EvaluationSpec, hook: str) -> None:
     for word in spec.takes:
         if word not in TAKEN:
             raise PluginError(
-                f"{hook}: {spec.name!r} takes {word!r}{did_you_mean(str(word), TAKEN)}; expected some of "
-                f"{', '.join(TAKEN)}"
+                f"{hook}: {spec.name!r} takes {word!r}{did_you_mean(str(word), TAKEN)} (known: {', '.join(TAKEN)})"
             )

@@ -261,8 +261,7 @@ class EvaluatedModel:
 
     def _require(self, word: str) -> None:
         if word not in self.spec.takes:
-            takes = ", ".join(repr(one) for one in (*self.spec.takes, word))
             raise PluginError(
                 f"evaluation {self.spec.name!r} uses what it does not say that it takes; register it with "
-                f"takes=({takes},)"
+                f"takes={(*self.spec.takes, word)!r}"
             )
