@@ -122,5 +122,5 @@ def test_accuracy_and_margin(per_token: str, accuracy: float, tmp_path: Path) ->
 
 def test_a_line_that_is_no_question(tmp_path: Path) -> None:
     (tmp_path / "questions.tsv").write_text("one\taa\tbb\ntwo\ta\n")
-    with pytest.raises(ConfigError, match="questions.tsv, line 2: expected a beginning, its right continuation"):
+    with pytest.raises(ConfigError, match=r"questions\.tsv, line 2: expected a beginning, its right continuation"):
         measured(tmp_path, f"evaluation.cloze.file={tmp_path / 'questions.tsv'}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from recipe_core import ConfigError, EvaluatedModel, Likelihood
 from recipe_cloze.plugin import Cloze
+from recipe_core import ConfigError, EvaluatedModel, Likelihood
 
 Question = tuple[str, list[str]]
 """The beginning of a text, and its continuations, the right one first."""

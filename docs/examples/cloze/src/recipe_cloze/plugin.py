@@ -14,8 +14,8 @@ class Cloze:
     """Questions with several answers, of which the first one is right."""
 
     file: str = ""
-    """A question a line, separated by tabs: the beginning of a text, its right continuation, and wrong ones. Empty: some
-    questions that this plugin brings."""
+    """A question a line, separated by tabs: the beginning of a text, its right continuation, and wrong ones. Empty:
+    some questions that this plugin brings."""
     per_token: bool = True
     """Compare the mean log-likelihood of a token, so that short answers have no advantage."""
 
