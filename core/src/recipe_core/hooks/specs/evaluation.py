@@ -11,7 +11,7 @@ from recipe_core.hooks.target import called
 
 Taken = Literal["loss", "score", "generate"]
 TAKEN: tuple[Taken, ...] = ("loss", "score", "generate")
-"""What an evaluation may take of a model."""
+"""The functions of a model that an evaluation may take."""
 RESERVED = ("train", "valid", "speed", "system")
 """Groups under which trackers show the other metrics of a run."""
 
@@ -28,7 +28,7 @@ class EvaluationSpec(Spec):
 
     build: str = field(metadata=called("config", "model"))
     takes: tuple[str, ...] = ()
-    """What it needs of the model: ``loss`` (its loss and output on samples of a dataset), ``score`` (log-likelihoods of
+    """Functions of the model that it needs: ``loss`` (its loss and output on samples of a dataset), ``score`` (log-likelihoods of
     texts, see :attr:`recipe_core.Model.score`), ``generate`` (continuations of prompts, see
     :attr:`recipe_core.Model.generate`). A run whose model or layout lacks one is refused before it starts."""
     fatal: bool = True

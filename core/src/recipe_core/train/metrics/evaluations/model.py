@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 BATCH = 8
 """Texts in a batch."""
 _MAP, _DONE = "map", "done"
-"""What a rank is about to exchange."""
+"""Kinds of messages that ranks exchange."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,19 @@ class EvaluationSamples:
 class Access(Protocol):
     """A model, its data and the other ranks, in a run or outside of one."""
 
-    device: torch.device
-    data_rank: int
-    data_ranks: int
-    together: bool
-    """Data-parallel ranks communicate in each forward pass."""
-    reductions: Reductions
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def data_rank(self) -> int: ...
+    @property
+    def data_ranks(self) -> int: ...
+    @property
+    def together(self) -> bool:
+        """True if data-parallel ranks communicate in each forward pass."""
+        ...
 
+    @property
+    def reductions(self) -> Reductions: ...
     def step(self) -> int | None: ...
     def forward(self, batch: Batch) -> Any: ...
     def loss(self, batch: Batch) -> dict[str, float]: ...

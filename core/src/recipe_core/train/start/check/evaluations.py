@@ -12,7 +12,7 @@ from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
 
 _FUNCTIONS = {"score": ("scores no texts", "Model.score"), "generate": ("does not generate", "Model.generate")}
-"""What a model without a function cannot do, and the field that names the function."""
+"""By what is taken: the words for a model without such a function, and the field that names it."""
 
 
 def evaluation_problems(
