@@ -28,8 +28,8 @@ class EvaluationSpec(Spec):
 
     build: str = field(metadata=called("config", "model"))
     takes: tuple[str, ...] = ()
-    """Functions of the model that it needs: ``loss`` (its loss and output on samples of a dataset), ``score`` (log-likelihoods of
-    texts, see :attr:`recipe_core.Model.score`), ``generate`` (continuations of prompts, see
+    """Functions of the model that it needs: ``loss`` (its loss and output on samples of a dataset), ``score``
+    (log-likelihoods of texts, see :attr:`recipe_core.Model.score`), ``generate`` (continuations of prompts, see
     :attr:`recipe_core.Model.generate`). A run whose model or layout lacks one is refused before it starts."""
     fatal: bool = True
     """False: an error is printed once, and training continues without this evaluation. It must then fail on all ranks

@@ -72,11 +72,13 @@ class Evaluations:
                 return None
             beat.enter("evaluation")
             with undisturbed(engine, module, seed):
-                values = self._measured(spec, model, measure)
+                values = self._measured(spec, model, measure, engine.rank)
             found |= {f"{spec.name}/{name}": value for name, value in values.items()}
         return found
 
-    def _measured(self, spec: EvaluationSpec, model: EvaluatedModel, measure: Measure) -> Mapping[str, float]:
+    def _measured(
+        self, spec: EvaluationSpec, model: EvaluatedModel, measure: Measure, rank: int
+    ) -> Mapping[str, float]:
         values: Mapping[str, float] = {}
         problem = ""
         try:
@@ -94,7 +96,7 @@ class Evaluations:
         except PluginError as error:
             if spec.fatal:
                 raise
-            if model.access.data_rank == 0:
+            if rank == 0:
                 self.warn(f"{error}; training goes on without it")
             self._open = [one for one in self._open if one[0] is not spec]
             return {}

@@ -243,8 +243,8 @@ class EvaluatedModel:
             try:
                 with as_part_error(self.spec, ": measure"):
                     raise failure
-            except RecipeError as error:  # others are of the machine, or bugs of the core
-                text = str(error)
+            except Exception as error:
+                text = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
         everyone = self.access.gather((_MAP, results, text))
         if failure is not None:
             raise failure
