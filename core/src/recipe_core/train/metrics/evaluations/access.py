@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,17 +21,19 @@ from recipe_core.checkpoint.state import weights
 from recipe_core.engine import precision
 from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.engine.loader import Batch
-from recipe_core.engine.protocol import Engine
 from recipe_core.hooks.specs import Dataset, Part
 from recipe_core.hooks.specs.wrapper import outermost
 from recipe_core.layouts.parallel import Loss, Parallel, Run, without_counts
 from recipe_core.layouts.samples.build import build_samples, checked_read
 from recipe_core.layouts.transformed import build_transformed
-from recipe_core.settings.job import Job
-from recipe_core.train.feed import Feed
 from recipe_core.train.metrics.evaluations.model import EvaluationSamples
 from recipe_core.train.metrics.evaluations.settings import other_dataset
-from recipe_core.train.start.resume import TrainingProgress
+
+if TYPE_CHECKING:
+    from recipe_core.engine.protocol import Engine
+    from recipe_core.settings.job import Job
+    from recipe_core.train.feed import Feed
+    from recipe_core.train.start.resume import TrainingProgress
 
 
 @dataclass(frozen=True, kw_only=True)
