@@ -141,9 +141,9 @@ class Model(Spec):
     :class:`recipe_core.TrainedModel` and the data of a :class:`recipe_core.Evaluation`. Empty: the mean of what the
     loss returns over the validation samples of the dataset, as in training."""
     score: str = field(default="", metadata=called("trained", "options"))
-    """``package.module:function(trained, options) -> Scorer``, for ``recipe eval --tasks``: a
-    :class:`recipe_core.Scorer` of a :class:`recipe_core.TrainedModel`, for an :class:`recipe_core.Evaluation`. Empty:
-    the model takes no tasks."""
+    """``package.module:function(trained, options) -> Scorer``, for ``recipe eval --tasks`` and evaluations in a run: a
+    :class:`recipe_core.Scorer` of a :class:`recipe_core.TrainedModel`, for an :class:`recipe_core.Evaluation`. Its
+    ``logits`` call ``trained.module(batch)`` as a whole. Empty: the model takes no tasks."""
     adapters: Mapping[str, str] = field(default_factory=dict, metadata=called())
     """Adapters for checkpoints of other projects: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""
