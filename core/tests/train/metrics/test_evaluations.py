@@ -40,6 +40,7 @@ def register_evaluations() -> Iterable[EvaluationSpec]:
     yield EvaluationSpec(name="fails_once", build=f"{__name__}:fails_once", takes=("loss",), fatal=False)
     yield EvaluationSpec(name="fails_in_map", build=f"{__name__}:fails_in_map", takes=("loss",), fatal=False)
     yield EvaluationSpec(name="silent_need", build=f"{__name__}:silent_need")
+    yield EvaluationSpec(name="nested", build=f"{__name__}:nested", takes=("loss",))
     yield EvaluationSpec(name="answers", build=f"{__name__}:answers", takes=("generate",))
 
 
@@ -104,6 +105,15 @@ def silent_need(config: object, model: EvaluatedModel) -> Measure:
     return lambda: model.loss(model.samples.read(0, 1))
 
 
+def nested(config: object, model: EvaluatedModel) -> Measure:
+    """Shares work within shared work: a mistake that gives right numbers."""
+
+    def loss(count: int) -> float:
+        return model.mean_loss(model.dataset(count))["loss"]
+
+    return lambda: {f"of_{n}": value for n, value in zip((2, 4, 7), model.map(loss, (2, 4, 7)), strict=True)}
+
+
 def answers(config: object, model: EvaluatedModel) -> Measure:
     def measure() -> dict[str, float]:
         answer = model.generator()
@@ -162,7 +172,7 @@ def test_training_does_not_notice_them(tmp_path: Path) -> None:
 
 
 def test_the_same_on_two_ranks(tmp_path: Path) -> None:
-    words = ("evaluations=hits,held_out,answers", "evaluation.held_out.data.seed=5", "model.dropout=0")
+    words = ("evaluations=hits,held_out,answers,nested", "evaluation.held_out.data.seed=5", "model.dropout=0")
     assert train(tmp_path / "single", *words) == ""
     alone = numbers(tmp_path / "single")
     assert "answers/p2" in alone[0]

@@ -83,8 +83,7 @@ class RunAccess:
 
         def micro(module: nn.Module, batch: Batch, number: int) -> Mapping[str, Tensor]:
             with self._autocast():
-                output = module(batch)
-                return self.loss_function(output, batch)
+                return self.loss_function(module(batch), batch)
 
         values = without_counts(self.parallel.evaluate(batch, micro), self.parallel.reductions)
         stacked = self.engine.read(self.engine.stack_on_host(list(values.values())))

@@ -20,7 +20,7 @@ from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.built import as_part_error, type_name
 from recipe_core.train.metrics.evaluations.access import undisturbed
-from recipe_core.train.metrics.evaluations.model import Access, EvaluatedModel
+from recipe_core.train.metrics.evaluations.model import Access, EvaluatedModel, blamed
 
 Measure = Callable[[], Any]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -82,7 +82,7 @@ class Evaluations:
         values: Mapping[str, float] = {}
         problem = ""
         try:
-            with as_part_error(spec, ": measure"):
+            with blamed(spec):
                 values = _checked(measure(), spec)
         except LostRankError:
             raise

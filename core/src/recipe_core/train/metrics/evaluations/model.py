@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -12,10 +12,11 @@ from recipe_core.checkpoint.match.trained import TrainedModel
 from recipe_core.engine.loader import Batch
 from recipe_core.errors import PluginError, RecipeError
 from recipe_core.hooks.inference import Evaluation, Generation, Scorer
+from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs.evaluation import EvaluationSpec
-from recipe_core.hooks.target import call
+from recipe_core.hooks.target import as_plugin_error, call
+from recipe_core.launch.failures import is_of_machine
 from recipe_core.launch.watch.heartbeat import beat
-from recipe_core.layouts.built import as_part_error
 from recipe_core.layouts.parallel import Reductions
 from recipe_core.train.metrics.evaluations.likelihoods import Likelihood, batches_of, pieces_of, scores_of
 
@@ -81,6 +82,8 @@ class EvaluatedModel:
     options: Evaluation = field(default_factory=Evaluation)
     """The options of ``recipe eval``; in a run, none is given."""
     _built: dict[str, Scorer] = field(default_factory=dict, repr=False)
+    _within: list[bool] = field(default_factory=list, repr=False)
+    """Calls of :meth:`map` that this call is within."""
 
     @property
     def step(self) -> int | None:
@@ -165,10 +168,11 @@ class EvaluatedModel:
         if "scorer" not in self._built:
             trained = self.access.trained(copied=False)
             model = trained.model.spec
+            code = f"model {model.name!r}: {model.score!r}"
             scorer = call(model.score, f"model {model.name!r}", trained, self.options)
             if not isinstance(scorer, Scorer):
-                raise PluginError(f"model {model.name!r}: {model.score!r} returned {scorer!r:.60}; expected a Scorer")
-            self._built["scorer"] = scorer
+                raise PluginError(f"{code} returned {scorer!r:.60}; expected a Scorer")
+            self._built["scorer"] = replace(scorer, logits=_in_its_name(scorer.logits, code))
         return self._built["scorer"]
 
     def loglikelihoods(self, texts: Sequence[str | tuple[str, str]]) -> list[Likelihood]:
@@ -196,29 +200,37 @@ class EvaluatedModel:
     def generator(self, settings: Generation | None = None) -> Callable[[str], dict[str, Any]]:
         """Return the model's function for ``recipe generate``: ``answer(prompt) -> {"text": ..., ...}``.
 
-        In a run it works on a copy of the model as it is now; call it anew in each evaluation. Under FSDP and tensor
-        parallelism, each rank gets a whole copy. Prompts are best shared among ranks by :meth:`map`.
+        In a run it works on a copy of the model as it is now; call it anew in each evaluation, outside of :meth:`map`,
+        which shares prompts among ranks. Under FSDP and tensor parallelism, each rank gets a whole copy.
 
         Raises:
             ConfigError: the model cannot generate, for example because no tokenizer is known.
         """
         self._require("generate")
+        if self._within:
+            raise PluginError(
+                f"evaluation {self.spec.name!r} calls model.generator within model.map; call it before, once in each "
+                "measure"
+            )
         trained = self.access.trained(copied=True)
         model = trained.model.spec
         chosen = settings or Generation()
         answer: Callable[[str], dict[str, Any]] = call(model.generate, f"model {model.name!r}", trained, chosen)
-        return answer
+        return _in_its_name(answer, f"model {model.name!r}: {model.generate!r}")
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], *, uniform: bool = False) -> list[Result]:
         """Return ``function(item)`` of each of ``items``, in their order, the same on all ranks.
 
         Data-parallel ranks share the items. Under layouts whose data-parallel ranks communicate in each forward pass
         (``fsdp``, ``zero1``), each computes all of them, unless the evaluation takes ``generate`` alone, or ``uniform``
-        says that ``function`` calls the model equally often for each item. Results are pickled to be exchanged.
+        says that ``function`` calls the model equally often for each item. Results are pickled to be exchanged, so they
+        should be small. Within ``function``, methods that share work do all of it on this rank.
 
         Raises:
             PluginError: ``function`` raised an error on one of the ranks.
         """
+        if self._within:  # other ranks are at other items
+            return [function(item) for item in items]
         lockstep = self.access.together and self.spec.takes != ("generate",)
         rank, ranks = self.access.data_rank, self.access.data_ranks
         if lockstep and not uniform:
@@ -227,6 +239,7 @@ class EvaluatedModel:
         surplus = -(-len(items) // ranks) - len(own) if lockstep else 0
         results: dict[int, Result] = {}
         failure: BaseException | None = None
+        self._within.append(True)
         try:
             for number in [*own, *[len(items) - 1] * surplus]:
                 beat.enter("evaluation", number)
@@ -234,6 +247,8 @@ class EvaluatedModel:
                 results |= {number: result} if number in own else {}
         except Exception as error:
             failure = error
+        finally:
+            self._within.pop()
         return self._exchanged(results, len(items), failure)
 
     def _exchanged(self, results: dict[int, Result], count: int, failure: BaseException | None) -> list[Result]:
@@ -241,7 +256,7 @@ class EvaluatedModel:
         text = ""
         if failure is not None:
             try:
-                with as_part_error(self.spec, ": measure"):
+                with blamed(self.spec):
                     raise failure
             except Exception as error:
                 text = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
@@ -271,3 +286,18 @@ class EvaluatedModel:
                 f"evaluation {self.spec.name!r} uses what it does not say that it takes; register it with "
                 f"takes={(*self.spec.takes, word)!r}"
             )
+
+
+def blamed(spec: EvaluationSpec) -> as_plugin_error:
+    """Name an evaluation in the errors of its ``measure``, and of the model's code that it calls."""
+    return as_plugin_error(f"{code_of(spec)}: measure", passes=is_of_machine)
+
+
+def _in_its_name(function: Callable[[Item], Result], code: str) -> Callable[[Item], Result]:
+    guard = as_plugin_error(code, passes=is_of_machine)
+
+    def guarded(item: Item) -> Result:
+        with guard:
+            return function(item)
+
+    return guarded
