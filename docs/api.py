@@ -26,7 +26,8 @@ TOPICS = {
     "Engines": ("recipe_core.engine.machine.environment", "recipe_core.engine.native", "recipe_core.engine.protocol"),
     "Optimizers": ("recipe_core.train.optim.",),
     "Callbacks": ("recipe_core.train.callbacks.",),
-    "Trackers": ("recipe_core.train.metrics.",),
+    "Evaluations": ("recipe_core.train.metrics.evaluations.",),
+    "Trackers": ("recipe_core.train.metrics.tracker",),
     "Settings and files": ("recipe_core.settings.", "recipe_core.files"),
 }
 """Heading -> the modules that define its names of :mod:`recipe_core`."""

@@ -80,6 +80,7 @@ KINDS: dict[PartKind | ListedKind, str] = {
     "callback": "Callbacks",
     "wrapper": "Data wrappers",
     "transform": "Transforms",
+    "evaluation": "Evaluations",
 }
 NOTES = {
     "engine": (
@@ -109,6 +110,11 @@ NOTES = {
         "`transforms=NAME,NAME` selects transforms, in this order, and is the same as `train.transforms=NAME,NAME`; "
         "their settings are `transform.NAME.setting`. [LoRA and frozen parameters](../how-to/tune/lora.md) shows each "
         "of them in a run.",
+    ),
+    "evaluation": (
+        "`evaluations=NAME,NAME` selects evaluations, in this order, and is the same as `train.evaluations=NAME,NAME`; "
+        "their settings are `evaluation.NAME.setting`. [Evaluations](../how-to/tune/evaluations.md) shows each of them "
+        "in a run.",
     ),
 }
 """Paragraphs above the contributions of a kind."""

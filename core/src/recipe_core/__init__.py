@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Use,
     )
     from recipe_core.hooks.specs.command import CommandSpec
+    from recipe_core.hooks.specs.evaluation import EvaluationSpec
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.specs.transform import TransformSpec
@@ -79,6 +80,8 @@ if TYPE_CHECKING:
     from recipe_core.settings.job import Job
     from recipe_core.settings.variants import variants_of
     from recipe_core.train.callbacks.callback import Callback, CallbackRun
+    from recipe_core.train.metrics.evaluations.likelihoods import Likelihood
+    from recipe_core.train.metrics.evaluations.model import EvaluatedModel, EvaluationSamples
     from recipe_core.train.metrics.tracker import TrackedRun, Tracker
     from recipe_core.train.optim.build import Trainable
 
@@ -98,6 +101,7 @@ _LAZY = {
     "hooks.facts": ("IndexFacts", "OptimizerFacts"),
     "hooks.inference": ("Evaluation", "Generation", "Scorer"),
     "hooks.specs.command": ("CommandSpec",),
+    "hooks.specs.evaluation": ("EvaluationSpec",),
     "hooks.specs.launcher": ("Launcher", "Submission"),
     "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.specs.wrapper": ("DataWrapperSpec", "dataset_parts"),
@@ -149,6 +153,8 @@ _LAZY = {
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
     "train.callbacks.callback": ("Callback", "CallbackRun"),
+    "train.metrics.evaluations.likelihoods": ("Likelihood",),
+    "train.metrics.evaluations.model": ("EvaluatedModel", "EvaluationSamples"),
     "train.metrics.tracker": ("TrackedRun", "Tracker"),
     "train.optim.build": ("Trainable",),
     "settings.variants": ("variants_of",),
@@ -178,7 +184,10 @@ __all__ = [
     "Division",
     "Engine",
     "EngineSpec",
+    "EvaluatedModel",
     "Evaluation",
+    "EvaluationSamples",
+    "EvaluationSpec",
     "Finding",
     "Format",
     "Generation",
@@ -190,6 +199,7 @@ __all__ = [
     "Layout",
     "LayoutSettings",
     "Lazy",
+    "Likelihood",
     "Link",
     "Loss",
     "LossSpec",

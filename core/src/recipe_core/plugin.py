@@ -9,6 +9,7 @@ from recipe_core.data.filtered import Filtered
 from recipe_core.data.mixture import Mixture
 from recipe_core.hooks.markers import hookimpl
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout
+from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
@@ -20,6 +21,7 @@ from recipe_core.layouts.settings import Ddp, Fsdp, Pp, SingleProcess, Tp, Zero1
 from recipe_core.settings.schedule import Wsd
 from recipe_core.train.building.transforms.settings import Freeze, Lora
 from recipe_core.train.callbacks.settings import Activations, BatchRamp, EarlyStopping, Ema, Unfreezing
+from recipe_core.train.metrics.evaluations.settings import HeldOut, TextFile
 
 
 @hookimpl
@@ -312,4 +314,26 @@ def register_transforms() -> Iterable[TransformSpec]:
         merge="recipe_core.train.building.transforms.lora:merge",
         exports={"peft": "recipe_core.train.building.transforms.peft:peft_adapter"},
         summary="low-rank adapters of linear layers, whose weights are frozen",
+    )
+
+
+@hookimpl
+def register_evaluations() -> Iterable[EvaluationSpec]:
+    """The loss on other data, and on a text."""
+    settings = "recipe_core.train.metrics.evaluations.settings"
+    yield EvaluationSpec(
+        name="held_out",
+        build="recipe_core.train.metrics.evaluations.held_out:build",
+        config=HeldOut,
+        takes=("loss",),
+        problems=f"{settings}:held_out_problems",
+        summary="loss and perplexity on other files, another split, or other settings of the dataset",
+    )
+    yield EvaluationSpec(
+        name="text",
+        build="recipe_core.train.metrics.evaluations.text:build",
+        config=TextFile,
+        takes=("score",),
+        problems=f"{settings}:text_problems",
+        summary="loss on a text in bits per byte, for language models with a tokenizer",
     )

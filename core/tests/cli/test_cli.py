@@ -94,6 +94,7 @@ def test_ls_shows_recipes_first_with_owners_and_variants(typed: Typed) -> None:
         "Callbacks",
         "Data wrappers",
         "Transforms",
+        "Evaluations",
     ]
     assert re.search(r"^Plugins: core \(recipe-core .*\), fake_plugin \(fake_plugin 1\.2\)$", out, re.MULTILINE)
 

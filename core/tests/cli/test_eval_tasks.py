@@ -47,7 +47,8 @@ def test_without_a_file(trained: Typed, monkeypatch: pytest.MonkeyPatch) -> None
     code, _, err = trained("eval", "run", "--tasks", "nosuch", "--tasks", "good")
     assert (code, err.strip()) == (
         2,
-        "recipe eval: --tasks: nosuch: there is no such file or folder; expected tasks (.yaml)",
+        "recipe eval: --tasks: nosuch: there is no such evaluation (evaluations: held_out, text), and no such file "
+        "or folder of tasks (.yaml)",
     )
 
 

@@ -78,8 +78,8 @@ def test_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
 def test_each_part_of_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
     install(site, None)
     parts = ("loss=half", "optimizer=push", "schedule=even", "checkpoint=plain_file", "engine=own")
-    listed = ("callbacks=watch", "trackers=diary", "transforms=bend", "wrappers=around")
-    words = ("broken:tiny", *parts, *listed, "--out", "sound")
+    listed = ("callbacks=watch", "trackers=diary", "transforms=bend", "wrappers=around", "evaluations=probe")
+    words = ("broken:tiny", *parts, *listed, "train.eval_every=1", "train.eval_samples=2", "--out", "sound")
     assert say("run", *words)[::2] == (0, "")
     assert say(*COMMANDS["submit"], "broken:tiny", "--out", "submitted")[::2] == (0, "")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from recipe_core.hooks.loop_hooks import register_callbacks as register_callbacks
 from recipe_core.hooks.loop_hooks import register_data_wrappers as register_data_wrappers
+from recipe_core.hooks.loop_hooks import register_evaluations as register_evaluations
 from recipe_core.hooks.loop_hooks import register_losses as register_losses
 from recipe_core.hooks.loop_hooks import register_optimizers as register_optimizers
 from recipe_core.hooks.loop_hooks import register_schedules as register_schedules

@@ -6,13 +6,14 @@ from typing import Literal
 
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
 from recipe_core.hooks.specs.command import CommandSpec
+from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
-ListedKind = Literal["tracker", "callback", "transform", "wrapper"]
+ListedKind = Literal["tracker", "callback", "transform", "evaluation", "wrapper"]
 """Kinds of which a run has any number, listed in the section ``train``, wrappers in ``data``."""
 Kind = Literal["recipe", "launcher", "command"] | ListedKind | PartKind
 Contribution = Spec | Recipe | CommandSpec
@@ -33,6 +34,7 @@ KINDS: dict[Kind, str] = {
     "command": "register_commands",
     "wrapper": "register_data_wrappers",
     "transform": "register_transforms",
+    "evaluation": "register_evaluations",
 }
 """Kinds of contributions, by the name that recipes and settings use for them, with the hook that returns them."""
 PARTS: tuple[PartKind, ...] = ("model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule")
@@ -53,6 +55,7 @@ NOUNS: dict[Kind, str] = {
     "command": "command",
     "wrapper": "data wrapper",
     "transform": "transform",
+    "evaluation": "evaluation",
 }
 CLASSES: dict[Kind, type[Contribution]] = {
     "recipe": Recipe,
@@ -70,6 +73,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "command": CommandSpec,
     "wrapper": DataWrapperSpec,
     "transform": TransformSpec,
+    "evaluation": EvaluationSpec,
 }
 """The class of a contribution of each kind."""
 

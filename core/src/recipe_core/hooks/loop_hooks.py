@@ -1,10 +1,11 @@
-"""The hooks of the training loop: losses, optimizers, schedules, trackers, callbacks, transforms, data wrappers."""
+"""The hooks of the training loop: losses, optimizers, schedules, trackers, callbacks, evaluations, and others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from recipe_core.hooks.markers import hookspec
+from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import DataWrapperSpec
@@ -164,6 +165,37 @@ def register_callbacks() -> Iterable[CallbackSpec]:
                 config=Target,
                 saves=False,  # True: its state is part of checkpoints
                 summary="end the run once the validation loss is low enough",
+            )
+    """
+    return ()
+
+
+@hookspec
+def register_evaluations() -> Iterable[EvaluationSpec]:
+    """Return the evaluations that this plugin adds: numbers measured of any model (``train.evaluations=NAME,NAME``).
+
+    .. code-block:: python
+
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        from recipe_core import EvaluationSpec, hookimpl
+
+
+        @dataclass(frozen=True, kw_only=True)
+        class Confidence:
+            samples: int = 64
+
+
+        @hookimpl
+        def register_evaluations() -> Iterable[EvaluationSpec]:
+            yield EvaluationSpec(
+                name="confidence",
+                build="my_plugin.evaluation:build",  # build(config, model) -> measure; measure() -> {"mean": 0.5}
+                config=Confidence,
+                takes=("loss",),  # score: log-likelihoods of texts; generate: continuations of prompts
+                fatal=False,  # an error is printed, and training continues
+                summary="mean probability of the likeliest class",
             )
     """
     return ()

@@ -32,6 +32,7 @@ from recipe_core.hooks.specs import (
     Use,
 )
 from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
+from recipe_core.hooks.specs.evaluation import EvaluationSpec, require_evaluation
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
@@ -106,6 +107,8 @@ class Registry:
     def get(self, kind: Literal["wrapper"], name: str, near: str = "") -> DataWrapperSpec: ...
     @overload
     def get(self, kind: Literal["transform"], name: str, near: str = "") -> TransformSpec: ...
+    @overload
+    def get(self, kind: Literal["evaluation"], name: str, near: str = "") -> EvaluationSpec: ...
     @overload
     def get(self, kind: PartKind, name: str, near: str = "") -> Spec: ...
     @overload
@@ -298,6 +301,8 @@ def _checked(item: object, kind: Kind, hook: str) -> Contribution:
         raise PluginError(f"{hook}: config of {item.name!r} is not a frozen dataclass: {item.config!r}")
     if isinstance(item, (Model, LossSpec)):
         _refuse_metrics(item, hook)
+    if isinstance(item, EvaluationSpec):
+        require_evaluation(item, hook)
     if isinstance(item, Layout) and not issubclass(item.config, LayoutSettings):
         raise PluginError(f"{hook}: config of {item.name!r} is no subclass of LayoutSettings: {item.config!r}")
     if isinstance(item, Spec) and _USE in [one.name for one in dataclasses.fields(item.config)]:

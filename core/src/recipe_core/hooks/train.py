@@ -151,6 +151,9 @@ class Train:
     """Trackers that show the metrics, in addition to metrics.jsonl; their settings are ``tracker.NAME.setting``."""
     callbacks: tuple[str, ...] = ()
     """Code that runs at named moments of training, in this order; its settings are ``callback.NAME.setting``."""
+    evaluations: tuple[str, ...] = ()
+    """Numbers that are measured of the model wherever a validation is due (``held_out``, ``text``), in this order;
+    their settings are ``evaluation.NAME.setting``, and ``recipe eval --tasks NAME`` measures them of a checkpoint."""
     transforms: tuple[str, ...] = ()
     """Changes of the model before the layout divides it (``freeze``, ``lora``), in this order; their settings are
     ``transform.NAME.setting``."""

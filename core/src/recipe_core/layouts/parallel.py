@@ -152,6 +152,12 @@ class Parallel:
         super().__init_subclass__(**kwargs)
         earlier.add_both_names(cls, earlier.PARALLEL)
 
+    @property
+    def forwards_together(self) -> bool:
+        """True if data-parallel ranks may communicate in a forward pass for inference: all must then call it equally
+        often. A layout that knows better overrides it."""
+        return type(self) is not Parallel
+
     def parameters(self) -> list[nn.Parameter]:
         """Trainable parameters; tied ones once."""
         return [p for p in self.module.parameters() if p.requires_grad]

@@ -74,6 +74,11 @@ class Sharded(Parallel):
         super().__init__(module)
         self.tp, self.reducer, self.config = tp, reducer, config
 
+    @property
+    def forwards_together(self) -> bool:
+        """See :class:`Parallel`; FSDP gathers weights."""
+        return self.config is not None
+
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
         if self.reducer is not None and last:
             self.reducer.arm()

@@ -24,6 +24,7 @@ from recipe_core.hooks.specs import (
     Structure,
     Use,
 )
+from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.hooks.specs.wrapper import WRAPPERS, DataWrapperSpec, nested
@@ -49,7 +50,7 @@ from recipe_core.settings.schedule import Rate, build_rate
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
 
-LISTED: tuple[ListedKind, ...] = ("tracker", "callback", "transform")
+LISTED: tuple[ListedKind, ...] = ("tracker", "callback", "transform", "evaluation")
 """Kinds whose section holds a section for each of those that ``train`` lists."""
 LISTS = {**{f"{kind}s": "train" for kind in LISTED}, WRAPPERS: "data"}
 """Lists of names that may be given without their section."""
@@ -86,6 +87,7 @@ class Job:
     """The plugins of the recipe and of each part, by kind."""
     callbacks: tuple[Part[CallbackSpec], ...] = ()
     transforms: tuple[Part[TransformSpec], ...] = ()
+    evaluations: tuple[Part[EvaluationSpec], ...] = ()
     facts: Facts = field(compare=False, repr=False)
 
     @property
@@ -171,6 +173,7 @@ class Draft:
     trackers: tuple[Part[TrackerSpec], ...]
     callbacks: tuple[Part[CallbackSpec], ...]
     transforms: tuple[Part[TransformSpec], ...]
+    evaluations: tuple[Part[EvaluationSpec], ...]
     train: Train | None
     """None if its settings are invalid."""
     processes: int
@@ -198,6 +201,7 @@ class Draft:
             trackers=self.trackers,
             callbacks=self.callbacks,
             transforms=self.transforms,
+            evaluations=self.evaluations,
             plugins=self.plugins,
             processes=self.processes,
             auto=self.auto,
@@ -270,7 +274,8 @@ def draft(
         train = train.for_run(world_size or processes, _train_samples(facts))
     return Draft(
         recipe=recipe, variant=variant, parts=parts, trackers=listed["tracker"], callbacks=listed["callback"],
-        transforms=listed["transform"], train=train, processes=processes, auto=auto, facts=facts,
+        transforms=listed["transform"], evaluations=listed["evaluation"], train=train, processes=processes, auto=auto,
+        facts=facts,
         plugins={"recipe": near, **{kind: registry.owner(kind, part.spec.name) for kind, part in parts.items()}},
         problems=_worded(problems, registry, recipe, merged, extra),
     )  # fmt: skip
@@ -378,7 +383,7 @@ def _base(recipe: Recipe) -> dict[str, Any]:
     sections: dict[str, Any] = {
         "train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers),
         "callback": fill.plain(recipe.callbacks), "transform": fill.plain(recipe.transforms),
-        "wrapper": fill.plain(recipe.wrappers),
+        "evaluation": fill.plain(recipe.evaluations), "wrapper": fill.plain(recipe.wrappers),
     }  # fmt: skip
     for kind in PARTS:
         use: Use = getattr(recipe, kind) or Use(sections["train"][kind])

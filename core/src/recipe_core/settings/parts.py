@@ -164,7 +164,7 @@ def listed_parts(
     registry: Registry, kind: ListedKind, sections: Mapping[str, Any], train: Train | None, problems: list[str],
     near: str = "",
 ) -> Iterator[Part[Any]]:  # fmt: skip
-    """Yield the trackers, callbacks or transforms that ``train`` names, with their settings."""
+    """Yield the trackers, callbacks, transforms or evaluations that ``train`` names, with their settings."""
     setting = f"{kind}s"
     names = getattr(train, setting, ())
     for name in dict.fromkeys(names):

@@ -81,6 +81,14 @@ class Feed:
         batch = self._reader.submit(self._micro, "valid", start, self.run.train.eval_samples).result()
         return self._loader.place(batch)
 
+    def samples(self, split: str, start: int, count: int) -> Batch:
+        """``count`` samples of ``split`` from ``start`` on, on the device."""
+        return self.place(self._reader.submit(self._read_samples, split, start, count).result())
+
+    def place(self, batch: Batch) -> Batch:
+        """``batch`` on the device."""
+        return self._loader.place(batch)
+
     def _micro(self, split: str, start: int, samples: int) -> Batch:
         # `samples` are divided among the data-parallel ranks; a process that drives several of them concatenates
         # theirs.

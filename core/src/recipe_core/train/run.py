@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +23,15 @@ from recipe_core.engine.compiled import GraphCounter
 from recipe_core.engine.precision import described, threads
 from recipe_core.engine.select import engine_problems
 from recipe_core.errors import ConfigError, ExitCode, PluginError
+from recipe_core.hooks.specs import Part
+from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.hooks.specs.wrapper import outermost
 from recipe_core.hooks.target import as_plugin_error, load
 from recipe_core.launch.contention import Contention
 from recipe_core.launch.notice import notice
 from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import SAVE, beat
-from recipe_core.layouts.parallel import Parallel, Run
+from recipe_core.layouts.parallel import Loss, Parallel, Run
 from recipe_core.layouts.samples.build import build_samples, checked_read
 from recipe_core.settings.job import Job
 from recipe_core.train.building.build import build_optimizer, build_parallel, build_run
@@ -41,6 +43,8 @@ from recipe_core.train.guards import replicas
 from recipe_core.train.guards.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
+from recipe_core.train.metrics.evaluations.access import RunAccess
+from recipe_core.train.metrics.evaluations.measuring import Evaluations
 from recipe_core.train.metrics.golden import Golden, load_golden
 from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.meter import Meter
@@ -150,15 +154,15 @@ def _build(
     begun = begin(job, engine, checkpoints, model, optimizer, progress, callbacks, run_folder.identity)
     progress.consumed_samples = max(progress.consumed_samples, rollbacks.consumed_samples)
     model.on_state_loaded()
-
     saver = stack.enter_context(Saver(checkpoints, background=background, to_host=engine.to_host, traced=engine.traced))
-    shown = engine.rank == 0 and not dry_run
-    report = stack.enter_context(Report(shown, job.train.steps, log_line(job, progress.step), Contention.of_run()))
+    line, shown = log_line(job, progress.step), engine.rank == 0 and not dry_run
+    report = stack.enter_context(Report(shown, job.train.steps, line, Contention.of_run()))
     read = checked_read(samples, outermost(job.data), {*job.model.spec.takes, *job.loss.spec.takes})
     feed = stack.enter_context(Feed(read, run, engine.device_loader, callbacks.global_batch))
+    evaluations = _evaluations(() if dry_run else job.evaluations, job, out, engine, run, model, loss, feed, progress)
     writer = stack.enter_context(_metrics(job, out, progress, report, trend)) if engine.rank == 0 else None
-    compared = _comparison_lines(job, golden, progress.step, engine.world_size)
-    report.say("\n".join(filter(None, [_headline(job, out, run, model), begun, *compared])))
+    head, compared = _headline(job, out, run, model), _comparison_lines(job, golden, progress.step, engine.world_size)
+    report.say("\n".join(filter(None, [head, begun, *compared])))
     stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1, may_discard=stopping.may_discard))
     watches = job.train.on_divergence != "stop" and not dry_run
@@ -168,7 +172,7 @@ def _build(
         stepper=Stepper(
             engine=engine, run=run, model=model, loss=loss, optimizer=optimizer, learning_rate=learning_rate,
             feed=feed, progress=progress, stopping=stopping, callbacks=callbacks, before_update=saver.before_update,
-            guard=guard, say=report.say, errors=StepErrors.of(job),
+            guard=guard, say=report.say, errors=StepErrors.of(job), evaluations=evaluations,
         ),
         recorder=Recorder(
             progress=progress, meter=_meter(job, engine, run, model, golden), writer=writer, golden=golden,
@@ -192,6 +196,18 @@ def _callbacks(
     here = CallbackRun(run=run, model=model, optimizer=optimizer, engine=engine, folder=out)
     callbacks.build(job.callbacks, here, warn)
     return callbacks
+
+
+def _evaluations(
+    parts: Sequence[Part[EvaluationSpec]], job: Job, out: Path, engine: engines.Engine, run: Run, model: Parallel,
+    loss: Loss, feed: Feed, progress: TrainingProgress,
+) -> Evaluations:  # fmt: skip
+    evaluations = Evaluations(warn)
+    access = RunAccess(
+        job=job, folder=out, engine=engine, run=run, parallel=model, loss_function=loss, feed=feed, progress=progress
+    )
+    evaluations.build(parts, access)
+    return evaluations
 
 
 def _meter(job: Job, engine: engines.Engine, run: Run, model: Parallel, golden: Golden | None) -> Meter:

@@ -8,10 +8,11 @@ communicate themselves (``layouts/tensor_parallel/roles.py``). Pipeline: ``backw
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -29,6 +30,7 @@ from recipe_core.settings.schedule import Rate
 from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.feed import Feed
 from recipe_core.train.guards.divergence import Guard
+from recipe_core.train.metrics.evaluations.measuring import Evaluations
 from recipe_core.train.metrics.meter import reduce_over_ranks
 from recipe_core.train.optim import set_learning_rate
 from recipe_core.train.seeds import mix
@@ -91,6 +93,7 @@ class Stepper:
         guard: judge of each step before its update; None where ``train.on_divergence`` is ``stop``.
         say: prints a line about a skipped step.
         errors: name the part whose code raises.
+        evaluations: measured after each validation.
     """
 
     engine: Engine
@@ -107,6 +110,7 @@ class Stepper:
     guard: Guard | None
     say: Callable[[str], None]
     errors: StepErrors
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
     def step(self, *, last: bool) -> StepResult | None:
         """Take one optimizer step; ``last``: read no batches ahead.
@@ -175,8 +179,8 @@ class Stepper:
         return values
 
     def evaluate(self) -> dict[str, float] | None:
-        """Values over the first ``eval_samples`` validation samples, and those of callbacks' evaluations; None if a
-        signal interrupted it."""
+        """Values over the first ``eval_samples`` validation samples, those within callbacks' contexts, and the numbers
+        of evaluations; None if a signal interrupted it."""
         values: dict[str, float] = {}
         contexts: dict[str, AbstractContextManager[object]] = {"": nullcontext(), **self.callbacks.evaluations()}
         for name, context in contexts.items():
@@ -185,6 +189,11 @@ class Stepper:
             if found is None:
                 return None
             values |= found
+        if math.isfinite(values["val_loss"]):  # otherwise the run ends by it
+            numbers = self.evaluations.measure(self.engine, self.model.module, self.run.train.seed, self.stopping.now)
+            if numbers is None:
+                return None
+            values |= numbers
         self.callbacks.at("after_evaluation", self.progress.step, values)
         return values
 

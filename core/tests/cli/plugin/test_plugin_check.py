@@ -234,6 +234,23 @@ def test_mistakes_of_callbacks_are_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert {subject for (subject, _), one in bad.items() if one.state == "skipped"} == {"callback picky"}
 
 
+@pytest.mark.timeout(600)
+def test_mistakes_of_evaluations_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    plugin = Plugin("faulty", "faulty_evaluations", toy.registry(), tmp_path)
+    checks = ("targets", "settings", "changes nothing", "same numbers")
+    found = {(one.subject, one.check): one for one in examine(plugin, checks) if one.state != "passed"}
+    texts = {
+        ("evaluation moves", "changes nothing"): "leave weights, buffers and other state of the model as they are",
+        ("evaluation partial", "same numbers"): "partial/ranks is 2.0, and 1.0 in one; share work with model.map",
+        ("evaluation picky", "changes nothing"): "cannot have it: evaluation.picky: it needs train.precision=bf16",
+        ("evaluation picky", "same numbers"): "cannot have it: evaluation.picky: it needs train.precision=bf16",
+    }
+    assert found.keys() == texts.keys(), found
+    assert [text in found[case].text for case, text in texts.items()] == [True] * len(texts), found
+    assert {subject for (subject, _), one in found.items() if one.state == "skipped"} == {"evaluation picky"}
+
+
 @pytest.mark.parametrize("check", ["facts", "loss", "activations", "same samples", "any order", "prepare", "variants"])
 def test_the_toy_passes(check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = outcomes(monkeypatch, tmp_path, check, PREPARES)

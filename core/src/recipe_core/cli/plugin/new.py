@@ -25,6 +25,7 @@ SENTENCES: Mapping[str, str] = {
     "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
     "wrapper": "a filter and a change of samples, and small data to try them on.",
     "callback": "the end of a run whose loss is low enough, and a small model to try it on.",
+    "evaluation": "how far probabilities are from how often a model is right, and a small model to measure.",
     "engine": "PyTorch on the CPU with a number of threads, and a small model to try it on.",
     "launcher": "runs in the background of this machine, and a small model to try it on.",
     "command": "`recipe new_plugin`, which prints the settings in which two recipes differ, and a small model.",

@@ -141,9 +141,9 @@ class Model(Spec):
     :class:`recipe_core.TrainedModel` and the data of a :class:`recipe_core.Evaluation`. Empty: the mean of what the
     loss returns over the validation samples of the dataset, as in training."""
     score: str = field(default="", metadata=called("trained", "options"))
-    """``package.module:function(trained, options) -> Scorer``, for ``recipe eval --tasks``: a
-    :class:`recipe_core.Scorer` of a :class:`recipe_core.TrainedModel`, for an :class:`recipe_core.Evaluation`. Empty:
-    the model takes no tasks."""
+    """``package.module:function(trained, options) -> Scorer``, for ``recipe eval --tasks`` and evaluations in a run: a
+    :class:`recipe_core.Scorer` of a :class:`recipe_core.TrainedModel`, for an :class:`recipe_core.Evaluation`. Its
+    ``logits`` call ``trained.module(batch)`` as a whole. Empty: the model takes no tasks."""
     adapters: Mapping[str, str] = field(default_factory=dict, metadata=called())
     """Adapters for checkpoints of other projects: for each naming (``"hf"``: Hugging Face's) the
     ``package.module:class`` of a :class:`recipe_core.checkpoint.adapter.Naming`."""
@@ -350,6 +350,8 @@ class Recipe:
     ``data=Use("words", wrappers=("long_only",))``."""
     transforms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of transforms, by their names; ``train.transforms`` says which of them are used."""
+    evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of evaluations, by their names; ``train.evaluations`` says which of them are used."""
     train: Train = field(default_factory=Train)
     """Default settings of the section; a subclass of :class:`Train` adds settings that only this recipe has."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from recipe_core.testing.conformance import (
     layouts,
     light,
     loop_parts,
+    measured,
     model,
     samples,
     training,
@@ -54,6 +55,7 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
     "command": {**_OF_ALL, "help": light.command_help},
     "wrapper": {**_OF_PARTS, "same samples": wrapped.same_samples, "any order": wrapped.any_order},
     "transform": {**_OF_PARTS, **_OF_UPDATES},
+    "evaluation": {**_OF_PARTS, "changes nothing": measured.changes_nothing, "same numbers": measured.same_numbers},
     "recipe": {
         **_OF_ALL,
         "variants": light.variants,

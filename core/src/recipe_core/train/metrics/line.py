@@ -110,6 +110,7 @@ def _validation(row: Row) -> Iterator[str]:
     for name in names:
         if row[name] is not None:
             yield f"{name.removeprefix('val_').replace('_', ' ')} {row[name]:.4f}"
+    yield from (f"{name} {value:.4f}" for name, value in row.items() if "/" in name and value is not None)
 
 
 def _fitted(head: str, fields: Sequence[str]) -> str:

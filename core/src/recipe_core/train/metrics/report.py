@@ -112,20 +112,20 @@ def _progress_bar() -> Any:
 def _ends(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     # First and last value of each loss and accuracy: the total loss before its parts, training before validation.
 
-    def rank(key: str) -> tuple[bool, bool, bool]:
-        return key.removeprefix("val_") != "loss", key.endswith("accuracy"), key.startswith("val_")
+    def rank(key: str) -> tuple[bool, bool, bool, bool]:
+        return "/" in key, key.removeprefix("val_") != "loss", key.endswith("accuracy"), key.startswith("val_")
 
     keys = [key.removeprefix("first_") for key in results if key.startswith("first_")]
     for key in sorted(keys, key=rank):
         first, last = results[f"first_{key}"], results.get(key)
-        at = results.get("val_loss_step" if key.startswith("val_") else "loss_step")
+        at = results.get("val_loss_step" if key.startswith("val_") or "/" in key else "loss_step")
         if first is None or (last is None and at is None):
             continue
         samples = f", of {results['eval_samples']:,} samples" if key == "val_loss" and "eval_samples" in results else ""
         known = key.endswith("loss") and first and last is not None
         change = f" ({(last - first) / first:+.1%}{samples})" if known else ""
         change += f" at step {at}" if at not in (None, results["step"]) else ""
-        name = key.replace("val_", "validation ").replace("_", " ")
+        name = key if "/" in key else key.replace("val_", "validation ").replace("_", " ")
         ended = "not finite" if last is None else f"{last:.4f}"
         yield "training loss" if name == "loss" else name, f"{first:.4f} -> {ended}{change}"
 

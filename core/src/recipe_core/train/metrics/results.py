@@ -21,7 +21,7 @@ RESULTS = "results.json"
 
 
 def measured(rows: Sequence[Row]) -> dict[str, float | None]:
-    """First and last value of each loss and accuracy in rows of metrics.jsonl, and the medians of speeds."""
+    """First and last value of each loss, accuracy and evaluation in rows of metrics.jsonl, and medians of speeds."""
     return {**_ends(rows), **_speeds(rows)}
 
 
@@ -83,7 +83,7 @@ def _earlier(out: Path, job: Job, **known: int) -> dict[str, Any]:
 
 
 def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
-    """First and last value of each loss and accuracy; None if it was not finite.
+    """First and last value of each loss, accuracy and evaluation; None if it was not finite.
 
     ``loss_step`` and ``val_loss_step`` name the step of the last value: a run that stopped between two evaluations has
     an older validation loss.
@@ -92,7 +92,7 @@ def _ends(rows: Sequence[Row]) -> dict[str, float | None]:
     ends: dict[str, float | None] = dict.fromkeys(known)
     for row in rows:
         for key, value in row.items():
-            if key.endswith(("loss", "accuracy")):
+            if key.endswith(("loss", "accuracy")) or "/" in key:
                 ends[f"first_{key}"] = value if ends.get(f"first_{key}") is None else ends[f"first_{key}"]
                 ends[key] = value
         ends |= {f"{key}_step": row["step"] for key in ("loss", "val_loss") if key in row}

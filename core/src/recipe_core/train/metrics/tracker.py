@@ -61,6 +61,8 @@ def tagged(row: Row) -> dict[str, float]:
 
 
 def _tag(name: str) -> str:
+    if "/" in name:  # NAME/number of an evaluation
+        return name
     if name.startswith("val_"):
         return f"valid/{name.removeprefix('val_')}"
     if name in SPEEDS or name.endswith("_per_second"):

@@ -36,14 +36,14 @@ def validate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
         DataError: the data cannot be read.
     """
     options.require_only(trained.model.spec.name, "data", "limit", "batch")
-    data, train = _data(trained, options.data), trained.provenance.train or Train()
+    data, train = known_data(trained, options.data), trained.provenance.train or Train()
     if options.data is not None and data.spec.tokenizer:
         texts = call(data.spec.tokenizer, f"dataset {data.spec.name!r}", data.config) or {}
         trained.require_tokenizer(texts, f"--data {options.data}", options.accept)
     count = options.limit or train.eval_samples
     train = replace(train, eval_every=1, eval_samples=count)
     spec, module = trained.model.spec, trained.module
-    read = checked_read(build_samples(data, _run(trained, train)), outermost(data), spec.takes)
+    read = checked_read(build_samples(data, outside_run(trained, train)), outermost(data), spec.takes)
     loss = checked_loss(trained.loss, spec)
     reductions, total = {**COUNTED, **spec.metrics}, dict[str, float]()
     loader = PlainLoader(trained.device, _unused, train)
@@ -62,7 +62,12 @@ def _parts(count: int, size: int) -> Iterator[tuple[int, int]]:
     return ((start, min(size, count - start)) for start in range(0, count, size))
 
 
-def _data(trained: TrainedModel, files: str | None) -> Part[Dataset]:
+def known_data(trained: TrainedModel, files: str | None = None) -> Part[Dataset]:
+    """The dataset that the model was trained on; ``files`` replace its own.
+
+    Raises:
+        ConfigError: it is not known, or has no setting ``files``.
+    """
     data = trained.data
     if data is None:
         raise ConfigError(
@@ -76,8 +81,8 @@ def _data(trained: TrainedModel, files: str | None) -> Part[Dataset]:
     return replace(data, config=replace(data.config, files=(files,)))
 
 
-def _run(trained: TrainedModel, train: Train) -> Run:
-    # the context for building the dataset
+def outside_run(trained: TrainedModel, train: Train) -> Run:
+    """The context for building the dataset of a trained model."""
     model, data = trained.model, trained.data
     facts: Any = None
     known = data_facts(data) if model.spec.facts and data is not None else None

@@ -2,7 +2,8 @@
 
 ``parts.py``: settings that must fit each other; read it first. ``layout.py``: the layout and the processes.
 ``estimate.py``: memory, operations and checkpoints before a run. ``indices.py``: the indices of data files.
-``machine.py``: this machine's memory and cores. No torch here: commands check before they import it.
+``evaluations.py``: what evaluations take of a model. ``machine.py``: this machine's memory and cores. No torch here:
+commands check before they import it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from recipe_core.hooks.target import call_list, load
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
 from recipe_core.settings.job import Draft, Job, draft
+from recipe_core.train.start.check.evaluations import evaluation_problems
 from recipe_core.train.start.check.indices import index_disk_problems, index_problems
 from recipe_core.train.start.check.layout import layout_problems, saving_problems
 from recipe_core.train.start.check.parts import (
@@ -72,6 +74,7 @@ def checked_job(
             sketch.recipe, sketch.callbacks, sketch.train, sketch.parts.get("checkpoint")
         )
         found_problems += transform_problems(sketch.recipe, sketch.transforms, sketch.train)
+        found_problems += evaluation_problems(sketch.recipe, sketch.evaluations, sketch.train, sketch.parts)
     if "data" in sketch.parts:
         found_problems += wrapper_problems(sketch.recipe, sketch.parts["data"])
     if here and sketch.train is not None:

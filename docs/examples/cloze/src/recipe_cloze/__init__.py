@@ -1,0 +1,1 @@
+"""Cloze questions for any language model: the evaluation ``cloze``."""
