@@ -41,11 +41,11 @@ from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.feed import Feed
 from recipe_core.train.guards import replicas
 from recipe_core.train.guards.divergence import Guard, RollbackError, Rollbacks
+from recipe_core.train.guards.golden import Golden, load_golden
 from recipe_core.train.loop import Trainer
 from recipe_core.train.metrics.curves import METRICS, Row, read_rows
 from recipe_core.train.metrics.evaluations.access import RunAccess
 from recipe_core.train.metrics.evaluations.measuring import Evaluations
-from recipe_core.train.metrics.golden import Golden, load_golden
 from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.recorder import Recorder

@@ -15,8 +15,8 @@ import pytest
 from recipe_core.cli.compare.compare import compare
 from recipe_core.cli.main import main
 from recipe_core.hooks.train import Train
+from recipe_core.train.guards.golden import load_golden
 from recipe_core.train.metrics.curves import read_curve
-from recipe_core.train.metrics.golden import load_golden
 
 Made = Callable[..., Path]
 Typed = Callable[..., tuple[int, str, str]]

@@ -17,8 +17,8 @@ from recipe_core.errors import ConfigError, DataError, did_you_mean
 from recipe_core.files import write_text
 from recipe_core.files.documents import DocumentError, parse_json, read_json, read_text, read_yaml
 from recipe_core.settings.fill import flat
+from recipe_core.train.guards.golden import relative_error, within
 from recipe_core.train.metrics.curves import METRICS, Curve
-from recipe_core.train.metrics.golden import relative_error, within
 
 SPEEDS = {
     "sequences_per_second": "sequences/s", "real_tokens_per_second": "real tokens/s", "tokens_per_second": "tokens/s",

@@ -11,8 +11,8 @@ from torch import Tensor
 from recipe_core.errors import DivergedError, GoldenError
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.train.guards.divergence import Guard, not_finite_error, not_finite_step
+from recipe_core.train.guards.golden import Golden
 from recipe_core.train.metrics.curves import Row
-from recipe_core.train.metrics.golden import Golden
 from recipe_core.train.metrics.meter import Meter
 from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.start.resume import TrainingProgress

@@ -15,7 +15,7 @@ from recipe_core.hooks.specs.wrapper import after, gives, nested
 from recipe_core.hooks.target import call_list
 from recipe_core.hooks.train import Train
 from recipe_core.settings.facts import Facts
-from recipe_core.train.metrics.golden import load_golden
+from recipe_core.train.guards.golden import load_golden
 from recipe_core.train.start.check.estimate import estimate
 from recipe_core.train.start.check.machine import free_space, scaled, size_of
 

@@ -14,8 +14,8 @@ from recipe_core.hooks.train import Train
 from recipe_core.launch.failures import exit_code
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import spawn, toy
+from recipe_core.train.guards.golden import Golden, load_golden, relative_error
 from recipe_core.train.metrics.curves import Row, read_rows
-from recipe_core.train.metrics.golden import Golden, load_golden, relative_error
 from recipe_core.train.run import run
 from recipe_core.train.start.check import checked_job
 
