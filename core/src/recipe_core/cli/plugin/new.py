@@ -23,6 +23,7 @@ SENTENCES: Mapping[str, str] = {
     "optimizer": "stochastic gradient descent with momentum, and a small model to try it on.",
     "schedule": "warm-up and a fall with the square root of the step, and a small model to try it on.",
     "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
+    "transform": "a trained factor for each output of frozen linear layers, and a small model to try it on.",
     "wrapper": "a filter and a change of samples, and small data to try them on.",
     "callback": "the end of a run whose loss is low enough, and a small model to try it on.",
     "engine": "PyTorch on the CPU with a number of threads, and a small model to try it on.",
