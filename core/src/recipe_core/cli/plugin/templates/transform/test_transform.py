@@ -37,7 +37,7 @@ def test_merged_weights_compute_the_same() -> None:
 
 
 def test_a_layer_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="the model has no linear layer '1'.*there are: 0, 2"):
+    with pytest.raises(ConfigError, match=r"the model has no linear layer '1'.*there are: 0, 2"):
         scaled(Scaled(targets=("1",)), net(), Structure())
 
 
