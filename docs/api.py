@@ -40,9 +40,10 @@ need PyTorch are imported at first use, so a `plugin.py` may import them. Three 
 `recipe_core.data.prepare` and `recipe_core.data.text`, for datasets with their own files, and `recipe_core.testing`.
 
 **Compatibility.** These names belong to API 1. Within one version, names, arguments, fields and hooks are only added: a
-plugin that works with one release works with every later one. Other modules of the core may change with every release.
-A plugin declares its version with `API = 1` in the module that its entry point names; the default is 1. A plugin for a
-newer version than the installed core's is left out with a message, and other plugins work.
+plugin that works with one release works with every later one of the same API. Other modules of the core may change with
+every release. A plugin declares its version with `API = 1` in the module that its entry point names; the default is 1.
+A plugin for a newer version than the installed core's is left out with a message, and other plugins work.
+[Versions](../how-to/plugins/write-a-plugin.md#versions) says how the API relates to releases, and what is deprecated.
 """
 ROOT = Path(__file__).parents[1]
 CLASSES_HEAD = """\

@@ -39,7 +39,7 @@ def test_every_dependency_has_a_tested_version(name: str) -> None:
 def pinned(pyproject: Path) -> dict[str, str]:
     """The versions that a package asks of this workspace's packages."""
     (listed,) = re.findall(r"^dependencies = \[(.*?)\]$", pyproject.read_text(), re.MULTILINE | re.DOTALL) or [""]
-    return {name: rest for name, rest in re.findall(r'"(recipe-[\w-]+)(?:\[[\w,]+\])?(.*?)"', listed)}
+    return dict(re.findall(r'"(recipe-[\w-]+)(?:\[[\w,]+\])?(.*?)"', listed))
 
 
 def test_packages_of_one_release_need_each_other_as_released() -> None:
