@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,8 +118,8 @@ def described(module: ModuleType, name: str) -> str:
     return found[1] if found else ""
 
 
-def page() -> str:
-    """Return the page docs/reference/api.md."""
+def page(link: Callable[[str], str]) -> str:
+    """Return the page docs/reference/api.md; ``link`` gives a name of :mod:`recipe_core` with its fields."""
     parts = [HEAD]
     for title, members in groups():
         rows = ["| name | |", "|---|---|"]
@@ -128,7 +128,7 @@ def page() -> str:
             text = cell(summary(getattr(module, name), module, name))
             if not text:
                 raise SystemExit(f"docs/api.py: {owner}.{name} has no docstring, and every public name needs one")
-            rows.append(f"| `{name}` | {text} |")
+            rows.append(f"| {link(name) if owner == 'recipe_core' else f'`{name}`'} | {text} |")
         named = f"Import these from `{title}`:\n\n" if title in MODULES else ""
         parts.append(f"## {f'`{title}`' if title in MODULES else title}\n\n{named}" + "\n".join(rows))
     return "\n\n".join(part.strip() for part in parts) + "\n"
