@@ -53,7 +53,7 @@ def test_a_newer_plugin_is_left_out(source: str, tmp_path: Path, monkeypatch: py
 
 
 def test_a_plugin_for_an_earlier_version_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it uses that is gone fails as any import does; the page "Write a plugin" says so."""
+    """A name that is gone fails as any import does, as docs/how-to/plugins/write-a-plugin.md says."""
     monkeypatch.setattr(version, "API", 2)
     sources = {"one": GOOD.format(name="one"), "two": "API = 1\n" + GOOD.format(name="two")}
     gone = "from recipe_core import Flux, hookimpl\n\nAPI = 1\n"
