@@ -6,7 +6,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,9 +41,10 @@ need PyTorch are imported at first use, so a `plugin.py` may import them. Three 
 `recipe_core.data.prepare` and `recipe_core.data.text`, for datasets with their own files, and `recipe_core.testing`.
 
 **Compatibility.** These names belong to API 1. Within one version, names, arguments, fields and hooks are only added: a
-plugin that works with one release works with every later one. Other modules of the core may change with every release.
-A plugin declares its version with `API = 1` in the module that its entry point names; the default is 1. A plugin for a
-newer version than the installed core's is left out with a message, and other plugins work.
+plugin that works with one release works with every later one of the same API. Other modules of the core may change with
+every release. A plugin declares its version with `API = 1` in the module that its entry point names; the default is 1.
+A plugin for a newer version than the installed core's is left out with a message, and other plugins work.
+[Versions](../how-to/plugins/write-a-plugin.md#versions) says how the API relates to releases, and what is deprecated.
 """
 ROOT = Path(__file__).parents[1]
 CLASSES_HEAD = """\
@@ -118,8 +119,8 @@ def described(module: ModuleType, name: str) -> str:
     return found[1] if found else ""
 
 
-def page() -> str:
-    """Return the page docs/reference/api.md."""
+def page(link: Callable[[str], str]) -> str:
+    """Return the page docs/reference/api.md; ``link`` gives a name of :mod:`recipe_core` with its fields."""
     parts = [HEAD]
     for title, members in groups():
         rows = ["| name | |", "|---|---|"]
@@ -128,7 +129,7 @@ def page() -> str:
             text = cell(summary(getattr(module, name), module, name))
             if not text:
                 raise SystemExit(f"docs/api.py: {owner}.{name} has no docstring, and every public name needs one")
-            rows.append(f"| `{name}` | {text} |")
+            rows.append(f"| {link(name) if owner == 'recipe_core' else f'`{name}`'} | {text} |")
         named = f"Import these from `{title}`:\n\n" if title in MODULES else ""
         parts.append(f"## {f'`{title}`' if title in MODULES else title}\n\n{named}" + "\n".join(rows))
     return "\n\n".join(part.strip() for part in parts) + "\n"

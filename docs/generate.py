@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import api
+import fields
 import plugin_errors
 import roles
 
@@ -240,7 +241,8 @@ def main(words: list[str]) -> int:
         REFERENCE / "settings.md": page(ours()),
         REFERENCE / "exit-codes.md": exit_codes(),
         REFERENCE / "site-profile.md": site_profile(ours()),
-        REFERENCE / "api.md": api.page(),
+        REFERENCE / "api.md": api.page(fields.link),
+        REFERENCE / "fields.md": fields.page(),
         REFERENCE / "classes.md": api.classes_page(),
         REFERENCE / "plugin-errors.md": plugin_errors.page(),
         REFERENCE / "mistakes.md": plugin_errors.users_page(),

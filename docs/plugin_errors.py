@@ -41,6 +41,11 @@ PARTS = {
     ),
     "run": ("Reported by `recipe run`", "Before or at the first step, or at the end of training."),
     "warn": ("Warnings of `recipe run`", "Reported once; training continues."),
+    "list": ("Notes of `recipe ls`", "The plugin works; its part is called by the longer name."),
+    "command": (
+        "Reported when its command is called",
+        "`recipe greet` is the command of the plugin. It ends with code 2, unless it says another.",
+    ),
     "submit": ("Reported by `recipe submit`", "Nothing is submitted."),
 }
 LEFT_OUT = "plugin 'broken' did not load and is left out: "
@@ -58,7 +63,8 @@ def page() -> str:
 
 def _row(case: dict[str, str]) -> str:
     said = case["said"].removeprefix(LEFT_OUT).replace("|", "\\|")
-    return f"| {case['what']} | `{said}` |"
+    code = f" (code {case['code']})" if "code" in case else ""
+    return f"| {case['what']} | `{said}`{code} |"
 
 
 def users_page() -> str:

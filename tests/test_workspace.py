@@ -36,6 +36,29 @@ def test_every_dependency_has_a_tested_version(name: str) -> None:
     assert asked - pinned - set(OURS) == set()
 
 
+def pinned(pyproject: Path) -> dict[str, str]:
+    """The versions that a package asks of this workspace's packages."""
+    (listed,) = re.findall(r"^dependencies = \[(.*?)\]$", pyproject.read_text(), re.MULTILINE | re.DOTALL) or [""]
+    return dict(re.findall(r'"(recipe-[\w-]+)(?:\[[\w,]+\])?(.*?)"', listed))
+
+
+def test_packages_of_one_release_need_each_other_as_released() -> None:
+    texts = [(folder / "pyproject.toml").read_text() for folder in FOLDERS]
+    versions = {one for text in texts for one in re.findall(r'^version = "(.+)"', text, re.MULTILINE)}
+    assert len(versions) == 1
+    pins = {pin for folder in FOLDERS for pin in pinned(folder / "pyproject.toml").values()}
+    assert pins == {f"=={version}" for version in versions}
+
+
+def test_examples_need_releases_with_the_same_api() -> None:
+    """As the packages that `recipe plugin new` writes."""
+    (version,) = re.findall(r'^version = "(\d+\.\d+)', (ROOT / "core/pyproject.toml").read_text(), re.MULTILINE)
+    for example in ROOT.glob("docs/examples/*/pyproject.toml"):
+        pins = pinned(example)
+        assert "recipe-core" in pins
+        assert set(pins.values()) == {f"~={version}"}, example
+
+
 def test_no_test_is_dropped_in_silence() -> None:
     """pytest's importlib mode keeps one of two test files of one name where their folders are packages."""
     folders = [ROOT / "tests", *(folder / "tests" for folder in FOLDERS)]

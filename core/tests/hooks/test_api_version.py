@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from recipe_core.hooks import version
 from recipe_core.hooks.markers import GROUP
 from recipe_core.hooks.registry import Registry, load
 
@@ -49,6 +50,17 @@ def test_a_newer_plugin_is_left_out(source: str, tmp_path: Path, monkeypatch: py
     registry = installed(tmp_path, monkeypatch, good=GOOD.format(name="fine"), newer=source)
     assert registry.broken == {"newer": TOO_NEW}
     assert registry.names("model") == ["fine"]
+
+
+def test_a_plugin_for_an_earlier_version_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is gone fails as any import does, as docs/how-to/plugins/write-a-plugin.md says."""
+    monkeypatch.setattr(version, "API", 2)
+    sources = {"one": GOOD.format(name="one"), "two": "API = 1\n" + GOOD.format(name="two")}
+    gone = "from recipe_core import Flux, hookimpl\n\nAPI = 1\n"
+    registry = installed(tmp_path, monkeypatch, **sources, gone=gone)
+    assert registry.names("model") == ["one", "two"]
+    assert list(registry.broken) == ["gone"]
+    assert registry.broken["gone"].startswith("ImportError: cannot import name 'Flux' from 'recipe_core'")
 
 
 def test_a_plugin_says_its_version_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

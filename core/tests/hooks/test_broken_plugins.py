@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from recipe_core.cli.main import main
 from recipe_core.testing.conformance.suite import installed_with
 from recipe_core.testing.packages import install_plugin
 
-Case = dict[str, str]
+Case = dict[str, Any]
 TABLE = yaml.safe_load(Path(__file__).with_name("broken_plugins.yaml").read_text(encoding="utf-8"))
 CASES: list[Case] = TABLE["cases"]
 COMMANDS = {
@@ -23,6 +24,8 @@ COMMANDS = {
     "check": ["check"],
     "run": ["run"],
     "warn": ["run"],
+    "command": ["greet"],
+    "list": ["ls"],
     "submit": ["submit", "--to=post", "--nodes=1", "--processes-per-node=1", "--time=10m"],
 }
 
@@ -82,6 +85,8 @@ def test_each_part_of_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
     words = ("broken:tiny", *parts, *listed, "train.eval_every=1", "train.eval_samples=2", "--out", "sound")
     assert say("run", *words)[::2] == (0, "")
     assert say(*COMMANDS["submit"], "broken:tiny", "--out", "submitted")[::2] == (0, "")
+    assert say(*COMMANDS["command"], "--times", "2") == (0, "hello hello \n", "")
+    assert say(*COMMANDS["list"])[::2] == (0, "")
 
 
 def test_an_entry_point_of_another_name_is_said(site: Path, say: Say) -> None:
@@ -105,7 +110,8 @@ def test_a_broken_plugin_does_not_fail_the_checks_of_another(site: Path, say: Sa
 def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Case) -> None:
     install(site, case)
     command = COMMANDS[case["when"]]
-    code, out, err = say(*command, "broken:tiny", *case.get("words", "").split(), "--out", "broken-run")
+    job = [] if case["when"] in ("command", "list") else ["broken:tiny", "--out", "broken-run"]
+    code, out, err = say(*command, *job, *case.get("words", "").split())
     assert "Traceback" not in out + err
     said = re.escape(case["said"].replace("SITE", str(site))).replace("…", ".*")
     if case["when"] == "ls":
@@ -115,9 +121,12 @@ def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Cas
         assert say("ls")[0] == 1
     elif case["when"] == "warn":
         assert re.match(f"warning: {said}\n", err), err
+    elif case["when"] == "command":
+        assert re.fullmatch(f"(recipe( greet)?: )?{said}\n", err), err
     else:
-        assert re.fullmatch(f"recipe {command[0]}: {said}\n", err, re.DOTALL), err
-    assert code == (0 if case["when"] == "warn" else 2)
+        name = "" if case["when"] == "list" else f" {command[0]}"
+        assert re.fullmatch(f"recipe{name}: {said}\n", err, re.DOTALL), err
+    assert code == case.get("code", 0 if case["when"] in ("warn", "list") else 2)
     assert not list(Path().glob("*/job.sh")), "a script was written outside of its folder"
     assert say("check", "toy:tiny")[0] == 0
 

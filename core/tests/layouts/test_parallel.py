@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from recipe_core.layouts.parallel import Batch, Parallel
+from recipe_core.layouts.parallel import Batch, Parallel, StepDiscarded
 from recipe_core.testing.toy import ToyModel
 from recipe_core.testing.toy_parts import build_model
 
@@ -63,3 +63,29 @@ def test_evaluates_without_dropout_and_goes_on_training() -> None:
     assert first.equal(second)
     assert not first.requires_grad
     assert model.module.training
+
+
+def test_gradients_are_completed_once_a_step_after_the_last_micro_batch() -> None:
+    class Doubled(Parallel):
+        calls = 0
+
+        def complete_gradients(self) -> None:
+            self.calls += 1
+            for parameter in self.parameters():
+                parameter.grad *= 2
+
+    ours, micro = made()
+    theirs = Doubled(made()[0].module)
+    for model in (ours, theirs):
+        model.backward([batch(slice(0, 4)), batch(slice(4, 8))], micro)
+    assert theirs.calls == 1
+    assert all(q.grad.equal(2 * p.grad) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+    def discarding(model: nn.Module, batch: Batch, number: int) -> object:
+        if number:
+            raise StepDiscarded
+        return micro(model, batch, number)
+
+    with pytest.raises(StepDiscarded):
+        theirs.backward([batch(slice(0, 4)), batch(slice(4, 8))], discarding)
+    assert theirs.calls == 1

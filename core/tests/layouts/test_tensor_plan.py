@@ -275,3 +275,14 @@ def test_whole_logits_of_a_divided_output(ranks: list[dict[str, Any]]) -> None:
     for got in (rank["logits"] for rank in ranks):
         for value, wanted in zip(got, (found.detach(), hidden.grad, module.words.weight.grad), strict=True):
             torch.testing.assert_close(torch.from_numpy(value), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("cuts", "partial"), [({"row": {}}, True), ({"column": {"factor": 0}}, False), ({}, False)])
+def test_parameters_that_a_transform_adds_to_a_role(cuts: dict[str, dict[str, int]], partial: bool) -> None:
+    class Scaled(nn.Linear):
+        role_cuts = cuts
+
+    model = nn.Sequential(Scaled(4, 4))
+    model[0].factor = nn.Parameter(torch.ones(4))
+    cut = assign(model, {"0": "row"}, 2).cuts[model[0].factor]
+    assert (cut.dim, cut.partial) == (None, partial)

@@ -221,7 +221,7 @@ class Parallel:
                 values = micro(self.replica or self.module, batch, number)
                 (values["loss"] / len(batches)).backward()
             accumulate(total, values, len(batches), self.reductions)
-        self._complete()
+        self.complete_gradients()
         return total
 
     def _reduce(self, last: bool) -> AbstractContextManager[None]:
@@ -236,8 +236,18 @@ class Parallel:
     follow, settle, with_others = attach_optimizer, on_state_loaded, with_placeholders
     own, give_up = local_state, discard_step
 
-    def _complete(self) -> None:
-        """Called after the last backward pass of a step."""
+    def complete_gradients(self) -> None:
+        """Reduce the gradients of a step over ranks, in place, where the backward pass has not; a collective.
+
+        :meth:`backward` calls it on all ranks after the backward pass of the last micro batch, but not for a discarded
+        step. ``p.grad`` of each of :meth:`parameters` has the shape and placement of ``p`` (a plain tensor, a shard as
+        a plain tensor, or a DTensor), or is None if no loss depends on ``p``. Before, it is the mean over this rank's
+        micro batches; DistributedDataParallel and FSDP have averaged it over the data-parallel ranks already.
+        Afterwards, it is that mean over all data-parallel ranks. Clipping and the optimizer follow.
+
+        A layout that reduces gradients in another way overrides it, and calls ``super()`` if its base class has a part
+        in it. A layout with a ``backward`` of its own calls it once, at the end. By default, it does nothing.
+        """
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro: Micro) -> dict[str, Tensor]:

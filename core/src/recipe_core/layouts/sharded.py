@@ -93,7 +93,8 @@ class Sharded(Parallel):
         super().discard_step()
         self._reshard()
 
-    def _complete(self) -> None:
+    def complete_gradients(self) -> None:
+        """See :class:`Parallel`."""
         if self.reducer is not None:
             self.reducer.finish()
         if self.tp is not None:

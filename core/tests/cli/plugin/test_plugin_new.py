@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -48,6 +49,30 @@ def test_what_is_written_is_complete(kind: str, tmp_path: Path, capsys: pytest.C
             compile(text, str(path), "exec")
     done = command("check", "my_part:tiny", **installed(Path("my-part"), tmp_path / "site"))
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "pin"),
+    [
+        ("0.1.0", "~=0.1"),
+        ("1.12.3", "~=1.12"),
+        ("2.0.0.post1", "~=2.0"),
+        ("1.4.2+cpu.rc1", "~=1.4"),
+        ("1.4.0rc1", "~=1.4.dev0"),
+        ("0.2.0.dev3+g12ab", "~=0.2.dev0"),
+    ],
+)
+def test_a_package_needs_the_core_it_was_made_with_or_later(
+    version: str, pin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new.metadata, "version", {"recipe-core": version}.__getitem__)
+    new.new_plugin(CORE, "mine", "model")
+    text = Path("mine", "pyproject.toml").read_text(encoding="utf-8")
+    (written,) = re.findall(r'"recipe-core(.*?)"', text)
+    assert written == pin
+    requirement = pytest.importorskip("packaging.specifiers").SpecifierSet(written)
+    major = int(version.partition(".")[0])
+    assert [requirement.contains(other) for other in (version, f"{major}.99", f"{major + 1}.0")] == [True, True, False]
 
 
 @pytest.mark.parametrize(

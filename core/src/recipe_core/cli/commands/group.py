@@ -6,6 +6,7 @@ command is imported only when it is called, asked for help, or completed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,7 +101,7 @@ def load_command(spec: CommandSpec) -> click.Command:
     """Import and return the command of a plugin, with the option ``--debug``.
 
     Raises:
-        PluginError: it cannot be imported, or is not a command.
+        PluginError: it cannot be imported, is not a command, or has two options of one name.
     """
     from recipe_core.hooks.target import load
 
@@ -111,16 +112,19 @@ def load_command(spec: CommandSpec) -> click.Command:
             f"{owner}: {spec.build!r} is {command!r:.60}; expected a click command (write @click.command() above the "
             "function)"
         )
-    _add_debug(command)
+    for one in _with_subcommands(command):
+        names = [name for param in one.params for name in (*param.opts, *param.secondary_opts)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise PluginError(f"{owner}: {spec.build!r} has two options {twice} ({one.name}); rename one of them")
+        if "--debug" not in names:
+            debug_option(one)
     return command
 
 
-def _add_debug(command: click.Command) -> None:
-    if not any("--debug" in param.opts for param in command.params):
-        debug_option(command)
-    if isinstance(command, click.Group):
-        for subcommand in command.commands.values():
-            _add_debug(subcommand)
+def _with_subcommands(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from _with_subcommands(subcommand)
 
 
 def _summaries(registry: Registry) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Mapping
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,6 +24,7 @@ SENTENCES: Mapping[str, str] = {
     "optimizer": "stochastic gradient descent with momentum, and a small model to try it on.",
     "schedule": "warm-up and a fall with the square root of the step, and a small model to try it on.",
     "tracker": "metrics as a table of comma-separated values, and a small model to try it on.",
+    "transform": "a trained factor for each output of frozen linear layers, and a small model to try it on.",
     "wrapper": "a filter and a change of samples, and small data to try them on.",
     "callback": "the end of a run whose loss is low enough, and a small model to try it on.",
     "evaluation": "how far probabilities are from how often a model is right, and a small model to measure.",
@@ -40,6 +42,8 @@ _PACKAGE = {
     "test_conformance.py": "tests/test_conformance.py",
 }
 """Files of every package: template and path in the package."""
+_CORE_PIN = "recipe-core~=MAJOR.MINOR"
+"""Placeholder for the requirement of the core."""
 _NAME, _CLASS_NAME = "new_plugin", "NewPlugin"
 """Placeholders for the name in templates: as it is, and in names of classes."""
 
@@ -99,8 +103,19 @@ def _templates(identifier: str, kind: str) -> dict[str, str]:
     return texts
 
 
+def core_pin(version: str) -> str:
+    """Return the requirement of the core for a plugin made with its release ``version``.
+
+    It allows later releases up to the next major version, with which the API may change; earlier pre-releases of
+    ``version`` only where it is one itself.
+    """
+    major, minor = re.findall(r"\d+", version)[:2]
+    pre_release = re.search(r"\d\.?(a|b|rc|dev)\d", version)
+    return f"recipe-core~={major}.{minor}{'.dev0' if pre_release else ''}"
+
+
 def _filled(text: str, identifier: str, kind: str) -> str:
     title = "".join(word.capitalize() for word in identifier.split("_"))
-    text = text.replace("KIND_SENTENCE", SENTENCES[kind])
+    text = text.replace("KIND_SENTENCE", SENTENCES[kind]).replace(_CORE_PIN, core_pin(metadata.version("recipe-core")))
     text = text.replace(_NAME, identifier).replace(_NAME.replace("_", "-"), identifier.replace("_", "-"))
     return text.replace(_CLASS_NAME, title)

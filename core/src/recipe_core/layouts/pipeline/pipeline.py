@@ -113,11 +113,12 @@ class Pipeline(Sharded):
         schedule.step(number=numbers, target=numbers, return_outputs=False)
         if self._stage_module.discarded:
             raise StepDiscarded
-        self._complete()
+        self.complete_gradients()
         return self._from_last_stage(self._stage_module.total)
 
-    def _complete(self) -> None:
-        super()._complete()
+    def complete_gradients(self) -> None:
+        """See :class:`Parallel`; tied weights get the sum over the stages that hold them."""
+        super().complete_gradients()
         tied = self._tied_parameters()
         for stages, group in self._tie_groups.items():
             sum_gradients([p for tie, p in tied if tie.stages == stages and p.requires_grad], group)

@@ -85,10 +85,10 @@ def assign(
         role, inherited = roles.get(name), _inherited(name, roles)
         for parameter_name, parameter in owner.named_parameters(recurse=False):
             if role or inherited:
-                added = getattr(owner, "role_cuts", {}).get(role or "", {})
-                dim = {**BY_ROLE.get(role or "", {}), **added}.get(parameter_name)
+                added = getattr(owner, "role_cuts", {}).get(role or "")  # {}: its parameters are replicated
+                dim = {**BY_ROLE.get(role or "", {}), **(added or {})}.get(parameter_name)
                 part = _is_partial(role, inherited, dim, sequence)
-                if added and dim is None and parameter_name not in ("weight", "bias"):
+                if added is not None and dim is None and parameter_name not in ("weight", "bias"):
                     part = True
                 cut = Cut(f"{name}.{parameter_name}", dim, even or role not in _UNEVEN, part)
                 _require_same(cuts, parameter, cut)

@@ -32,7 +32,8 @@ class XlaParallel(Parallel):
         self.run, self.engine = run, cast("XlaEngine", run.engine)
         self.collectives = self.engine.collectives
 
-    def _complete(self) -> None:
+    def complete_gradients(self) -> None:
+        """See :class:`Parallel`."""
         self.collectives.sync()
         if self.run.mesh is not None and self.run.dp_size > 1:
             self.engine.average_gradients(self.parameters(), self.run.mesh["dp"].get_group())

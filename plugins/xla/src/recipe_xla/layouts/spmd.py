@@ -122,8 +122,8 @@ class Spmd(XlaParallel):
 
         return mean if ranks > 1 else loss
 
-    def _complete(self) -> None:
-        """The compiler has summed the gradients over all devices."""
+    def complete_gradients(self) -> None:
+        """See :class:`Parallel`; the compiler has summed the gradients over all devices."""
         self.collectives.sync()
 
 

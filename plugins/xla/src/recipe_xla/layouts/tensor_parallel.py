@@ -108,8 +108,9 @@ class NeuronTensorParallel(XlaParallel):
     def _local(self, name: str, value: Any) -> Any:
         return self._shards[name].pad(value.to_local()) if isinstance(value, DTensor) else value
 
-    def _complete(self) -> None:
-        super()._complete()
+    def complete_gradients(self) -> None:
+        """See :class:`Parallel`; a replicated parameter gets the sum over the shards that used it."""
+        super().complete_gradients()
         parameters = dict.fromkeys(getattr(owner, name) for owner, name in self._partial)  # tied ones once
         partial = [p for p in parameters if p.grad is not None]
         if partial:

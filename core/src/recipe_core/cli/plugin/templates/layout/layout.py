@@ -21,7 +21,7 @@ class AveragedGradients(Parallel):
         self.group, self.bucket_bytes = group, config.bucket_mb * 1e6
 
     @torch.no_grad()
-    def _complete(self) -> None:
+    def complete_gradients(self) -> None:
         """Average the gradients over the ranks; called once a step, after the last micro batch."""
         for bucket in self._buckets():
             joined = torch.cat([gradient.flatten() for gradient in bucket])

@@ -1,0 +1,1 @@
+"""Noise on the embeddings of any model: the transform ``neftune``."""
