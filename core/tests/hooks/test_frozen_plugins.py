@@ -21,7 +21,7 @@ import torch
 from recipe_core.checkpoint.adapter import to_foreign, to_native
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.cli.main import main
-from recipe_core.engine.environment import variables
+from recipe_core.engine.machine.environment import variables
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Dataset
