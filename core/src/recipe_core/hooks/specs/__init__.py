@@ -359,6 +359,9 @@ class Recipe:
     """Processes that ``recipe run`` starts by default."""
     run: str = field(default=CORE_LOOP, metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
+    applies_transforms: bool = False
+    """``run`` applies ``job.transforms`` to its model, with :func:`recipe_core.layouts.transformed.transform`, as the
+    core's loop does. False: a run with transforms is refused, unless it is the core's loop."""
     problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""
