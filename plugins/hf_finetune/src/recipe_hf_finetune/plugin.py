@@ -15,6 +15,7 @@ def register_models() -> Iterable[Model]:
         name="sequence_classifier",
         build="recipe_hf_finetune.model.classifier:build",
         facts="recipe_hf_finetune.model.facts:facts",
+        blank="recipe_hf_finetune.model.classifier:blank",
         config=SequenceClassifier,
         takes=("input_ids", "attention_mask", "labels"),
         outputs=("logits",),

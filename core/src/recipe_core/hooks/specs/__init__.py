@@ -115,6 +115,9 @@ class Model(Spec):
     deferred: bool = False
     """Under ``torch.device("meta")``, ``build`` returns a module without values, whose method ``initial_value(name,
     shape)`` returns the value of each parameter and buffer; layouts that divide the model then never hold all of it."""
+    blank: str = field(default="", metadata=called("config"))
+    """``package.module:function(config) -> torch.nn.Module``, of a model that its recipe loads itself: the module on
+    the meta device, for conversions and for the facts of transforms. Empty: what ``build`` returns there."""
 
     free: tuple[str, ...] = ()
     """Settings that do not change the function that the model computes, such as dropout and how it is initialised. All

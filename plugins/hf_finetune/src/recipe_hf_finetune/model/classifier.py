@@ -30,16 +30,24 @@ _FREE = (*_DROPOUTS, "architectures", "dtype", "torch_dtype", "initializer_range
 
 def build(config: SequenceClassifier) -> tuple[nn.Module, Any]:
     """A BERT with random weights, two labels and 32,768 embeddings, enough for any trained vocabulary; for the core's
-    loop. Under ``torch.device("meta")``, the model that ``source`` describes, without its values.
+    loop.
 
     Raises:
-        ConfigError: ``source`` is set, and the device is not meta; only the recipe hf_finetune loads models.
+        ConfigError: ``source`` is set; only the recipe hf_finetune loads models.
     """
-    if config.source is None:
-        return _taking_batches(random_model(random_config(config, 1 << 15, 512), None)), loss
-    if torch.get_default_device().type != "meta":
+    if config.source is not None:
         raise ConfigError("model.source: is read by the recipe hf_finetune alone; set it to null, or run that recipe")
-    return _taking_batches(random_model(described_config(config), None)), loss
+    return blank(config), loss
+
+
+def blank(config: SequenceClassifier) -> nn.Module:
+    """The model that ``config`` describes, with random weights; called under ``torch.device("meta")``, without values.
+
+    Raises:
+        ConfigError: its sizes are not known before the run.
+    """
+    described = random_config(config, 1 << 15, 512) if config.source is None else described_config(config)
+    return _taking_batches(random_model(described, None))
 
 
 def _taking_batches(model: nn.Module) -> nn.Module:
