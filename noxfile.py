@@ -47,7 +47,9 @@ from checks.workspace import (
 CORE = ROOT / "core"
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SITE = ("furo", "myst-parser", "sphinx")
-PEERS = ("jsonschema", "lm-eval", "megatron-core", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers")
+PEERS = (
+    "jsonschema", "lm-eval", "megatron-core", "peft", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
+)  # fmt: skip
 """Packages that the tests compare our results with."""
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from recipe_core.files import home
+from recipe_core.testing.checkpoints import convert
 from recipe_core.train.start.pretrained import trained
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -65,16 +66,38 @@ set_seed(given["seed"])
 config = AutoConfig.from_pretrained(given["model"], num_labels=2)
 tokenizer = AutoTokenizer.from_pretrained(given["model"])
 model = AutoModelForSequenceClassification.from_pretrained(given["model"], config=config)
+if given.get("adapters"):
+    import peft
+
+    model = peft.PeftModel.from_pretrained(model, given["adapters"], is_trainable=True)
 if given.get("accumulate", 1) > 1:
     model.accepts_loss_kwargs = False  # or the Trainer minimises so many times the loss
+
+
+class Recording(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        answer = super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
+        if model.training:
+            losses.append(float(answer[0] if return_outputs else answer))
+        return answer
+
+
+losses = []
 train, dev = Rows(read(given["train"])), Rows(read(given["validation"]))
-trainer = Trainer(model=model, args=arguments, train_dataset=train, eval_dataset=dev, compute_metrics=metrics,
-                  processing_class=tokenizer, data_collator=default_data_collator)
+trainer = Recording(model=model, args=arguments, train_dataset=train, eval_dataset=dev, compute_metrics=metrics,
+                    processing_class=tokenizer, data_collator=default_data_collator)
 trainer.train()
 found = trainer.evaluate()
 logits = trainer.predict(dev).predictions
-json.dump({"accuracy": found["eval_accuracy"], "f1": found["eval_f1"], "said": numpy.argmax(logits, axis=1).tolist(),
-           "logits": logits.astype(float).tolist(), "steps": trainer.state.global_step}, open(given["result"], "w"))
+if given.get("adapters"):
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    model.merge_and_unload().save_pretrained(given["merged"])
+else:
+    trained = None
+results = {"losses": losses, "trained": trained, "steps": trainer.state.global_step,
+           "accuracy": found["eval_accuracy"], "f1": found["eval_f1"],
+           "said": numpy.argmax(logits, axis=1).tolist(), "logits": logits.astype(float).tolist()}
+json.dump(results, open(given["result"], "w"))
 """
 
 
@@ -122,6 +145,42 @@ def test_equal_to_the_digit(fine_tune: Callable[..., Any], folder: Path, bert: P
         epochs=3, batch=2, accumulate=2, lr=1e-3, max_length=24, one="sentence1", two="sentence2", label="label",
     )  # fmt: skip
     equal(done, script, ("not_equivalent", "equivalent"))
+
+
+@pytest.mark.peer
+def test_adapters_train_and_merge_as_in_peft(
+    fine_tune: Callable[..., Any], folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    """Both begin with the same adapters, see the same samples, and drop the same values; the head is trained, too."""
+    pytest.importorskip("peft")
+    from safetensors.torch import load_file
+
+    args = (
+        f"model.source={bert}", f"data.folder={folder}", "data.task=mrpc", "data.max_length=24", "model.dropout=null",
+        "train.epochs=2", "train.batch_per_process=4", "train.micro_batch=4", "train.seed=11", "train.eval_every=0",
+        "transforms=lora", "transform.lora.rank=4", "transform.lora.alpha=6", "train.log_every=1",
+    )  # fmt: skip
+    first = fine_tune(*args, "train.lr=0", "train.stop_after=1", out=tmp_path / "first")
+    assert first.code == 0, first.text
+    assert convert(tmp_path / "first", tmp_path / "adapters", "--to", "peft") == 0
+    done = fine_tune(*args, "train.lr=1e-2", out=tmp_path / "ours")
+    assert done.code == 0, done.text
+    script = plain_script(
+        tmp_path, model=str(bert), train=str(folder / "train.tsv"), validation=str(folder / "validation.tsv"), seed=11,
+        epochs=2, batch=4, lr=1e-2, max_length=24, one="sentence1", two="sentence2", label="label",
+        adapters=str(tmp_path / "adapters"), merged=str(tmp_path / "merged"),
+    )  # fmt: skip
+    losses = [row["loss"] for row in done.rows if "loss" in row]
+    assert losses == pytest.approx(script["losses"], abs=1e-6)
+    assert f", {script['trained']:,} of them trained (lora), " in done.text
+    assert max(losses) > min(losses) + 0.01
+    ours, theirs = (
+        load_file(path / "model.safetensors") for path in (tmp_path / "ours" / "model", tmp_path / "merged")
+    )
+    assert ours.keys() == theirs.keys()
+    assert max(float((ours[name] - tensor).abs().max()) for name, tensor in theirs.items()) <= 1e-6
+    begun = load_file(bert / "model.safetensors")
+    assert any(not tensor.equal(begun[name]) for name, tensor in ours.items() if name in begun)
 
 
 @pytest.mark.long

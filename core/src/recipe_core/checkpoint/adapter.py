@@ -83,6 +83,13 @@ class Naming(ABC):
         """
         return self.settings(files, {})
 
+    def of_folder(self, config: Any, folder: Path) -> Any:
+        """Return the settings of the model whose checkpoint is in ``folder``; by default ``config``, which it records.
+
+        Override it for a model whose sizes are not in its settings, but in a file beside its weights.
+        """
+        return config
+
 
 def to_native(adapter: Adapter, foreign: Mapping[str, Any], where: Path) -> Tensors:
     """Convert tensors to native names and shapes.

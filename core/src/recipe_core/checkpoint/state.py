@@ -15,8 +15,9 @@ from recipe_core.checkpoint.lazy import Lazy, tree_leaves, tree_map, without_met
 from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.hooks.specs import Model, Part
 from recipe_core.hooks.specs.transform import TransformSpec
+from recipe_core.layouts.built import build_blank
 from recipe_core.layouts.ties import ties as _ties
-from recipe_core.layouts.transformed import build_transformed
+from recipe_core.layouts.transformed import transform
 from recipe_core.settings.fill import flat
 
 LEAF_OVERHEAD = 4096
@@ -39,9 +40,7 @@ def weights(module: nn.Module) -> dict[str, Any]:
 
 def blank_weights(model: Part[Model], transforms: Sequence[Part[TransformSpec]] = ()) -> dict[str, Any]:
     """Return the tensors of a model with its transforms by name, built on the meta device, without values."""
-    with torch.device("meta"):
-        module, _ = build_transformed(model, transforms)
-    return weights(module)
+    return weights(transform(transforms, build_blank(model), model.spec.structure(model.config))[0])
 
 
 def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from recipe_core.errors import PluginError, did_you_mean
 from recipe_core.hooks.kinds import code_of
 from recipe_core.hooks.specs import COLUMNS, EngineSpec, Layout, Model, ModelFacts, Part, Spec
 from recipe_core.hooks.specs.loop import OWN_LOSS, LossSpec
-from recipe_core.hooks.target import as_plugin_error
+from recipe_core.hooks.target import as_plugin_error, call
 from recipe_core.launch.failures import is_of_machine
 from recipe_core.layouts.outputs import with_output_names
 from recipe_core.layouts.parallel import Batch, Loss, Parallel, Run
@@ -53,6 +53,25 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
     if facts is not None:
         _require_facts(module, spec, facts)
     return module, loss
+
+
+def build_blank(part: Part[Model]) -> nn.Module:
+    """Build the module on the meta device, without values.
+
+    Raises:
+        PluginError: see :func:`build_model`.
+        ConfigError: it is not known before the run.
+    """
+    with torch.device("meta"):
+        if not part.spec.blank:
+            return build_model(part)[0]
+        with _SkipMetaInit():
+            module = call(part.spec.blank, f"model {part.spec.name!r}", part.config)
+    if not isinstance(module, nn.Module):
+        raise PluginError(
+            f"model {part.spec.name!r}: {part.spec.blank!r} returned {type_name(module)}; expected a torch.nn.Module"
+        )
+    return module
 
 
 class _SkipMetaInit(TorchFunctionMode):

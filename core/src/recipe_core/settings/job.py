@@ -251,7 +251,8 @@ def draft(
     layers, processes = _variant_layers(recipe, variant)
     for layer in (*layers, file, extra):
         sections = _sections(layer, problems)
-        merged = fill.merge(_without_unlisted(merged, sections), sections)
+        merged = fill.merge(_without_unlisted(merged, sections, recipe), sections)
+    merged |= _without_unused_defaults(merged, recipe)
     near = registry.owner("recipe", recipe.name)
     auto = merged["engine"]["use"] == AUTO
     merged["engine"] = engine_section(registry, merged, problems)
@@ -284,19 +285,35 @@ def draft(
     )  # fmt: skip
 
 
-def _without_unlisted(merged: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
-    """``merged`` without settings of trackers and so on that the next layer's ``sections`` no longer list."""
-    kept = dict(merged)
+def _without_unlisted(merged: Mapping[str, Any], sections: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """``merged`` without settings of trackers and so on that the next layer's ``sections`` no longer list, and with
+    those of ``recipe`` for what they list again."""
+    kept, base = dict(merged), _base(recipe)
     for kind in LISTED:
         names = sections.get("train", {}).get(f"{kind}s")
         if isinstance(names, str | list | tuple):
             names = names.split(",") if isinstance(names, str) else names
-            kept[kind] = {name: settings for name, settings in merged[kind].items() if name in names}
+            known = base[kind] | merged[kind]
+            kept[kind] = {name: settings for name, settings in known.items() if name in names}
     if "data" in sections:
         after = listed_wrappers(fill.merge(merged, sections)["data"])
         gone = set(listed_wrappers(merged["data"])) - set(after)
         kept["wrapper"] = {name: settings for name, settings in merged["wrapper"].items() if name not in gone}
     return kept
+
+
+def _without_unused_defaults(merged: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Settings of trackers and so on, without those of ``recipe`` itself for what is not used."""
+    base = _base(recipe)
+    used = {kind: merged["train"].get(f"{kind}s") or () for kind in LISTED}
+    return {
+        kind: {
+            name: settings
+            for name, settings in merged[kind].items()
+            if name in names or settings != base[kind].get(name)
+        }
+        for kind, names in used.items()
+    }
 
 
 def _worded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from recipe_core.checkpoint.adapter import Adapter
 from recipe_core.checkpoint.lazy import lazy
-from recipe_core.errors import ConfigError
+from recipe_core.errors import CheckpointError, ConfigError
 from recipe_core.hooks.specs import Structure
 from recipe_core.train.building.transforms.lora import LoraLinear, lora, merge
+from recipe_core.train.building.transforms.peft import peft_adapter
 from recipe_core.train.building.transforms.settings import Lora
 
 
@@ -69,6 +72,50 @@ def test_targets_and_further_trained_parameters() -> None:
     )
     with pytest.raises(ConfigError, match=r"^transform.lora.targets: head shares its weight with embedding; lora "):
         net(targets=("head",))
+
+
+def test_by_default_what_is_trained_in_full_gets_no_adapter() -> None:
+    module = nn.Sequential()
+    module.add_module("base", nn.Linear(6, 6))
+    module.add_module("pre_classifier", nn.Linear(6, 6))
+    module.add_module("classifier", nn.Linear(6, 2))
+    lora(Lora(trained=("*classifier",)), module, Structure())
+    assert [name for name, parameter in module.named_parameters() if parameter.requires_grad] == [
+        "base.lora_a", "base.lora_b",
+        "pre_classifier.weight", "pre_classifier.bias", "classifier.weight", "classifier.bias",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trained", "saved"),
+    [
+        ((), None),
+        (("*head",), ["head", "pre_head"]),
+        (("pre_head",), ["pre_head"]),
+        (("head",), "does not fit pre_head."),  # peft would take every submodule whose name ends so
+        (("norm.bias",), "does not fit norm.weight"),
+        (("words",), "does not fit words.weight"),  # tied
+        (("base",), "does not fit base.weight"),  # has an adapter
+    ],
+)
+def test_peft_saves_submodules_that_were_trained_in_full(
+    trained: tuple[str, ...], saved: list[str] | str | None
+) -> None:
+    shapes = {
+        "base.weight": (6, 4), "base.lora_a": (2, 4), "base.lora_b": (6, 2), "norm.weight": (6,), "norm.bias": (6,),
+        "words.weight": (9, 4), "pre_head.weight": (6, 6), "head.weight": (3, 6), "head.bias": (3,),
+    }  # fmt: skip
+    weights = {name: lazy(torch.zeros(shape)) for name, shape in shapes.items()}
+    model = Adapter(ties={"out.weight": "words.weight"})
+    if isinstance(saved, str):
+        with pytest.raises(CheckpointError, match=saved):
+            peft_adapter(Lora(rank=2, trained=trained), weights, model)
+        return
+    found = peft_adapter(Lora(rank=2, trained=trained), weights, model)
+    assert json.loads(found.files["adapter_config.json"])["modules_to_save"] == saved
+    heads = {f"base_model.model.{name}" for name in shapes if name.split(".")[0] in (saved or ())}
+    adapters = {f"base_model.model.base.lora_{matrix}.weight" for matrix in "AB"}
+    assert {name for link in found.links for name in link.theirs} == heads | adapters
 
 
 def test_dropout_drops_inputs_of_adapters_alone() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
 
+from recipe_core import Recipe, Use, hookimpl
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
 from recipe_core.settings.job import Job, resolve
 from recipe_core.testing import toy
@@ -146,3 +148,38 @@ def test_settings_are_those_of_the_job() -> None:
     assert resolve(toy.registry(), shown.as_dict()) == shown
     with pytest.raises(RecipeError, match="no transform named 'lorra'; did you mean 'lora'"):
         job("transforms=lorra")
+
+
+class OfItsOwn:
+    """A recipe that trains in a loop of its own, with settings for the transforms that a run may have."""
+
+    @hookimpl
+    def register_recipes(self) -> Iterable[Recipe]:
+        for name, applies in (("able", True), ("unable", False)):
+            yield Recipe(
+                name=name, summary="for tests", model=Use("toy_model"), data=Use("toy_data"),
+                run="recipe_core.testing.toy:model_facts",
+                transforms={"lora": {"trained": ("layers.1",)}}, applies_transforms=applies,
+                variants={"tiny": {"train": {"steps": 2}}},
+            )  # fmt: skip
+
+
+def test_a_recipe_has_settings_for_transforms_that_are_used() -> None:
+    registry = toy.registry(OfItsOwn())
+    assert resolve(registry, "able").transforms == ()
+    with pytest.raises(
+        ConfigError, match=r"^transform.lora: this transform is not used; add it: train.transforms=lora$"
+    ):
+        resolve(registry, "able", ["transform.lora.rank=2"])
+    for target in ("able", resolve(registry, "able", FREEZE).as_dict()):  # which lists another one
+        (part,) = resolve(registry, target, LORA).transforms
+        assert (part.config.rank, part.config.trained) == (2, ("layers.1",))
+
+
+def test_a_loop_of_its_own_says_whether_it_applies_transforms() -> None:
+    registry = toy.registry(OfItsOwn())
+    assert checked_job(registry, "able", LORA).transforms
+    with pytest.raises(
+        ConfigError, match=r"^train.transforms: unable builds its model by itself, without transforms; "
+    ):
+        checked_job(registry, "unable", LORA)

@@ -148,7 +148,10 @@ def _recipe(name: str) -> Iterator[str]:
 
 
 def _length(job: Job) -> Iterator[str]:
-    folder = ready(job.model.config.source or "") if job.model.config.source else None
+    try:
+        folder = ready(job.model.config.source) if job.model.config.source else None
+    except RecipeError:  # which _source has reported
+        return
     path = Path(folder or "") / "config.json"
     if not folder or not path.is_file():
         return

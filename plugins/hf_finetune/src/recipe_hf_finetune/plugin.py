@@ -15,6 +15,7 @@ def register_models() -> Iterable[Model]:
         name="sequence_classifier",
         build="recipe_hf_finetune.model.classifier:build",
         facts="recipe_hf_finetune.model.facts:facts",
+        blank="recipe_hf_finetune.model.classifier:blank",
         config=SequenceClassifier,
         takes=("input_ids", "attention_mask", "labels"),
         outputs=("logits",),
@@ -22,6 +23,7 @@ def register_models() -> Iterable[Model]:
         resolved="recipe_hf_finetune.settings:SequenceClassifier.resolved",
         generate="recipe_hf_finetune.results.inference:generate",
         evaluate="recipe_hf_finetune.results.inference:evaluate",
+        adapters={"hf": "recipe_hf_finetune.model.naming:ClassifierNaming"},
         summary="a model of Hugging Face's with a head for classification, from a hub, a folder, or any checkpoint",
     )
 
@@ -73,7 +75,9 @@ def register_recipes() -> Iterable[Recipe]:
             precision="bf16_mixed",
             log_every=50,
         ),
+        transforms={"lora": {"trained": ("*classifier",)}},  # a new head; an adapter of random weights learns little
         run="recipe_hf_finetune.run:run",
+        applies_transforms=True,
         problems="recipe_hf_finetune.checks:problems",
         variants=variants_of("recipe_hf_finetune"),
     )

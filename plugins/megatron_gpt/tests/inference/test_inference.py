@@ -174,6 +174,20 @@ def test_eval_on_text_and_token_files(trained: Path, line: Typed, tmp_path: Path
     assert len(out.splitlines()) == 3
 
 
+def test_eval_names_the_wrappers_that_it_leaves_out(line: Typed, tmp_path: Path) -> None:
+    """They select samples, and eval reads whole documents: its number is that of a run without them."""
+    words = ("train.steps=1", "train.eval_every=0", "train.lr=0")
+    run_tiny("megatron_gpt", tmp_path / "filtered", *words, "wrappers=filtered", "wrapper.filtered.least=60")
+    run_tiny("megatron_gpt", tmp_path / "plain", *words)
+    both = (tmp_path / "filtered", tmp_path / "plain")
+    code, out, err = line("eval", *both, "--limit", "200", "--json", tmp_path / "out.json")
+    assert code == 0, err
+    filtered, plain = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert (filtered.pop("data"), plain.pop("data")) == ("validation without filtered", "validation")
+    assert "  validation without filtered  " in out
+    assert filtered["loss"] == plain["loss"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

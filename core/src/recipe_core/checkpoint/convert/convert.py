@@ -281,7 +281,8 @@ def _report(
     if left := [name for name in native if name not in converted and name != "files"]:
         rows.append(("left out", ", ".join(left)))
     rows += [("passed over", text) for text in passed_over]
-    if request.to.spec.naming and (reason := provenance.missing_tokenizer()):
+    own = {"tokenizer.json", "vocab.txt", "vocab.json"} & native.get("files", {}).keys()
+    if request.to.spec.naming and not own and (reason := provenance.missing_tokenizer()):
         rows.append(("no tokenizer", reason))
     if unchecked := source.unchecked():
         rows.append(("not checked", unchecked))

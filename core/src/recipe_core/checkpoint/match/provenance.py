@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -129,16 +129,19 @@ def provenance_of(
         )
     sections = source.job
     if sections:
-        return _of_sections(registry, sections, source.folder)
+        return _of_sections(registry, sections, source)
     return _inferred(registry, source, state)
 
 
-def _of_sections(registry: Registry, sections: Mapping[str, Any], folder: Path) -> Provenance:
+def _of_sections(registry: Registry, sections: Mapping[str, Any], source: StoredCheckpoint) -> Provenance:
     problems: list[str] = []
+    folder = source.folder
     parts = {name: section for name, section in sections.items() if isinstance(section, Mapping)}
     model = part(registry, "model", parts.get("model", {}), problems)
     if problems:
         raise ConfigError("\n".join([f"{folder / 'job.yaml'}: {problem}" for problem in problems]))
+    if model is not None and (target := model.spec.adapters.get(source.format.naming)):
+        model = replace(model, config=naming_of(model.spec, target).of_folder(model.config, folder))
     # Data and schedule are not needed for the names, and their plugins may be missing here.
     data = part(registry, "data", parts["data"], [], wrapper=parts.get("wrapper")) if "data" in parts else None
     settings = {name: value for name, value in parts.get("train", {}).items() if name not in MOVED}

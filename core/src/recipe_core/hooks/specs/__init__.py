@@ -115,6 +115,9 @@ class Model(Spec):
     deferred: bool = False
     """Under ``torch.device("meta")``, ``build`` returns a module without values, whose method ``initial_value(name,
     shape)`` returns the value of each parameter and buffer; layouts that divide the model then never hold all of it."""
+    blank: str = field(default="", metadata=called("config"))
+    """``package.module:function(config) -> torch.nn.Module``, of a model that its recipe loads itself: the module on
+    the meta device, for conversions and for the facts of transforms. Empty: what ``build`` returns there."""
 
     free: tuple[str, ...] = ()
     """Settings that do not change the function that the model computes, such as dropout and how it is initialised. All
@@ -361,6 +364,9 @@ class Recipe:
     """Processes that ``recipe run`` starts by default."""
     run: str = field(default=CORE_LOOP, metadata=called("job", "out"))
     """``package.module:function(job, out) -> results``: the training run; by default the core's loop."""
+    applies_transforms: bool = False
+    """``run`` applies ``job.transforms`` to its model, with :func:`recipe_core.layouts.transformed.transform`, as the
+    core's loop does. False: a run with transforms is refused, unless it is the core's loop."""
     problems: str = field(default="", metadata=called("job", "world_size"))
     """``package.module:function(job, world_size) -> Iterable[str]``, without torch: problems that only this
     recipe's ``run`` has with settings that are right by themselves, one message each."""

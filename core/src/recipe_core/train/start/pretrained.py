@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +89,23 @@ def checkpoint_at(path: Path) -> StoredCheckpoint:
         CheckpointError: there is no intact checkpoint of a known format.
     """
     return find(load(), path, hashes=False)
+
+
+def has_adapters(path: Path) -> bool:
+    """True if a transform added weights to the checkpoint at ``path``, which the model alone does not have."""
+    train = checkpoint_at(path).job.get("train")
+    names = train.get("transforms") if isinstance(train, Mapping) else None
+    return any(load().get("transform", str(name)).merge for name in names or ())
+
+
+def require_transforms_of(path: Path, job: Job) -> None:
+    """Refuse to resume from the checkpoint at ``path`` if it was trained with other transforms than those of ``job``.
+
+    Raises:
+        CheckpointError: they differ in more than what is free to change.
+    """
+    check = load_function("recipe_core.checkpoint.match.transforms:require_same_transforms", "the core")
+    check(job.transforms, checkpoint_at(path), load())
 
 
 def to_hugging_face(source: Path, target: Path, recipe: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from recipe_core import Batch, CheckpointError, ConfigError
+from recipe_core.checkpoint.formats.hf import CONFIG
+from recipe_core.checkpoint.match.translator import naming_of
+from recipe_core.train.start.pretrained import job_of
 from recipe_hf_finetune.data.splits import Corpus
+from recipe_hf_finetune.model.facts import published
+from recipe_hf_finetune.model.source import RECIPE, ready
 from recipe_hf_finetune.settings import SequenceClassifier
 
 _DROPOUTS = (
@@ -31,21 +37,30 @@ def build(config: SequenceClassifier) -> tuple[nn.Module, Any]:
     """
     if config.source is not None:
         raise ConfigError("model.source: is read by the recipe hf_finetune alone; set it to null, or run that recipe")
-    return ClassifierModule(random_model(random_config(config, 1 << 15, 512), None)), loss
+    return blank(config), loss
 
 
-class ClassifierModule(nn.Module):
-    """Adapter from the core's micro batches to a model of Hugging Face."""
+def blank(config: SequenceClassifier) -> nn.Module:
+    """The model that ``config`` describes, with random weights; called under ``torch.device("meta")``, without values.
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+    Raises:
+        ConfigError: its sizes are not known before the run.
+    """
+    described = random_config(config, 1 << 15, 512) if config.source is None else described_config(config)
+    return _taking_batches(random_model(described, None))
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Logits of shape ``[batch, labels]``."""
+
+def _taking_batches(model: nn.Module) -> nn.Module:
+    # A subclass rather than a module around it: the tensors keep the names that transformers gives them.
+    base: Any = type(model)
+
+    def forward(self: nn.Module, batch: Batch) -> Tensor:
         inputs = {name: values for name, values in batch.items() if name != "labels"}
-        logits: Tensor = self.model(**inputs).logits
+        logits: Tensor = base.forward(self, **inputs).logits
         return logits
+
+    model.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, "forward": forward})
+    return model
 
 
 def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
@@ -66,6 +81,27 @@ def random_config(config: SequenceClassifier, vocabulary: int, positions: int) -
         num_attention_heads=config.heads, intermediate_size=4 * config.hidden, max_position_embeddings=positions,
         hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
     )  # fmt: skip
+
+
+def described_config(config: SequenceClassifier) -> Any:
+    """The configuration of the model that ``config.source`` describes, as far as it is known without a download.
+
+    Raises:
+        ConfigError: it is not known before the run.
+    """
+    from transformers import AutoConfig
+
+    source = str(config.source)
+    if source.startswith(RECIPE):
+        model = job_of(source.removeprefix(RECIPE)).model
+        if target := model.spec.adapters.get("hf"):
+            texts = naming_of(model.spec, target).adapter(model.config).files
+            return AutoConfig.for_model(**json.loads(texts[CONFIG]))
+    elif content := published(source):
+        return AutoConfig.for_model("bert", **content)
+    elif (Path(source) / CONFIG).is_file() or Path(ready(source) or "").is_dir():
+        return load_config(source if (Path(source) / CONFIG).is_file() else str(ready(source)), config)
+    raise ConfigError(f"model.source: {source}: the sizes of its model are not known before the run")
 
 
 def load_config(place: str | Path, config: SequenceClassifier) -> Any:

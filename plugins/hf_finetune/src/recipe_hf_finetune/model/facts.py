@@ -66,6 +66,12 @@ def facts(config: SequenceClassifier, sequence: int) -> ModelFacts | None:
     return bert(sizes, sequence) if sizes else None
 
 
+def published(name: str) -> dict[str, int]:
+    """Sizes of a model that was published under this name, as its config.json names them; empty if it is unknown."""
+    sizes = _PUBLISHED.get(name.removeprefix("google-bert/"))
+    return {key: getattr(sizes, field) for field, key in _NAMES.items()} if sizes else {}
+
+
 def _of_recipe(model: Part[Model], sequence: int) -> ModelFacts | None:
     if not model.spec.facts:
         return None

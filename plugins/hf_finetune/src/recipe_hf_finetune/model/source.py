@@ -9,7 +9,7 @@ from pathlib import Path
 from recipe_core import CheckpointError, ConfigError
 from recipe_core.checkpoint.manifest import NAME, Manifest
 from recipe_core.data.identity import recorded_identity
-from recipe_core.train.start.pretrained import checkpoint_at, to_hugging_face, trained, unchecked
+from recipe_core.train.start.pretrained import checkpoint_at, has_adapters, to_hugging_face, trained, unchecked
 from recipe_hf_finetune.settings import SequenceClassifier
 
 RECIPE = "recipe:"
@@ -47,7 +47,8 @@ def ready(source: str) -> str | None:
         return source
     for folder in (path, path / "model"):  # the second is written by a run of hf_finetune
         if (folder / "config.json").is_file():
-            return str(folder)
+            # from_pretrained would leave adapters out
+            return None if (folder / "job.yaml").is_file() and has_adapters(folder) else str(folder)
     return None
 
 

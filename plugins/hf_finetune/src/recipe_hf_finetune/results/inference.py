@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from recipe_core import CheckpointError, ConfigError, Evaluation, Generation, TrainedModel
+from recipe_core.checkpoint.lazy import fill
 from recipe_core.files import home
 from recipe_hf_finetune.data import encode
 from recipe_hf_finetune.data.examples import Examples
 from recipe_hf_finetune.data.splits import load
 from recipe_hf_finetune.data.tasks import GLUE
 from recipe_hf_finetune.model import classifier
+from recipe_hf_finetune.model.adapted import adapt
 from recipe_hf_finetune.results.metrics import measure
 from recipe_hf_finetune.settings import SequenceClassifier, TextClassification
 
@@ -91,13 +93,19 @@ class TrainedClassifier:
         classifier.quiet()
         config = classifier.load_config(folder, SequenceClassifier())
         self._device = trained.device
-        self._module = classifier.pretrained_model(folder, config, seed=0).to(trained.device).eval()
-        saved = trained.source.open(weights=True)["model"]
-        if missing := [name for name, _ in self._module.named_parameters() if name not in saved]:
+        module = classifier.pretrained_model(folder, config, seed=0)
+        transforms = trained.provenance.transforms
+        module = adapt(transforms, module)
+        saved = trained.source.weights["model"]
+        if missing := [name for name, _ in module.named_parameters() if name not in saved]:
             raise CheckpointError(
                 f"{trained.path}: has no {', '.join(missing[:3])}: it is no trained classifier; fine-tune it first: "
                 f"recipe run hf_finetune model.source={trained.path}"
             )
+        if transforms:
+            for name, parameter in module.named_parameters():
+                fill(parameter, saved[name])  # transformers has read those of the model alone
+        self._module = module.to(trained.device).eval()
         self._tokenizer = encode.load_tokenizer(options.tokenizer or folder)
         encode.require_vocabulary(self._tokenizer, config.vocab_size, folder)
         if config.pad_token_id is None:

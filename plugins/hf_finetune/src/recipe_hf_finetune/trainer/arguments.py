@@ -90,8 +90,10 @@ def training_arguments(job: Job, engine: Engine, seed: int, folder: Path) -> Any
     return arguments
 
 
-def _checkpointing(arguments_class: type, enabled: bool) -> dict[str, bool]:
+def _checkpointing(arguments_class: type, enabled: bool) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(arguments_class)}
     # The argument's name depends on the release of transformers.
     name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
-    return {name: True} if enabled else {}
+    # Of the two implementations, older releases take the one that has no gradients if the first weights are frozen.
+    settings = {f"{name}_kwargs": {"use_reentrant": False}} if f"{name}_kwargs" in names else {}
+    return {name: True, **settings} if enabled else {}

@@ -25,12 +25,14 @@ from recipe_core.launch.stop import StopFlag, StopMode
 from recipe_core.launch.watch.heartbeat import BACKWARD, FORWARD, SAVE, beat
 from recipe_core.layouts.parallel import StepDiscarded
 from recipe_core.layouts.replicated import fix_bucket_order
+from recipe_core.layouts.transformed import Transforms
 from recipe_core.train.cadence import Cadence
 from recipe_core.train.guards import replicas
 from recipe_core.train.guards.divergence import not_finite_error, not_finite_step
 from recipe_core.train.metrics.curves import Row
 from recipe_core.train.stopping import Stopping
 from recipe_hf_finetune.checkpoint import STATE
+from recipe_hf_finetune.model.adapted import without_transforms
 from recipe_hf_finetune.settings import FineTune
 from recipe_hf_finetune.trainer.step_skipper import SKIPPED_STEPS, StepSkipper
 
@@ -256,9 +258,10 @@ class FineTuner(Trainer):  # type: ignore[misc]  # whose hints we do not follow
         with loading(checkpoint, "the states of random numbers"):
             super()._load_rng_state(checkpoint)
 
-    def save_pretrained(self, folder: str) -> None:
-        """Write the model for ``from_pretrained``."""
-        self.model.save_pretrained(folder)
+    def save_pretrained(self, folder: str, transforms: Transforms) -> None:
+        """Write the model for ``from_pretrained``, with what ``transforms`` added merged into its weights."""
+        weights = without_transforms(transforms, self._comparable(self.model.state_dict()))
+        self.model.save_pretrained(folder, state_dict=weights)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self._flush()

@@ -11,10 +11,11 @@ from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.precision import cast
 from recipe_core.files import require_space
 from recipe_hf_finetune.model import classifier
+from recipe_hf_finetune.model.adapted import adapt
 from recipe_hf_finetune.trainer.seed_run import FINISHED, SeedRun, Shared
 
-_COPIES = 3
-"""Weights, and the two moments of AdamW."""
+_MOMENTS = 2
+"""Moments of AdamW, of weights that are trained."""
 
 
 def require_room(shared: Shared, seed_runs: Sequence[SeedRun], out: Path) -> None:
@@ -27,9 +28,10 @@ def require_room(shared: Shared, seed_runs: Sequence[SeedRun], out: Path) -> Non
     try:
         with torch.device("meta"):
             module = classifier.random_model(classifier.with_labels(shared.config(), shared.corpus), None)
+            module = adapt(shared.job.transforms, cast(module, train.precision))
     except (NotImplementedError, RuntimeError):  # a model that reads values while it is built: each save checks
         return
-    size = _COPIES * sum(p.numel() * p.element_size() for p in cast(module, train.precision).parameters())
+    size = sum(p.nbytes * (1 + _MOMENTS * p.requires_grad) for p in module.parameters())
 
     def check() -> None:
         folders = [

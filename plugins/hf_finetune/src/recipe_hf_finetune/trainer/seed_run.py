@@ -35,10 +35,12 @@ from recipe_core.train.metrics.line import log_line
 from recipe_core.train.metrics.report import Report, warn
 from recipe_core.train.metrics.tracker import Trackers
 from recipe_core.train.metrics.writer import Metrics
+from recipe_core.train.start.pretrained import require_transforms_of
 from recipe_hf_finetune.checkpoint import STATE, TrainerFormat
 from recipe_hf_finetune.data.encode import Encoded
 from recipe_hf_finetune.data.splits import Corpus
 from recipe_hf_finetune.model import classifier
+from recipe_hf_finetune.model.adapted import adapt
 from recipe_hf_finetune.results import metrics, predictions
 from recipe_hf_finetune.settings import settings, steps_per_epoch
 from recipe_hf_finetune.trainer.arguments import training_arguments
@@ -169,6 +171,7 @@ def _trainer(
         module = classifier.random_model(config, seed_run.seed)
     else:
         module = classifier.pretrained_model(shared.place, config, seed_run.seed, job.model.config.revision)
+    module = adapt(job.transforms, cast(module, train.precision))
     samples = len(encoded["train"])
     epoch = steps_per_epoch(samples, train.micro_batch, shared.engine.world_size, train.global_batch)
     cadence = Cadence(train, resumed_step, epoch)
@@ -185,7 +188,7 @@ def _trainer(
 
         trainer_class = partial(TracedFineTuner, group=shared.group)
     return trainer_class(
-        context=context, model=cast(module, train.precision),
+        context=context, model=module,
         args=training_arguments(job, shared.engine, seed_run.seed, seed_run.folder),
         train_dataset=encoded["train"], eval_dataset=encoded["validation"], processing_class=shared.tokenizer,
         data_collator=default_data_collator if job.data.config.pads(shared.engine.traced)
@@ -218,6 +221,7 @@ def _begin(job: Job, seed_run: SeedRun, checkpoints: Checkpoints) -> Path | None
             raise CheckpointError(
                 f"train.resume: {begin} is not a whole checkpoint of this recipe: {'; '.join(problems)}"
             )
+        require_transforms_of(begin, job)
     if begin is not None:
         checkpoints.on_rank_0(lambda: _require_loadable(begin))
     return begin
@@ -233,6 +237,7 @@ def _require_loadable(checkpoint: Path) -> None:
 
 def _finish(shared: Shared, seed_run: SeedRun, trainer: FineTuner) -> dict[str, Any]:
     # Metrics of the whole validation split; for the first fine-tuning, model, predictions and pictures too.
+    job = shared.job
     logits = {name: _logits(trainer, split) for name, split in shared.encoded.items() if name != "train"}
     outcome: dict[str, Any] = {
         "seed": seed_run.seed,
@@ -250,7 +255,7 @@ def _finish(shared: Shared, seed_run: SeedRun, trainer: FineTuner) -> dict[str, 
             predictions.write(seed_run.folder, shared.corpus, logits)
             remove(seed_run.folder / MODEL)
             with atomic_folder(seed_run.folder / MODEL) as part:
-                trainer.save_pretrained(str(part))
+                trainer.save_pretrained(str(part), job.transforms)
                 shared.tokenizer.save_pretrained(str(part))
                 Manifest.of(part, format="hf", step=trainer.state.global_step, torch=torch.__version__).write(part)
         write_text(seed_run.folder / FINISHED, json.dumps(outcome, indent=2) + "\n")
@@ -276,9 +281,11 @@ def _opening(shared: Shared, seed_run: SeedRun, module: Any) -> str:
 
     job, train = shared.job, shared.job.train
     parameters = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    adapted = f", {trained:,} of them trained ({', '.join(train.transforms)})" if job.transforms else ""
     samples = len(shared.encoded["train"])
     return (
-        f"{job.name}, {seed_run.title}: {parameters / 1e6:,.2f} M parameters, {train.steps:,} steps of "
+        f"{job.name}, {seed_run.title}: {parameters / 1e6:,.2f} M parameters{adapted}, {train.steps:,} steps of "
         f"{train.global_batch:,} of {samples:,} samples, {shared.engine.world_size} x {shared.engine.device.type}, "
         f"{described(shared.engine.device.type, train.precision)}; {seed_run.folder}"
     )

@@ -92,10 +92,6 @@ class TracedFineTuner(FineTuner):
         self.state.total_flos += flos * self.args.world_size
         self.current_flos = 0
 
-    def save_pretrained(self, folder: str) -> None:
-        """See :class:`FineTuner`."""
-        self.model.save_pretrained(folder, state_dict=self._copied(self.model.state_dict()))
-
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         # One copy on the host is both checked and written.
         self._held = {name: self._copied(part) for name, part in super()._state().items()}

@@ -39,7 +39,8 @@ class TokenStream:
 
 def evaluate(trained: TrainedModel, options: Evaluation) -> dict[str, Any]:
     """Number of predicted ``tokens``, ``loss`` (nats per token), ``perplexity`` and, with a tokenizer,
-    ``bits_per_byte`` and ``bytes`` of the predicted tokens; see :attr:`recipe_core.Model.evaluate`.
+    ``bits_per_byte`` and ``bytes`` of the predicted tokens; see :attr:`recipe_core.Model.evaluate`. Data wrappers are
+    not applied to the documents of the run; ``data`` says so.
 
     Raises:
         ConfigError: the data or a tokenizer is not known, or a setting does not fit the model.
@@ -112,7 +113,8 @@ def _stream(trained: TrainedModel, options: Evaluation) -> TokenStream:
         files = [IndexedFile.open(source.prefix) for source in sources]
         ranges = [split_ranges(file.sizes.size, data.split)["valid"] for file in files]
         parts = [file.sequence(number) for file, numbers in zip(files, ranges, strict=True) for number in numbers]
-        return _of_tokens("validation", parts, text_of(trained, options.tokenizer, options.accept), options.limit)
+        name = "validation" + _left_out(trained)
+        return _of_tokens(name, parts, text_of(trained, options.tokenizer, options.accept), options.limit)
     path = Path(options.data).expanduser()
     try:
         prefix = prefix_of(path)
@@ -130,6 +132,12 @@ def _stream(trained: TrainedModel, options: Evaluation) -> TokenStream:
     return _of_text(
         path, require_text(trained, options.tokenizer, options.accept), trained.model.config.vocabulary, options.limit
     )
+
+
+def _left_out(trained: TrainedModel) -> str:
+    # Wrappers select and change samples, and here a window slides over whole documents.
+    names = ", ".join(wrapper.spec.name for wrapper in trained.data.wrappers) if trained.data else ""
+    return f" without {names}" if names else ""
 
 
 def _of_tokens(name: str, parts: list[Any], text: Text | None, limit: int | None) -> TokenStream:

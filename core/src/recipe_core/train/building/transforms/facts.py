@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from recipe_core.hooks.specs import Model, ModelFacts, Part, Structure
-from recipe_core.layouts.built import build_model
+from recipe_core.layouts.built import build_blank
 from recipe_core.layouts.patterns import matching
 from recipe_core.layouts.tensor_parallel.plan import assign
 from recipe_core.layouts.transformed import Transforms, transform
@@ -25,8 +24,7 @@ def measured(model: Part[Model], transforms: Transforms, facts: ModelFacts, sequ
         PluginError: the code of a transform fails.
         ConfigError: a transform does not fit the model.
     """
-    with torch.device("meta"):
-        module, _ = build_model(model)
+    module = build_blank(model)
     linears = {parameter for layer in _linears(module) for parameter in (layer.weight,)}
     known = set(module.parameters())
     module, structure = transform(transforms, module, model.spec.structure(model.config))

@@ -8,7 +8,7 @@ itself, ``lora_a`` and ``lora_b``, so that its weight keeps its name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any
@@ -68,7 +68,7 @@ def lora(config: Lora, module: nn.Module, structure: Structure) -> nn.Module:
         ConfigError: a pattern matches no linear layer, or one whose weight another submodule uses, too.
     """
     trained = set(parameters_of(module, config.trained, "transform.lora.trained"))
-    targets = _targets(config, module, structure)
+    targets = _targets(config, module, structure, trained)
     for parameter in module.parameters():
         parameter.requires_grad_(parameter in trained)
     for name, layer in targets.items():
@@ -98,14 +98,17 @@ def _subclass(base: type[nn.Linear]) -> type[nn.Linear]:
     return type(f"Lora{base.__name__}", (LoraLinear, base), {"__module__": __name__})
 
 
-def _targets(config: Lora, module: nn.Module, structure: Structure) -> dict[str, nn.Linear]:
+def _targets(
+    config: Lora, module: nn.Module, structure: Structure, trained: Container[nn.Parameter]
+) -> dict[str, nn.Linear]:
     linears = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
     if already := next((name for name, layer in linears.items() if isinstance(layer, LoraLinear)), None):
         raise ConfigError(f"train.transforms: {already} has an adapter already; list lora once")
     if not config.targets:
         blocks = list(matching(module, structure.blocks)) if structure.blocks else []
         within = [n for n in linears if not blocks or any(f"{n}.".startswith(f"{block}.") for block in blocks)]
-        chosen = {name: linears[name] for name in within if not _users(module, linears[name]) - {name}}
+        whole = [name for name in within if linears[name].weight not in trained]
+        chosen = {name: linears[name] for name in whole if not _users(module, linears[name]) - {name}}
         if not chosen:
             raise ConfigError(f"{_TARGETS}: the blocks of this model have no linear layers; lora needs some")
         return chosen

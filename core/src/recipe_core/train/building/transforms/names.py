@@ -17,12 +17,12 @@ def parameters_of(module: nn.Module, patterns: Iterable[str], setting: str) -> I
         ConfigError: a pattern matches none; ``setting`` names it in the message.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
-    names = {prefix: None for name in named for prefix in _prefixes(name)}
+    names = {prefix: None for name in named for prefix in prefixes(name)}
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}
         if not matched:
             raise ConfigError(unmatched(setting, pattern, list(names), "submodule or parameter"))
-        yield from (parameter for name, parameter in named.items() if not matched.isdisjoint(_prefixes(name)))
+        yield from (parameter for name, parameter in named.items() if not matched.isdisjoint(prefixes(name)))
 
 
 def unmatched(setting: str, pattern: str, names: Collection[str], noun: str) -> str:
@@ -34,6 +34,7 @@ def unmatched(setting: str, pattern: str, names: Collection[str], noun: str) -> 
     return f"{setting}: the model has no {noun} {pattern!r}{hint} (there are: {', '.join(shown) or 'none'}{more})"
 
 
-def _prefixes(name: str) -> list[str]:
+def prefixes(name: str) -> list[str]:
+    """Return the names of all submodules that hold the tensor ``name``, and ``name`` itself."""
     parts = name.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]

@@ -3,13 +3,16 @@
 peft adapts the layers of the model in transformers. There, a weight may be transposed (GPT-2's ``Conv1D``), have its
 rows in another order (queries, keys and values), or be several weights. The rows of ``B`` follow those of the weight,
 and ``A`` stays as it is; a weight that is several there gives each of them the same ``A``.
+
+Submodules that were trained in full beside the adapters are peft's ``modules_to_save``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 
 import torch
@@ -19,6 +22,7 @@ from recipe_core.checkpoint.adapter import Adapter, Link
 from recipe_core.checkpoint.lazy import Lazy
 from recipe_core.errors import CheckpointError
 from recipe_core.train.building.transforms.lora import A, B, adapted
+from recipe_core.train.building.transforms.names import prefixes
 from recipe_core.train.building.transforms.settings import Lora
 
 _PREFIX = "base_model.model."
@@ -38,13 +42,8 @@ def peft_adapter(config: Lora, weights: Mapping[str, Lazy], adapter: Adapter) ->
     """Return the names of the adapters in peft, where ``adapter`` has those of the model in transformers.
 
     Raises:
-        CheckpointError: peft cannot express them.
+        CheckpointError: peft cannot express them, or what was trained beside them.
     """
-    if config.trained:
-        raise CheckpointError(
-            f"peft's folder holds adapters alone, and transform.lora.trained={','.join(config.trained)} trained "
-            "weights of the model, too; merge all of them: --to hf"
-        )
     linked = {name: link for link in adapter.links for name in link.ours}
     links, layers = list[Link](), list[_Layer]()
     for name in adapted(weights):
@@ -53,6 +52,8 @@ def peft_adapter(config: Lora, weights: Mapping[str, Lazy], adapter: Adapter) ->
         to, back = partial(_to_peft, own), partial(_from_peft, own)
         links.append(Link(ours=(f"{name}.{A}", f"{name}.{B}"), theirs=tuple(theirs), to=to, back=back))
         layers += own
+    whole = _whole_links(config, weights, adapter, linked)
+    owners = {_owner(name).removeprefix(_PREFIX) for link in whole for name in link.theirs}
     if len({layer.transposed for layer in layers}) > 1:
         raise CheckpointError(
             "some of the adapted weights are transposed in transformers and others are not, which one folder of peft "
@@ -61,9 +62,49 @@ def peft_adapter(config: Lora, weights: Mapping[str, Lazy], adapter: Adapter) ->
     settings = {
         "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "r": config.rank,
         "lora_alpha": config.alpha, "lora_dropout": config.dropout, "target_modules": [one.name for one in layers],
-        "fan_in_fan_out": layers[0].transposed, "bias": "none", "modules_to_save": None, "inference_mode": True,
+        "fan_in_fan_out": layers[0].transposed, "bias": "none", "inference_mode": True,
+        "modules_to_save": sorted(owners) or None,
     }  # fmt: skip
-    return Adapter(links=tuple(links), files={"adapter_config.json": json.dumps(settings, indent=2) + "\n"})
+    return Adapter(links=(*links, *whole), files={"adapter_config.json": json.dumps(settings, indent=2) + "\n"})
+
+
+def _whole_links(config: Lora, weights: Mapping[str, Lazy], adapter: Adapter, linked: Mapping[str, Link]) -> list[Link]:
+    """Links of the tensors of submodules that were trained in full.
+
+    Raises:
+        CheckpointError: peft cannot express them.
+    """
+    own = {name: linked.get(name) or Link(ours=(name,), theirs=(name,)) for name in weights if not _adds(name)}
+    chosen = {name: link for name, link in own.items() if _named(name, config.trained)}
+    names = {name for link in chosen.values() for name in link.theirs}
+    rest = {name for link in own.values() for name in link.theirs} - names
+    modules = tuple(map(_owner, names))
+    # peft takes a submodule with all that it holds, and every other one whose name ends so.
+    wrong = {name for name in rest if modules and _owner(name).endswith(modules)}
+    wrong |= (
+        names & {*adapter.ties, *adapter.ties.values()}
+        | {f"{name}.weight" for name in adapted(weights)} & chosen.keys()
+    )
+    if wrong:
+        raise CheckpointError(
+            f"transform.lora.trained={','.join(config.trained)}: a folder of peft holds whole submodules alone beside "
+            f"the adapters, without ties and without adapters of their own, which does not fit {min(wrong)}; merge all "
+            "of them: --to hf"
+        )
+    links = dict.fromkeys(chosen.values())
+    return [replace(link, theirs=tuple(f"{_PREFIX}{name}" for name in link.theirs)) for link in links]
+
+
+def _named(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(prefix, pattern) for prefix in prefixes(name) for pattern in patterns)
+
+
+def _adds(name: str) -> bool:
+    return name.rpartition(".")[2] in (A, B)
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _layers(weight: str, shape: torch.Size, link: Link | None) -> Iterator[_Layer]:

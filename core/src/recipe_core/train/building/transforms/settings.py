@@ -30,7 +30,8 @@ class Lora:
     """Share of the adapters' inputs that training sets to zero."""
     targets: tuple[str, ...] = ()
     """Linear layers with an adapter: names, or their last parts (``attention.qkv``, ``query``); a star stands for any
-    text. Without any, all linear layers of the model's blocks."""
+    text. Without any, all linear layers of the model's blocks, or of a model without named blocks; not those that
+    ``trained`` names."""
     trained: tuple[str, ...] = ()
     """Submodules or parameters that are trained beside the adapters (``classifier``); all others are frozen."""
 

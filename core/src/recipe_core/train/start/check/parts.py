@@ -80,7 +80,10 @@ def output_problems(model: Part[Model], loss: Part[LossSpec]) -> Iterator[str]:
 def wrapper_problems(recipe: Recipe, data: Part[Dataset]) -> Iterator[str]:
     """Yield what keeps the run from having its data wrappers, also those of a dataset within its dataset."""
     if recipe.run != CORE_LOOP and data.wrappers:
-        yield f"data.wrappers: {recipe.name} trains in a loop of its own, which reads without them; leave them out"
+        yield (
+            f"data.wrappers: {recipe.name} trains in a loop of its own, which reads without them; leave them out, and "
+            "filter or mix the files that it reads"
+        )
     for part in nested(data):
         names = part.spec.gives if isinstance(part.spec, Dataset) else ()
         for wrapper in part.wrappers if names else ():
@@ -139,7 +142,7 @@ def callback_problems(
 
 def transform_problems(recipe: Recipe, transforms: Sequence[Part[TransformSpec]], train: Train) -> Iterator[str]:
     """Yield what keeps the run from having its transforms."""
-    if transforms and recipe.run != CORE_LOOP:
+    if transforms and recipe.run != CORE_LOOP and not recipe.applies_transforms:
         yield f"train.transforms: {recipe.name} builds its model by itself, without transforms; leave them out"
     for part in transforms:
         if part.spec.problems:
