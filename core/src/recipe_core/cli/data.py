@@ -75,7 +75,11 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     declared = kinds(datasets[name].prepare_config)
     setting, equals, _ = incomplete.partition("=")
     values = [f"{setting}={value}" for value in choices(declared.get(setting))]
-    texts = values if equals else [f"{known}=" for known in declared]
+    texts = (
+        values
+        if equals
+        else [f"{known}=" for known in (*declared, *([parts.PART] if datasets[name].prepare_part else []))]
+    )
     return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
 
 
@@ -157,7 +161,8 @@ def _listing(datasets: Mapping[str, Dataset]) -> str:
     lines = []
     for name, spec in datasets.items():
         lines.append(f"  {click.style(name.ljust(width), fg='cyan')}  {spec.summary}".rstrip())
-        lines += [f"  {'':{width}}  settings: {', '.join(kinds(spec.prepare_config))}"]
+        settings = [*kinds(spec.prepare_config), *([parts.PART] if spec.prepare_part else [])]
+        lines += [f"  {'':{width}}  settings: {', '.join(settings)}"]
     head = click.style("What can be prepared", bold=True)
     hint = "`recipe prepare DATASET inputs=FILES output=FOLDER setting=value ...` makes it."
     return "\n".join([head, *(lines or ["  nothing: no plugin prepares data"]), "", hint])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
 from recipe_core import plugin
 from recipe_core.cli import data
 from recipe_core.cli.main import main
+from recipe_core.hooks import registry as registry_module
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.testing.conformance.examine import examine
 from recipe_core.testing.conformance.subject import Plugin
@@ -62,3 +64,22 @@ def test_a_dataset_that_does_not_divide_refuses_a_part(
     assert main(["prepare", name, "inputs=x", f"output={tmp_path / 'out'}", "part=1/2"]) == 2
     expected = f"recipe prepare: part: the dataset {name!r} does not say how it divides; prepare it without part=\n"
     assert capfd.readouterr().err == expected
+
+
+def test_help_and_completions_name_parts(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", "merge", "--help"]) == 0
+    assert "makes the data set OUTPUT of the folders that" in capfd.readouterr().out
+    assert main(["prepare", "capitals", "--help"]) == 0
+    assert "part=K/N" in capfd.readouterr().out
+    assert main(["prepare"]) == 0
+    listing = capfd.readouterr().out.splitlines()
+    settings = [line for line in listing if "settings: " in line]
+    assert [line.endswith(", output, part") for line in settings] == [True, True, True, False]
+    monkeypatch.setattr(registry_module, "load", lambda: registry)
+    context = click.Context(data.prepare)
+    complete = [item.value for item in data._complete(context, data.prepare.params[0], "m")]
+    assert complete == ["merge"]
+    context.params["arguments"] = ("capitals",)
+    assert [item.value for item in data._complete(context, data.prepare.params[0], "pa")] == ["part="]

@@ -83,8 +83,8 @@ def hashed_part(
         facts: of all inputs of the preparation, by :func:`input_facts`.
         part: the part.
         pieces: by path, what the part reads of each input.
-        bounds: returns for paths what each part reads of these inputs. Whoever reads a piece hashes it, and so does
-            the part in which the file begins, so that a merge finds copies that differ.
+        bounds: returns for paths what each part reads of these inputs. The part that reads a piece hashes it, and
+            so does the part in which the file begins, so that a merge finds copies that differ.
 
     Returns:
         A function that waits for the thread and returns the entries ``inputs``, ``pieces`` and ``all_inputs`` of the

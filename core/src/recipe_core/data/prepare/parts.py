@@ -38,7 +38,7 @@ class PreparedPart:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What the part counted."""
+        """Numbers of documents, tokens and so on in the part."""
         counts: Mapping[str, int] = self.manifest["counts"]
         return counts
 

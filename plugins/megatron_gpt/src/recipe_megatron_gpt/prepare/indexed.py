@@ -62,22 +62,22 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
         DataError: an input or the tokenizer is missing, damaged or of another kind; or a worker died.
         DiskError: there is no space left, or the output cannot be written.
     """
-    plan = Plan.of(settings)
-    with plan.output() as output:
-        hashes = hashed(plan.facts)
-        tokenizer = plan.tokenizer or known_tokenizer(_trained_tokenizer(settings, plan.sources, output), plan.end)
+    work = Preparation.of(settings)
+    with work.output() as output:
+        hashes = hashed(work.facts)
+        tokenizer = work.tokenizer or known_tokenizer(_trained_tokenizer(settings, work.sources, output), work.end)
         with output.writing():
             write_text(output.folder / TOKENIZER, tokenizer.content)
-        store, complete = write_tokens(settings, plan.sources, output, tokenizer)
+        store, complete = write_tokens(settings, work.sources, output, tokenizer)
         inputs = hashes()
         with output.writing():
             store.remove_parts()
             files = file_facts(output.folder, FILES)
-        return output.finish(manifest_of(store.dtype, tokenizer.size, complete["complete"], plan.plain, inputs, files))
+        return output.finish(manifest_of(store.dtype, tokenizer.size, complete["complete"], work.plain, inputs, files))
 
 
 @dataclass(frozen=True)
-class Plan:
+class Preparation:
     """A preparation before its work: its inputs, tokenizer and settings."""
 
     settings: GptPrepare
@@ -90,7 +90,7 @@ class Plan:
     """The settings that affect the bytes of the files."""
 
     @classmethod
-    def of(cls, settings: GptPrepare) -> Plan:
+    def of(cls, settings: GptPrepare) -> Preparation:
         """Find the inputs and read the tokenizer.
 
         Raises:

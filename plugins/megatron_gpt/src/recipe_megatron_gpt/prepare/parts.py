@@ -28,7 +28,16 @@ from recipe_core.data.prepare import (
 from recipe_core.data.text import hashed_pieces, pieces_of, require_encoding
 from recipe_core.files import require_space
 from recipe_megatron_gpt.data.corpus import TOKENIZER
-from recipe_megatron_gpt.prepare.indexed import FILES, KIND, Plan, hash_of, manifest_of, no_text, versions, write_tokens
+from recipe_megatron_gpt.prepare.indexed import (
+    FILES,
+    KIND,
+    Preparation,
+    hash_of,
+    manifest_of,
+    no_text,
+    versions,
+    write_tokens,
+)
 from recipe_megatron_gpt.prepare.store import DOCUMENTS, NAME, SIZES, write_index
 from recipe_megatron_gpt.settings import TRAIN, GptPrepare
 
@@ -50,12 +59,12 @@ def prepare_part(settings: GptPrepare, part: PreparePart) -> dict[str, Any]:
             "(`recipe prepare gpt_indexed inputs=SAMPLE output=sample`), and set tokenizer=sample/tokenizer.json for "
             "every part"
         )
-    plan = Plan.of(settings)
-    tokenizer = plan.tokenizer
+    work = Preparation.of(settings)
+    tokenizer = work.tokenizer
     assert tokenizer is not None
-    pieces = pieces_of(settings, plan.sources, part)
-    with plan.output(part) as output:
-        hashes = hashed_pieces(settings, plan.sources, plan.facts, part, pieces)
+    pieces = pieces_of(settings, work.sources, part)
+    with work.output(part) as output:
+        hashes = hashed_pieces(settings, work.sources, work.facts, part, pieces)
         with output.writing():
             write_text(output.folder / TOKENIZER, tokenizer.content)
         store, complete = write_tokens(settings, pieces, output, tokenizer, part)
@@ -73,7 +82,7 @@ def prepare_part(settings: GptPrepare, part: PreparePart) -> dict[str, Any]:
                 },
                 "counts": complete["complete"],
                 "replaced_in_pieces": complete["replaced_in_pieces"],
-                "settings": plan.plain,
+                "settings": work.plain,
                 **inputs,
                 "files": files,
                 "versions": versions(),
