@@ -12,7 +12,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True)
 class PreparePart:
-    """Part ``number`` of ``count``, as in ``recipe prepare gpt_indexed ... part=3/7``."""
+    """Part ``number`` of ``count``, as in ``part=3/7`` of ``recipe prepare``."""
 
     number: int
     """From 1 to ``count``."""
