@@ -202,7 +202,7 @@ def write_tokens(
         DiskError: there is no space left, or the output cannot be written.
     """
     dtype = tokenizer.dtype
-    store = TokenStore(output, dtype)
+    store = TokenStore(output, dtype, index=part is None)
     if complete := [entry for entry in output.done if "complete" in entry]:
         return store, complete[0]
     needed = _expected_bytes(sources, dtype.itemsize) - store.state.bytes
@@ -232,7 +232,7 @@ def write_tokens(
         if not state.bytes and not part:
             raise no_text(settings)
         entry = {"complete": result, "replaced_in_pieces": counts.replaced_in_pieces}
-        store.finish(entry, index=not part)
+        store.finish(entry)
     return store, entry
 
 

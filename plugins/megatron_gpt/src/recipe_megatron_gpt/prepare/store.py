@@ -42,14 +42,15 @@ class StoreState:
 class TokenStore:
     """The .bin file, and two files from which the .idx file is made: sizes, and ends of documents.
 
-    All data is written immediately. After an interruption, the files are truncated to the last entry of the journal.
+    All data is written immediately; without ``index``, the .idx file is not made. After an interruption, the files are
+    truncated to the last entry of the journal.
 
     Raises:
         DiskError: the disk is full or cannot be written.
     """
 
-    def __init__(self, output: Output, dtype: np.dtype[np.uint16] | np.dtype[np.int32]) -> None:
-        self.dtype = dtype
+    def __init__(self, output: Output, dtype: np.dtype[np.uint16] | np.dtype[np.int32], *, index: bool = True) -> None:
+        self.dtype, self._index = dtype, index
         self.prefix = output.folder / NAME
         self._output = output
         self._paths = [bin_path(self.prefix), self.prefix.with_suffix(SIZES), self.prefix.with_suffix(DOCUMENTS)]
@@ -100,14 +101,14 @@ class TokenStore:
             self._output.note({"state": asdict(self.state)})
         self._noted = time.monotonic()
 
-    def finish(self, entry: dict[str, Any], *, index: bool) -> None:
-        """Complete the files, with ``index`` the .idx file too, for at least one sequence.
+    def finish(self, entry: dict[str, Any]) -> None:
+        """Complete the files; the .idx file needs at least one sequence.
 
         ``entry`` is recorded in the journal, so that its counts need no second pass over the input.
         """
         self.note()
         with self._output.writing():
-            if index:
+            if self._index:
                 write_index(self.prefix, self.dtype)
             self._output.note(entry)
 
