@@ -140,7 +140,11 @@ def page(registry: Registry) -> str:
             uses = getattr(spec, "uses", ())
             used = f"It uses these settings of `train`: {', '.join(f'`{name}`' for name in uses)}." if uses else ""
             parts += [f"### {head}", sentence(spec.summary), *filter(None, [used]), table(spec.config)]
-    parts += ["## recipe prepare", "Settings of data preparation; give them as `setting=value`."]
+    parts += [
+        "## recipe prepare",
+        "Settings of data preparation; give them as `setting=value`. `part=K/N` of each makes one part of N, see "
+        "[several machines](../how-to/prepare-data.md#on-several-machines).",
+    ]
     for spec in (registry.get("data", name) for name in registry.names("data")):
         if isinstance(spec, Dataset) and spec.prepare:
             parts += [f"### recipe prepare {spec.name}", table(spec.prepare_config)]

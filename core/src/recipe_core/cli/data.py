@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
+from recipe_core.cli import parts
 from recipe_core.cli.commands.describe import DescribedCommand, describe_class
 from recipe_core.cli.options import LocalPath, debug_option, load_plugins
 from recipe_core.errors import ConfigError, DataError, ExitCode, PluginError, RecipeError, did_you_mean
@@ -66,13 +67,19 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         return []
     name = next((argument for argument in ctx.params.get("arguments") or () if "=" not in argument), None)
     if name is None:
-        return [CompletionItem(known) for known in datasets if known.startswith(incomplete)]
+        return [CompletionItem(known) for known in (*datasets, parts.MERGE) if known.startswith(incomplete)]
+    if name == parts.MERGE:
+        return [CompletionItem(incomplete, type="dir")]
     if name not in datasets:
         return []
     declared = kinds(datasets[name].prepare_config)
     setting, equals, _ = incomplete.partition("=")
     values = [f"{setting}={value}" for value in choices(declared.get(setting))]
-    texts = values if equals else [f"{known}=" for known in declared]
+    texts = (
+        values
+        if equals
+        else [f"{known}=" for known in (*declared, *([parts.PART] if datasets[name].prepare_part else []))]
+    )
     return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
 
 
@@ -84,10 +91,14 @@ def prepare(arguments: tuple[str, ...]) -> None:
 
     An interrupted run continues where it was when the same command is given again. Without a name, what can be
     prepared is listed.
+
+    With part=K/N, part K of N is made, on any machine; `recipe prepare merge OUTPUT PARTS...` joins all parts.
     """
     datasets = _preparable(load_plugins())
     if not arguments:
         click.echo(_listing(datasets))
+    elif arguments[0] == parts.MERGE:
+        click.echo(_summary(*parts.merge(datasets, arguments[1:])))
     else:
         click.echo(_prepare(datasets, arguments))
 
@@ -150,7 +161,8 @@ def _listing(datasets: Mapping[str, Dataset]) -> str:
     lines = []
     for name, spec in datasets.items():
         lines.append(f"  {click.style(name.ljust(width), fg='cyan')}  {spec.summary}".rstrip())
-        lines += [f"  {'':{width}}  settings: {', '.join(kinds(spec.prepare_config))}"]
+        settings = [*kinds(spec.prepare_config), *([parts.PART] if spec.prepare_part else [])]
+        lines += [f"  {'':{width}}  settings: {', '.join(settings)}"]
     head = click.style("What can be prepared", bold=True)
     hint = "`recipe prepare DATASET inputs=FILES output=FOLDER setting=value ...` makes it."
     return "\n".join([head, *(lines or ["  nothing: no plugin prepares data"]), "", hint])
@@ -158,15 +170,17 @@ def _listing(datasets: Mapping[str, Dataset]) -> str:
 
 def _settings_of(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
     name = next((argument for argument in arguments if "=" not in argument), "")
+    if name == parts.MERGE:
+        return parts.USAGE
     if name not in datasets:
         return f"`recipe prepare NAME --help` explains the settings of one: {', '.join(datasets) or 'none'}"
     title = click.style(f"Settings of {name}", bold=True)
-    return f"{title} (setting=default):\n{describe_class(datasets[name].prepare_config)}"
+    part = f"\n{parts.DESCRIPTION}" if datasets[name].prepare_part else ""
+    return f"{title} (setting=default):\n{describe_class(datasets[name].prepare_config)}{part}"
 
 
 def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
     """Prepare a data set; return a summary of its manifest."""
-    from recipe_core.hooks.target import as_plugin_error, load
     from recipe_core.settings.fill import from_words
 
     names = [argument for argument in arguments if "=" not in argument]
@@ -180,17 +194,17 @@ def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> str:
         raise PluginError(f"nothing named {name!r} can be prepared{hint} (there are: {', '.join(datasets) or 'none'})")
     spec = datasets[name]
     overrides = [argument for argument in arguments if "=" in argument]
+    part, overrides = parts.part_of(spec, overrides)
     settings: Any = from_words(spec.prepare_config, spec.name, overrides, "output=data/wiki")
-    owner = f"dataset {name!r}"
-    function = load(spec.prepare, owner)
-    with as_plugin_error(f"{owner}: {spec.prepare!r}", MemoryError):
-        manifest = function(settings)
-    if not isinstance(manifest, Mapping):
-        raise PluginError(f"{owner}: {spec.prepare!r} returned {manifest!r:.60}; expected the manifest, a dict")
+    target, given = (spec.prepare, (settings,)) if part is None else (spec.prepare_part, (settings, part))
+    manifest = parts.called(target, spec, *given)
+    return _summary(manifest, str(getattr(settings, "output", "")))
+
+
+def _summary(manifest: Mapping[str, Any], where: str) -> str:
     facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
     rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
-    where = getattr(settings, "output", "")
-    return _table([*rows, ("written to", str(where))] if where else rows)
+    return _table([*rows, ("written to", where)] if where else rows)
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -210,9 +224,13 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     """
     from recipe_core.checkpoint.locate import formats_at
     from recipe_core.checkpoint.manifest import NAME
+    from recipe_core.data.prepare.part_files import PartFiles
+    from recipe_core.data.prepare.parts import is_part
     from recipe_core.hooks.target import as_plugin_error, load
 
     checkpoints = "recipe_core.checkpoint.inspect:CheckpointFiles"
+    if is_part(path):
+        return [PartFiles()]
     if _holds_checkpoints(path, NAME):
         return [load(checkpoints, "the core")(registry)]
     known = {name: spec for name, spec in _datasets(registry).items() if spec.files}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -104,10 +104,14 @@ class Counts:
     redirects: int = 0
     other_namespaces: int = 0
     """Pages other than articles: talk, user, template and category pages and so on."""
+    replaced_in_pieces: dict[str, int] = field(default_factory=dict)
+    """:attr:`replaced` by path, in files of which only a piece was read."""
 
     def as_dict(self) -> dict[str, int]:
-        """Return plain data for a manifest."""
-        return asdict(self)
+        """Return the numbers, as plain data for a manifest."""
+        numbers = asdict(self)
+        del numbers["replaced_in_pieces"]
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -120,3 +124,21 @@ class Source:
     format: Format
     packing: str | None
     """``"gzip"``, ``"bzip2"``, ``"zstd"``, or None."""
+    start: int = 0
+    """First byte to read."""
+    stop: int | None = None
+    """Byte to stop before; None: the end."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk to read."""
+        return (self.size if self.stop is None else self.stop) - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the whole file is read."""
+        return self.bytes == self.size
+
+    def __str__(self) -> str:
+        """Return its path, and where the piece begins, from which messages then count lines."""
+        return f"{self.path} from byte {self.start:,}" if self.start else str(self.path)

@@ -53,6 +53,8 @@ def register_datasets() -> Iterable[Dataset]:
         prepare="recipe_bert_dp.prepare.hdf5:prepare",
         prepare_config=PrepareHdf5,
         prepare_example="recipe_bert_dp.prepare.example:text",
+        prepare_part="recipe_bert_dp.prepare.parts:prepare_part",
+        merge_parts="recipe_bert_dp.prepare.parts:merge",
         summary="BERT's HDF5 shards: masked words and next sentence",
         **_READ,
     )
@@ -61,6 +63,8 @@ def register_datasets() -> Iterable[Dataset]:
         prepare="recipe_bert_dp.prepare.pack:prepare",
         prepare_config=PreparePacked,
         prepare_example="recipe_bert_dp.prepare.example:shards",
+        prepare_part="recipe_bert_dp.prepare.packed_parts:prepare_part",
+        merge_parts="recipe_bert_dp.prepare.packed_parts:merge",
         summary="the same with several samples packed into each row",
         **_READ,
     )

@@ -2,8 +2,8 @@
 
 ``output.py``: the output folder, which gets its final name when complete; read it first. ``pool.py``: an ordered map
 over worker processes. ``progress.py``: the progress bar. ``inputs.py``, ``manifest.py``: entries of ``manifest.json``
-for inputs and files. :class:`DataFiles` and :class:`Inspection`, below: a plugin's ``recipe inspect`` and ``recipe
-verify``.
+for inputs and files. ``part.py``, ``parts.py``, ``part_files.py``: a preparation that is divided. :class:`DataFiles`
+and :class:`Inspection`, below: a plugin's ``recipe inspect`` and ``recipe verify``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from recipe_core.data.prepare.inputs import hashed, input_facts, sha256
+from recipe_core.data.prepare.inputs import hashed, hashed_part, input_facts, sha256
 from recipe_core.data.prepare.manifest import file_facts, file_problems, read_manifest, without_hashes
 from recipe_core.data.prepare.output import Output, writing
+from recipe_core.data.prepare.part import PreparePart
+from recipe_core.data.prepare.parts import PreparedPart, Section, join_files, merged_counts, merged_inputs
 from recipe_core.data.prepare.pool import WorkerDiedError, fitting, ordered_map, working_on
 from recipe_core.data.prepare.progress import ProgressBar
 
@@ -22,14 +24,21 @@ __all__ = [
     "DataFiles",
     "Inspection",
     "Output",
+    "PreparePart",
+    "PreparedPart",
     "Progress",
     "ProgressBar",
+    "Section",
     "WorkerDiedError",
     "file_facts",
     "file_problems",
     "fitting",
     "hashed",
+    "hashed_part",
     "input_facts",
+    "join_files",
+    "merged_counts",
+    "merged_inputs",
     "ordered_map",
     "read_manifest",
     "sha256",

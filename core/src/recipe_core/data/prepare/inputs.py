@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from recipe_core.data.prepare.part import PreparePart
 from recipe_core.errors import DataError
 from recipe_core.files import digest
 
@@ -55,12 +58,109 @@ def hashed(facts: Sequence[Mapping[str, Any]]) -> Callable[[], list[dict[str, An
         thread.join()
         entries = []
         for fact, value in zip(facts, results, strict=True):
-            path = Path(fact["path"])
-            if not path.exists() or input_facts([path]) != [fact]:
-                raise DataError(f"{path}: changed while it was read; prepare it again")
+            require_unchanged(fact)
             if isinstance(value, DataError):
                 raise value
             entries.append({"path": fact["path"], "bytes": fact["bytes"], "sha256": value})
         return entries
 
     return wait
+
+
+Range = tuple[int, int]
+"""The first and the last byte, excluded."""
+
+
+def hashed_part(
+    facts: Sequence[Mapping[str, Any]],
+    part: PreparePart,
+    pieces: Mapping[str, Range],
+    bounds: Callable[[Sequence[str]], Mapping[str, Sequence[Range]]],
+) -> Callable[[], dict[str, Any]]:
+    """Start to hash, in a thread, the inputs that begin in a part, and the pieces that it reads of others.
+
+    Args:
+        facts: of all inputs of the preparation, by :func:`input_facts`.
+        part: the part.
+        pieces: by path, what the part reads of each input.
+        bounds: returns for paths what each part reads of these inputs. The part that reads a piece hashes it, and
+            so does the part in which the file begins, so that a merge finds copies that differ.
+
+    Returns:
+        A function that waits for the thread and returns the entries ``inputs``, ``pieces`` and ``all_inputs`` of the
+        part's manifest. It raises a DataError if an input cannot be read, or no longer matches ``facts``.
+    """
+    total, before, own = sum(fact["bytes"] for fact in facts), 0, []
+    for fact in facts:
+        own += [fact["path"]] * part.owns(before, total)
+        before += fact["bytes"]
+    entries: dict[str, Any] = {"inputs": [], "pieces": []}
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            ranges = bounds(own)
+            for fact in facts:
+                path, whole = fact["path"], [(0, fact["bytes"])]
+                if path in ranges:
+                    parts = ranges[path] if len(ranges[path]) > 1 else []
+                    sha256, *others = _digests(Path(path), [*whole, *parts])
+                    entries["inputs"].append({"path": path, "bytes": fact["bytes"], "sha256": sha256})
+                    entries["pieces"] += [_piece(path, *found) for found in zip(parts, others, strict=True)]
+                elif path in pieces:
+                    entries["pieces"].append(_piece(path, pieces[path], *_digests(Path(path), [pieces[path]])))
+        except (OSError, DataError) as error:
+            errors.append(error)
+
+    thread = Thread(target=work, name="input hashes", daemon=True)
+    thread.start()
+
+    def wait() -> dict[str, Any]:
+        thread.join()
+        used = {*own, *pieces}
+        for fact in facts:
+            if fact["path"] in used:
+                require_unchanged(fact)
+        for error in errors:
+            raise error if isinstance(error, DataError) else DataError(f"{error.filename}: cannot be read ({error})")
+        return {**entries, "all_inputs": _all(facts)}
+
+    return wait
+
+
+def require_unchanged(fact: Mapping[str, Any]) -> None:
+    """Raise DataError if an input no longer has the size and the time of ``fact``, from :func:`input_facts`."""
+    path = Path(fact["path"])
+    if not path.exists() or input_facts([path]) != [fact]:
+        raise DataError(f"{path}: changed while it was read; prepare it again")
+
+
+def _all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # Parts of thousands of files need not list them all.
+    names = json.dumps([[fact["path"], fact["bytes"]] for fact in facts])
+    digest_of_names = hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()
+    return {"files": len(facts), "bytes": sum(fact["bytes"] for fact in facts), "sha256": digest_of_names}
+
+
+def _piece(path: str, place: Range, sha256: str) -> dict[str, Any]:
+    return {"path": path, "start": place[0], "stop": place[1], "sha256": sha256}
+
+
+def _digests(path: Path, ranges: Sequence[Range], block: int = 1 << 20) -> list[str]:
+    """SHA-256 of ranges of a file in one pass; the first range covers the others, which follow each other."""
+    outer, inner, number = hashlib.sha256(), [hashlib.sha256() for _ in ranges[1:]], 0
+    at, stop = ranges[0]
+    with path.open("rb", buffering=0) as file:
+        file.seek(at)
+        while data := file.read(min(block, stop - at)):
+            outer.update(data)
+            view = memoryview(data)
+            while view:
+                if number == len(inner):
+                    break
+                length = min(len(view), ranges[1 + number][1] - (at + len(data) - len(view)))
+                inner[number].update(view[:length])
+                view = view[length:]
+                number += bool(view)
+            at += len(data)
+    return [digest.hexdigest() for digest in (outer, *inner)]

@@ -33,7 +33,7 @@ def json_lines(stream: TextStream, settings: TextInput, counts: Counts, done: in
         blank = not text or text.isspace()
         counts.empty += blank
         if not blank or settings.keeps_empty:
-            yield Record(text, str(stream.path), number, done + stream.consumed)
+            yield Record(text, str(stream.source), number, done + stream.consumed)
 
 
 def _from_text(stream: TextStream, settings: TextInput, counts: Counts) -> Iterator[tuple[int, str]]:
@@ -70,7 +70,7 @@ def _parse_fast(line: bytes, key: str) -> str | None:
 
 def _decode_line(stream: TextStream, number: int, start: int, line: bytes) -> str:
     """Decode a UTF-8 line that starts at byte ``start`` of the file, without a byte order mark."""
-    if number == 1 and line.startswith(codecs.BOM_UTF8):
+    if start == 0 and line.startswith(codecs.BOM_UTF8):
         start, line = start + len(codecs.BOM_UTF8), line[len(codecs.BOM_UTF8) :]
     if stream.replacing:
         stream.replacing.decoded = start
@@ -90,10 +90,10 @@ def _parse_line(
         if settings.on_error == "stop":
             stream.look_ahead()
         advice = "or set on_error=skip to leave such lines out"
-        refuse(f"{stream.path}:{number}: {problem}; {advice}", settings, counts)
+        refuse(f"{stream.source}:{number}: {problem}; {advice}", settings, counts)
         return
     if "\\u" in line and not _encodable(text):
-        text = _without_surrogates(text, f"{stream.path}:{number}", settings, counts)
+        text = _without_surrogates(text, f"{stream.source}:{number}", settings, counts)
     yield number, text
 
 

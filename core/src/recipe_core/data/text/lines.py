@@ -26,8 +26,8 @@ def numbered_lines(stream: TextStream, settings: TextInput, counts: Counts, unit
 def too_long(stream: TextStream, number: int, unit: str, settings: TextInput) -> str:
     """Return the message for a document longer than ``max_document``."""
     return (
-        f"{stream.path}:{number}: this {unit} is longer than max_document={settings.max_document:,} characters; raise "
-        "it (the memory grows with it), or set on_error=skip to leave such out"
+        f"{stream.source}:{number}: this {unit} is longer than max_document={settings.max_document:,} characters; "
+        "raise it (the memory grows with it), or set on_error=skip to leave such out"
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from recipe_core.data.text.inputs import find
 from recipe_core.data.text.json_lines import json_lines
 from recipe_core.data.text.lines import numbered_lines, refuse, too_long
 from recipe_core.data.text.stream import Replacing, TextStream
-from recipe_core.data.text_settings import Counts, Record, TextInput
+from recipe_core.data.text_settings import Counts, Record, Source, TextInput
 from recipe_core.errors import DataError
 
 _MAX_WARNINGS = 20
@@ -18,24 +18,27 @@ _warned: set[Path] = set()
 """Files about whose encoding this process has warned."""
 
 
-def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Record]:
+def records(
+    settings: TextInput, counts: Counts | None = None, pieces: Sequence[Source] | None = None
+) -> Iterator[Record]:
     """Yield the documents of all inputs in order, as written; ``clean`` converts them to text.
 
     Memory is bounded: a file is never held completely, unless it is one document.
 
     Args:
         counts: updated while documents are yielded.
+        pieces: reads these alone, from :func:`recipe_core.data.text.pieces_of`; they may hold no document.
 
     Raises:
         DataError: an input is missing, damaged, truncated or of another type; a document cannot be used; or there is
             no document.
     """
     counts = Counts() if counts is None else counts
-    sources = find(settings)
+    sources = find(settings) if pieces is None else pieces
     replacing = None if settings.errors == "strict" else Replacing(counts, settings.most_replaced)
     done = 0
     for source in sources:
-        counts.files += 1
+        counts.files += not source.start  # the piece at its start counts a file
         with TextStream(source, settings.encoding, replacing) as stream:
             for record in _READERS[source.format](stream, settings, counts, done):
                 counts.documents += 1
@@ -43,8 +46,10 @@ def records(settings: TextInput, counts: Counts | None = None) -> Iterator[Recor
             if replacing:
                 replacing.judge()
                 _warn(source.path, replacing)
-        done += source.size
-    if not counts.documents:
+                if replacing.places and not source.is_whole:
+                    counts.replaced_in_pieces[str(source.path)] = replacing.places
+        done += source.bytes
+    if not counts.documents and pieces is None:
         raise DataError(f"{', '.join(settings.inputs)}: {_why_nothing(counts)}")
 
 
@@ -77,14 +82,14 @@ def _text(stream: TextStream, settings: TextInput, counts: Counts, done: int) ->
     text = stream.text.read(settings.max_document + 1)
     if len(text) > settings.max_document:
         message = (
-            f"{stream.path}: as one document, the file is longer than max_document={settings.max_document:,} "
+            f"{stream.source}: as one document, the file is longer than max_document={settings.max_document:,} "
             "characters; set documents=blank_line where blank lines part its documents, or raise max_document (the "
             "memory grows with it)"
         )
         refuse(message, settings, counts)
         _drain(stream)
     elif text and not text.isspace():
-        yield Record(text, str(stream.path), 1, done + stream.consumed)
+        yield Record(text, str(stream.source), 1, done + stream.consumed)
     else:
         counts.empty += 1
 
@@ -101,7 +106,7 @@ def _blocks(stream: TextStream, settings: TextInput, counts: Counts, done: int) 
     for number, line in numbered_lines(stream, settings, counts, "block between blank lines"):
         if line.isspace():
             if block:
-                yield Record("".join(block), str(stream.path), start, done + stream.consumed)
+                yield Record("".join(block), str(stream.source), start, done + stream.consumed)
             block, length = [], 0
             continue
         if not length:
@@ -113,7 +118,7 @@ def _blocks(stream: TextStream, settings: TextInput, counts: Counts, done: int) 
             refuse(too_long(stream, start, "block between blank lines", settings), settings, counts)
             block = []  # and the rest of it is skipped, as the length stays above the limit
     if block:
-        yield Record("".join(block), str(stream.path), start, done + stream.consumed)
+        yield Record("".join(block), str(stream.source), start, done + stream.consumed)
 
 
 def _pages(stream: TextStream, settings: TextInput, counts: Counts, done: int) -> Iterator[Record]:

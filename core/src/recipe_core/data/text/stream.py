@@ -33,6 +33,8 @@ BLOCK = 1 << 16
 """Bytes per read from disk."""
 AHEAD = 1 << 28
 """Bytes that are decompressed to distinguish a damaged archive from a damaged text."""
+FEW = 10
+"""Number of replaced places in a file that is always accepted."""
 
 _LINE_END = ord("\n")
 _numbers = itertools.count()
@@ -73,19 +75,23 @@ def packing_of(start: bytes) -> str | None:
 class Unpacked(io.BufferedIOBase):
     """The decompressed bytes of a file of one or more streams (multistream dumps, ``cat a.gz b.gz``).
 
+    Of a file that is not compressed, bytes ``start`` to ``stop`` - 1 alone.
+
     Raises:
         DataError: while reading; the file is truncated or damaged.
     """
 
-    def __init__(self, path: Path, packing: str | None) -> None:
+    def __init__(self, path: Path, packing: str | None, start: int = 0, stop: int | None = None) -> None:
         self._path, self.packing = path, packing
         self._unpacker = _UNPACKERS[packing]() if packing else None
         self._file = path.open("rb", buffering=0)
+        self._file.seek(start)
+        self._left = None if stop is None else stop - start
         self._block, self._at = b"", 0
         self.consumed = 0
         """Bytes of the file on disk that were read."""
-        self.given = 0
-        """Decompressed bytes that were returned."""
+        self.given = start
+        """Offset in the decompressed file up to which bytes were returned."""
 
     @property
     def name(self) -> str:
@@ -122,7 +128,7 @@ class Unpacked(io.BufferedIOBase):
 
         Of a line with more than ``longest`` bytes only the first ``longest`` + 1 are held and returned.
         """
-        start = length = 0
+        start, length = self.given, 0
         parts: list[bytes] = []
         while data := self.read1():
             at = 0
@@ -141,7 +147,8 @@ class Unpacked(io.BufferedIOBase):
     def _piece(self) -> bytes:
         """Next bytes of the file: a block, or a small piece if it is compressed."""
         if self._at >= len(self._block):
-            self._block, self._at = self._file.read(BLOCK), 0
+            self._block, self._at = self._file.read(BLOCK if self._left is None else min(BLOCK, self._left)), 0
+            self._left = None if self._left is None else self._left - len(self._block)
         piece = self._block[self._at : self._at + (PIECE if self.packing else BLOCK)]
         self._at += len(piece)
         self.consumed += len(piece)
@@ -186,14 +193,14 @@ class TextStream:
     """
 
     def __init__(self, source: Source, encoding: str, replacing: Replacing | None) -> None:
-        self.path, self.encoding, self.replacing = source.path, encoding, replacing
+        self.source, self.path, self.encoding, self.replacing = source, source.path, encoding, replacing
         self.errors = replacing.name if replacing else "strict"
-        self.bytes = Unpacked(source.path, source.packing)
+        self.bytes = Unpacked(source.path, source.packing, source.start, source.stop)
         if replacing:
             replacing.begin(self)
         self.is_utf8 = codecs.lookup(encoding).name == "utf-8"
-        # Skips a byte order mark.
-        name = "utf-8-sig" if self.is_utf8 else encoding
+        # Skips a byte order mark, which is one only at the start of a file.
+        name = "utf-8-sig" if self.is_utf8 and not source.start else encoding
         self.text = io.TextIOWrapper(self.bytes, encoding=name, errors=self.errors)
 
     @property
@@ -234,9 +241,12 @@ class TextStream:
         return self.bytes.given - len(error.object) + error.start
 
     def line_at(self, offset: int) -> int:
-        """Return the number of the line with byte ``offset`` of the decompressed file, which is read again for it."""
-        line, start = 1, 0
-        with Unpacked(self.path, self.bytes.packing) as again:
+        """Return the number of the line with byte ``offset`` of the decompressed file, which is read again for it.
+
+        Lines of a piece are counted from its start.
+        """
+        line, start = 1, self.source.start
+        with Unpacked(self.path, self.bytes.packing, start) as again:
             while start < offset and (data := again.read1()):
                 line += data[: offset - start].count(b"\n")
                 start = again.given
@@ -250,7 +260,7 @@ class TextStream:
         """
         self.look_ahead()
         return DataError(
-            f"{self.path}:{line}: byte {offset:,} of the text is not {self.encoding} ({error.reason}: "
+            f"{self.source}:{line}: byte {offset:,} of the text is not {self.encoding} ({error.reason}: "
             f"{error.object[error.start : error.end].hex(' ')}); {better_encoding(self.path, offset, self.encoding)}, "
             "or errors=replace"
         )
@@ -260,14 +270,12 @@ class Replacing:
     """Error handler of Python's decoders that replaces invalid bytes by U+FFFD, up to a limit per file.
 
     Args:
-        most: maximum share of a file's bytes that may be replaced, if there are more than :attr:`FEW` places.
+        most: maximum share of a file's bytes that may be replaced, if there are more than :data:`FEW` places.
 
     Raises:
         DataError: while reading; a file exceeds the limit, so it has another encoding.
     """
 
-    FEW = 10
-    """Number of places in a file that is always accepted."""
     _JUDGED_EVERY = 1000
     places: int
     """Replaced places of the current file."""
@@ -301,7 +309,10 @@ class Replacing:
         Raises:
             DataError: they are.
         """
-        if self.places > max(self.FEW, self._most * self._stream.bytes.given):
+        source = self._stream.source
+        # The pieces of a file are judged together when they are merged; one alone can exceed what the file may have.
+        size = self._stream.bytes.given if source.is_whole else source.size
+        if too_many(self.places, size, self._most):
             report = self.report()
             self._stream.look_ahead()
             raise DataError(f"{report}. If it is right, most_replaced=1 puts U+FFFD in the place of each")
@@ -310,9 +321,15 @@ class Replacing:
         """Describe the replaced places of the current file, with the first one and advice."""
         stream, first = self._stream, self._first
         return (
-            f"{stream.path}:{stream.line_at(first)}: {self.places:,} places in {stream.bytes.given:,} bytes are not "
+            f"{stream.source}:{stream.line_at(first)}: {self.places:,} places in "
+            f"{stream.bytes.given - stream.source.start:,} bytes are not "
             f"{stream.encoding}, the first at byte {first:,}; {better_encoding(stream.path, first, stream.encoding)}"
         )
+
+
+def too_many(places: int, size: int, most: float) -> bool:
+    """True if ``places`` that are replaced in a file of ``size`` bytes show that it has another encoding."""
+    return places > max(FEW, most * size)
 
 
 def better_encoding(path: Path, offset: int, encoding: str) -> str:

@@ -192,6 +192,17 @@ class Dataset(Spec):
     prepare_example: str = field(default="", metadata=called("folder"))
     """``package.module:function(folder) -> dict``: writes small inputs into the empty ``folder`` and returns the
     settings of ``prepare`` but for ``output``; ``recipe plugin check`` prepares them twice and compares."""
+    prepare_part: str = field(default="", metadata=called("settings", "part"))
+    """``package.module:function(settings, part) -> dict``: makes part K of N for ``recipe prepare NAME ... part=K/N``,
+    a :class:`recipe_core.data.prepare.PreparePart`, and returns its manifest, which
+    ``docs/how-to/plugins/write-a-plugin.md`` lists. It depends on ``settings``, the inputs, K and N alone. Empty:
+    ``part=`` is refused."""
+    merge_parts: str = field(default="", metadata=called("settings", "parts"))
+    """``package.module:function(settings, parts) -> dict``: makes the folder ``settings.output`` of all parts, each a
+    :class:`recipe_core.data.prepare.PreparedPart`, in order, and returns its manifest; the bytes are those of
+    ``prepare``. Required with ``prepare_part``."""
+    part_example: str = field(default="", metadata=called("folder"))
+    """As ``prepare_example``, of settings that ``prepare_part`` takes; empty: those of ``prepare_example``."""
     files: str = field(default="", metadata=called())
     """``package.module:class`` of a :class:`recipe_core.data.prepare.DataFiles`, for ``recipe inspect`` and
     ``verify``."""

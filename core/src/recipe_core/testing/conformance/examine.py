@@ -42,7 +42,7 @@ OF_KIND: Mapping[Kind, Mapping[str, Check]] = {
         "activations": model.activations,
         "adapters": model.adapters,
     },
-    "data": {**_OF_PARTS, "prepare": samples.prepared_alike},
+    "data": {**_OF_PARTS, "prepare": samples.prepared_alike, "parts": samples.parts_merge_alike},
     "layout": {**_OF_PARTS, "mesh": layouts.mesh, "trains alike": layouts.trains_alike},
     "checkpoint": {**_OF_PARTS, "round trip": formats.round_trip, "resumes from it": formats.resumes},
     "engine": {**_OF_PARTS, "light functions": light.light_functions},

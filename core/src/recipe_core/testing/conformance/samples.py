@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from recipe_core.data.prepare import DataFiles
+from recipe_core.cli.parts import merge
+from recipe_core.data.prepare import DataFiles, PreparePart
 from recipe_core.engine.loader import all_widened
 from recipe_core.errors import RecipeError
 from recipe_core.files import home
@@ -26,6 +27,7 @@ from recipe_core.train.feed import micro_batch_starts
 
 _SIZES = (1, 2, 4)
 _STEPS = 3
+_PARTS = (1, 2, 5)
 
 
 def same_for_every_world_size(plugin: Plugin, recipe: Recipe) -> str:
@@ -91,19 +93,57 @@ def prepared_alike(plugin: Plugin, spec: Dataset) -> str:
     return f"{len(contents[0])} files{_verified(spec, folder / 'first')}"
 
 
+def parts_merge_alike(plugin: Plugin, spec: Dataset) -> str:
+    """Check that the parts of a preparation, made in any order and merged, give the bytes of one process."""
+    if not spec.prepare or not spec.prepare_part:
+        raise SkippedCheck("prepare_part names no function, so that `recipe prepare ... part=K/N` is refused")
+    if not spec.merge_parts:
+        raise FailedCheck("merge_parts: names no function, so that `recipe prepare ... part=K/N` is refused")
+    if not (example := spec.part_example or spec.prepare_example):
+        raise SkippedCheck("part_example names no function that gives small inputs for `recipe prepare`")
+    folder = plugin.folder / "parts" / spec.name
+    inputs = folder / "inputs"
+    inputs.mkdir(parents=True)
+    settings = load(example, f"dataset {spec.name!r}")(inputs)
+    alone = _prepare(spec, settings, folder / "alone")
+    for count in _PARTS:
+        paths = [folder / f"part-{number}-of-{count}" for number in range(1, count + 1)]
+        for number, path in reversed([*enumerate(paths, 1)]):
+            _prepare(spec, settings, path, PreparePart(number, count))
+        merged = folder / f"merged-{count}"
+        with contextlib.redirect_stderr(io.StringIO()):
+            merge({spec.name: spec}, [str(merged), *map(str, reversed(paths))])
+        contents = _contents(merged)
+        if differing := sorted(n for n in {*alone, *contents} if alone.get(n) != contents.get(n)):
+            raise FailedCheck(
+                f"merge_parts: {', '.join(differing)} of {count} parts differs from what one process makes; a part may "
+                "depend on the settings, the inputs, K and N alone, and the merge must do what depends on all of them"
+            )
+    return f"{', '.join(map(str, _PARTS))} parts give the bytes of one process"
+
+
 def first_batch(job: Job, count: int) -> Batch:
     """Return the first ``count`` training samples, as the loop passes them to the model."""
     return all_widened(_samples(job, home()).read("train", 0, count))
 
 
-def _prepare(spec: Dataset, settings: Mapping[str, Any], output: Path) -> dict[str, bytes]:
+def _prepare(
+    spec: Dataset, settings: Mapping[str, Any], output: Path, part: PreparePart | None = None
+) -> dict[str, bytes]:
     problems: list[str] = []
     filled = fill(spec.prepare_config, {**settings, "output": str(output)}, spec.name, problems)
     if filled is None:
         raise FailedCheck(f"prepare_example: its settings are wrong: {'; '.join(problems)}")
     with contextlib.redirect_stderr(io.StringIO()):  # hides the progress
-        load(spec.prepare, f"dataset {spec.name!r}")(filled)
-    return {p.relative_to(output).as_posix(): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+        if part is None:
+            load(spec.prepare, f"dataset {spec.name!r}")(filled)
+        else:
+            load(spec.prepare_part, f"dataset {spec.name!r}")(filled, part)
+    return _contents(output)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def _verified(spec: Dataset, folder: Path) -> str:

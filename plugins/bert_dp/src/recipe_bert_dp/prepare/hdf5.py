@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from recipe_core.data.text import find as find_inputs
 from recipe_core.files import require_space, sync
 from recipe_index import bert
 
+KIND = "bert_hdf5"
 WORK = "work"
 """Folder of intermediate files."""
 _NOT_IN_FILES = ("output", "overwrite", "workers")
@@ -42,30 +43,53 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
     """
     vocabulary = Vocabulary.read(Path(settings.vocabulary).expanduser(), settings.lowercase)
     inputs = [source.path for source in find_inputs(settings)]
-    plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
     facts = input_facts(inputs)
-    key = {"kind": "bert_hdf5", **plain, "vocabulary": sha256(vocabulary.path), "inputs": facts}
+    key = {"kind": KIND, **plain(settings), "vocabulary": sha256(vocabulary.path), "inputs": facts}
     final = Path(settings.output).expanduser()
     with Output(final, key, reads=[*inputs, vocabulary.path], overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         work = output.folder / WORK
         workers = fitting(settings.workers, sum(path.stat().st_size for path in inputs))
-        counts = write_store(settings, vocabulary, output, work, workers)
-        parts = splits(counts["documents"], settings)
-        dealt = [(split, _deal(split, settings, vocabulary, output, work)) for split in parts]
-        files = _write_shards(settings, vocabulary, output, dealt)
-        manifest = {
-            "kind": "bert_hdf5",
-            "settings": {**plain, "vocabulary": vocabulary.path.name},
-            "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": key["vocabulary"]},
-            "inputs": hashes(),
-            "counts": {**counts, **{split.name: pair_counts for split, pair_counts in dealt}},
-            "files": files,
-        }
-        with output.writing():
-            shutil.copyfile(vocabulary.path, output.folder / "vocab.txt")
-            shutil.rmtree(work, ignore_errors=True)
-        return output.finish(manifest)
+        counts = write_store(settings, vocabulary, output, work, workers)["counts"]
+        return write_set(settings, vocabulary, output, counts, hashes)
+
+
+def plain(settings: PrepareHdf5) -> dict[str, Any]:
+    """The settings that affect the bytes of the files."""
+    return {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
+
+
+def write_set(
+    settings: PrepareHdf5,
+    vocabulary: Vocabulary,
+    output: Output,
+    counts: Mapping[str, int],
+    inputs: Callable[[], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """Make the shards from the tokens of all documents, which are in the folder :data:`WORK`, and finish the output.
+
+    ``inputs`` returns the manifest's entries of the inputs.
+
+    Raises:
+        DataError: there are too few documents.
+        DiskError: no space is left.
+    """
+    work = output.folder / WORK
+    parts = splits(counts["documents"], settings)
+    dealt = [(split, _deal(split, settings, vocabulary, output, work)) for split in parts]
+    files = _write_shards(settings, vocabulary, output, dealt)
+    manifest = {
+        "kind": KIND,
+        "settings": {**plain(settings), "vocabulary": Path(settings.vocabulary).name},
+        "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": sha256(vocabulary.path)},
+        "inputs": inputs(),
+        "counts": {**counts, **{split.name: pair_counts for split, pair_counts in dealt}},
+        "files": files,
+    }
+    with output.writing():
+        shutil.copyfile(vocabulary.path, output.folder / "vocab.txt")
+        shutil.rmtree(work, ignore_errors=True)
+    return output.finish(manifest)
 
 
 def _deal(split: Split, settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, work: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +19,13 @@ from recipe_bert_dp.data.shards import Arrays, ShardShape
 from recipe_bert_dp.prepare.workers import fitting
 from recipe_bert_dp.settings import MOST_SEED, PreparePacked
 from recipe_core import ConfigError, DataError, write_text
-from recipe_core.data.prepare import Output, ProgressBar, hashed, input_facts, ordered_map, sha256, writing
+from recipe_core.data.prepare import Output, PreparePart, ProgressBar, hashed, input_facts, ordered_map, sha256, writing
 from recipe_core.files import sync
 from recipe_index import bert
 
+KIND = "bert_packed"
 WORK = "work"
+VOCABULARY = "vocab.txt"
 _NOT_IN_FILES = ("output", "overwrite", "workers")
 
 
@@ -70,47 +72,133 @@ def prepare(settings: PreparePacked) -> dict[str, Any]:
         DataError: an input is missing, damaged, packed already, or has another shape than the first.
         DiskError: no space is left.
     """
-    paths = shards.find(settings.inputs)
-    shapes = {path: _shape(path) for path in paths}
-    shape = _common_shape(shapes)
-    capacity = settings.sequence or shape.sequence
-    if capacity < shape.sequence:
-        raise ConfigError(f"sequence: expected 0 or at least {shape.sequence}, as the inputs have, got {capacity}")
-    plain = {name: value for name, value in asdict(settings).items() if name not in _NOT_IN_FILES}
-    facts = input_facts(paths)
-    key = {"kind": "bert_packed", **plain, "inputs": facts}
-    vocabulary = [path for path in [shards.vocabulary_of(paths)] if path]
-    tasks = [task for kind in ("training", "test") for task in _tasks(kind, shapes, settings.samples_per_shard)]
-    final = Path(settings.output).expanduser()
-    with Output(final, key, reads=[*paths, *vocabulary], overwrite=settings.overwrite) as output:
-        hashes = hashed(facts)
-        with output.writing():
-            for folder in {WORK, *(task.kind for task in tasks)}:
-                (output.folder / folder).mkdir(exist_ok=True)
-        plans = _run("plan", PlanRows(settings, capacity, output.folder), tasks, settings.workers, output)
-        slots = settings.max_samples or max(plan["most_samples"] for plan in plans.values())
-        # Habana's width, which suffices where predictions are rounded up per sample; other masks may need more.
-        predictions = max(shape.predictions + slots, *(plan["most_predictions"] for plan in plans.values()))
-        write = WriteRows(settings, capacity, predictions, slots, output.folder)
+    work = Packing.of(settings)
+    with work.output() as output:
+        hashes = hashed(work.facts)
+        plans, _, files = run_tasks(work, work.tasks, output)
+        return finish(work.plain, work.capacity, work.shape.sequence, plans, files, hashes(), work.vocabulary, output)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A preparation before its work."""
+
+    settings: PreparePacked
+    paths: list[Path]
+    """Of the inputs."""
+    facts: list[dict[str, Any]]
+    shape: ShardShape
+    """Of the inputs' rows."""
+    tasks: list[PackTask]
+
+    @classmethod
+    def of(cls, settings: PreparePacked) -> Packing:
+        """Find the inputs and divide their samples into tasks.
+
+        Raises:
+            ConfigError: ``sequence`` is shorter than the inputs' rows.
+            DataError: an input is missing, damaged, packed already, or has another shape than the first.
+        """
+        paths = shards.find(settings.inputs)
+        shapes = {path: _shape(path) for path in paths}
+        shape = _common_shape(shapes)
+        if 0 < settings.sequence < shape.sequence:
+            raise ConfigError(
+                f"sequence: expected 0 or at least {shape.sequence}, as the inputs have, got {settings.sequence}"
+            )
+        tasks = [task for kind in ("training", "test") for task in _tasks(kind, shapes, settings.samples_per_shard)]
+        return cls(settings, paths, input_facts(paths), shape, tasks)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens per packed row."""
+        return self.settings.sequence or self.shape.sequence
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The settings that affect the bytes of the files."""
+        return {name: value for name, value in asdict(self.settings).items() if name not in _NOT_IN_FILES}
+
+    @property
+    def vocabulary(self) -> Path | None:
+        """The inputs' vocab.txt, if any."""
+        return shards.vocabulary_of(self.paths)
+
+    def output(self, part: PreparePart | None = None) -> Output:
+        """Return the output folder, for the whole preparation or one part of it."""
+        key = {"kind": KIND, **self.plain, "inputs": self.facts, **({"part": str(part)} if part else {})}
+        reads = [*self.paths, *([self.vocabulary] if self.vocabulary else [])]
+        final = Path(self.settings.output).expanduser()
+        return Output(final, key, reads=reads, overwrite=self.settings.overwrite)
+
+
+def run_tasks(
+    work: Packing, tasks: list[PackTask], output: Output
+) -> tuple[dict[str, Any], Widths | None, dict[str, Any]]:
+    """Pack the samples of ``tasks`` that an interrupted run has not packed.
+
+    Returns:
+        Facts of the plans by shard; the widths of the shards, None without any; and facts of the files.
+    """
+    settings = work.settings
+    with output.writing():
+        for folder in {WORK, *(task.kind for task in tasks)}:
+            (output.folder / folder).mkdir(exist_ok=True)
+    plans = _run("plan", PlanRows(settings, work.capacity, output.folder), tasks, settings.workers, output)
+    widths = widths_of(settings, work.shape.predictions, plans) if plans else None
+    files = {}
+    if widths:
+        write = WriteRows(settings, work.capacity, widths.predictions, widths.slots, output.folder)
         files = _run("shards", write, tasks, settings.workers, output)
-        kinds = sorted({task.kind for task in tasks})
-        manifest = {
-            "kind": "bert_packed",
+    with output.writing():
+        shutil.rmtree(output.folder / WORK, ignore_errors=True)
+    return plans, widths, files
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Places in a packed row for predictions and samples."""
+
+    predictions: int
+    slots: int
+
+
+def widths_of(settings: PreparePacked, predictions: int, plans: Mapping[str, Any]) -> Widths:
+    """Widths for all rows of ``plans``, from samples with at most ``predictions``."""
+    slots = settings.max_samples or max(plan["most_samples"] for plan in plans.values())
+    # Habana's width, which suffices where predictions are rounded up per sample; other masks may need more.
+    return Widths(max(predictions + slots, *(plan["most_predictions"] for plan in plans.values())), slots)
+
+
+def finish(
+    plain: Mapping[str, Any],
+    capacity: int,
+    sequence: int,
+    plans: Mapping[str, Any],
+    files: Mapping[str, Any],
+    inputs: list[dict[str, Any]],
+    vocabulary: Path | None,
+    output: Output,
+) -> dict[str, Any]:
+    """Write what is next to the shards, and give the output its name; returns the manifest."""
+    kinds = sorted({name.partition("/")[0] for name in plans})
+    of_kind = {kind: [plan for name, plan in plans.items() if name.startswith(f"{kind}/")] for kind in kinds}
+    with output.writing():
+        for kind in kinds:
+            # Habana's scripts expect it next to the folder with the shards.
+            text = json.dumps(_metadata(of_kind[kind], capacity, sequence), indent=2, sort_keys=True) + "\n"
+            write_text(output.folder / f"{kind}_metadata.json", text)
+        if vocabulary:
+            shutil.copyfile(vocabulary, output.folder / VOCABULARY)
+    return output.finish(
+        {
+            "kind": KIND,
             "settings": plain,
-            "inputs": hashes(),
-            "counts": {kind: _counts(kind, tasks, plans) for kind in kinds},
+            "inputs": inputs,
+            "counts": {kind: _counts(of_kind[kind]) for kind in kinds},
             "files": files,
         }
-        with output.writing():
-            for kind in kinds:
-                # Habana's scripts expect it next to the folder with the shards.
-                metadata = _metadata(kind, tasks, plans, capacity, shape.sequence)
-                text = json.dumps(metadata, indent=2, sort_keys=True) + "\n"
-                write_text(output.folder / f"{kind}_metadata.json", text)
-            for path in vocabulary:
-                shutil.copyfile(path, output.folder / "vocab.txt")
-            shutil.rmtree(output.folder / WORK, ignore_errors=True)
-        return output.finish(manifest)
+    )
 
 
 def _shape(path: Path) -> ShardShape:
@@ -278,18 +366,16 @@ def _samples(task: PackTask, count: int) -> Arrays:
     return samples
 
 
-def _counts(kind: str, tasks: list[PackTask], plans: dict[str, Any]) -> dict[str, int]:
-    selected = [plans[task.name] for task in tasks if task.kind == kind]
-    return {name: sum(plan[name] for plan in selected) for name in ("samples", "rows", "tokens")}
+def _counts(plans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {name: sum(plan[name] for plan in plans) for name in ("samples", "rows", "tokens")}
 
 
-def _metadata(kind: str, tasks: list[PackTask], plans: dict[str, Any], capacity: int, sequence: int) -> dict[str, Any]:
+def _metadata(plans: Sequence[Mapping[str, Any]], capacity: int, sequence: int) -> dict[str, Any]:
     # The names are those that Habana's scripts read.
-    counts = _counts(kind, tasks, plans)
+    counts = _counts(plans)
     patterns: Counter[tuple[int, ...]] = Counter()
-    for task in tasks:
-        if task.kind == kind:
-            patterns.update({tuple(lengths): count for lengths, count in plans[task.name]["patterns"]})
+    for plan in plans:
+        patterns.update({tuple(lengths): count for lengths, count in plan["patterns"]})
     samples, rows, tokens = counts["samples"], counts["rows"], counts["tokens"]
     return {
         "number_of_sequences_dropped": 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from recipe_bert_dp.data.vocabulary import Vocabulary
 from recipe_bert_dp.prepare.store import StoreWriter
 from recipe_bert_dp.settings import PrepareHdf5
 from recipe_core.data.prepare import Output, ProgressBar, ordered_map, working_on
-from recipe_core.data.text import Counts, Record, clean, records, sentences, total_bytes
+from recipe_core.data.text import Counts, Record, Source, clean, records, sentences, total_bytes
 from recipe_index import bert
 
 BATCH = 1_000_000
@@ -74,9 +74,16 @@ def _wordpiece(path: Path, lowercase: bool) -> bert.WordPiece:
 
 
 def write_store(
-    settings: PrepareHdf5, vocabulary: Vocabulary, output: Output, folder: Path, workers: int
-) -> dict[str, int]:
-    """Write the store in ``folder``, continuing an interrupted run; returns counts.
+    settings: PrepareHdf5,
+    vocabulary: Vocabulary,
+    output: Output,
+    folder: Path,
+    workers: int,
+    pieces: Sequence[Source] | None = None,
+) -> dict[str, Any]:
+    """Write the store in ``folder``, continuing an interrupted run; returns the last entry of the journal.
+
+    Its ``counts`` are of all inputs, or of the ``pieces`` that a part reads.
 
     Raises:
         DataError: an input is missing, damaged or empty, or a worker died.
@@ -85,15 +92,16 @@ def write_store(
     earlier = [entry for entry in output.done if entry["stage"] == "tokens"]
     last: dict[str, Any] = earlier[-1] if earlier else {"records": 0, "unknown": 0, "at": None}
     if last.get("complete"):
-        return dict(last["counts"])
+        return last
     counts = Counts()
     done, unknown, characters = last["records"], last["unknown"], 0
-    source = islice(records(settings, counts), done, None)
+    source = islice(records(settings, counts, pieces), done, None)
+    total = total_bytes(settings) if pieces is None else sum(piece.bytes for piece in pieces)
     with ExitStack() as stack:
         with output.writing():
             folder.mkdir(exist_ok=True)
             store = stack.enter_context(StoreWriter(folder, vocabulary.dtype, last["at"]))
-        progress = stack.enter_context(ProgressBar("tokens", total_bytes(settings)))
+        progress = stack.enter_context(ProgressBar("tokens", total))
         for batch, result in _results(vocabulary, source, workers):
             with output.writing():
                 store.add(result.ids, result.sentences, result.documents)
@@ -107,8 +115,12 @@ def write_store(
             totals = {
                 **counts.as_dict(), "documents_read": counts.documents, **store.state(), "unknown_tokens": unknown,
             }  # fmt: skip
-            output.note({"stage": "tokens", "complete": True, "counts": totals})
-    return totals
+            entry = {
+                "stage": "tokens", "complete": True, "counts": totals,
+                "replaced_in_pieces": counts.replaced_in_pieces,
+            }  # fmt: skip
+            output.note(entry)
+    return entry
 
 
 def _results(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from recipe_core import DataError, write_text
-from recipe_core.data.prepare import Output, ProgressBar, file_facts, fitting, hashed, input_facts, ordered_map
+from recipe_core.data.prepare import (
+    Output,
+    PreparePart,
+    ProgressBar,
+    file_facts,
+    fitting,
+    hashed,
+    input_facts,
+    ordered_map,
+)
 from recipe_core.data.text import Counts, Record, Source, clean, find, records
 from recipe_core.files import require_space
 from recipe_core.settings.fill import plain
@@ -25,6 +35,8 @@ from recipe_megatron_gpt.tokenizer.encoders import EncodeMethod, choose
 from recipe_megatron_gpt.tokenizer.known import KnownTokenizer, known_tokenizer, read_known_tokenizer
 from recipe_megatron_gpt.tokenizer.vocabulary import end_of_document
 
+KIND = "gpt_indexed"
+FILES = (f"{NAME}.bin", f"{NAME}.idx", TOKENIZER)
 CHUNK = 500_000
 """Characters per chunk of documents for a worker."""
 _SAMPLE = 20_000
@@ -50,39 +62,88 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
         DataError: an input or the tokenizer is missing, damaged or of another kind; or a worker died.
         DiskError: there is no space left, or the output cannot be written.
     """
-    sources = find(settings)
-    facts = input_facts([source.path for source in sources])
-    eod = settings.eod if settings.append_eod else None
-    chosen = None if settings.tokenizer == TRAIN else read_known_tokenizer(Path(settings.tokenizer).expanduser(), eod)
-    plain_settings = {name: value for name, value in plain(settings).items() if name not in _NOT_IN_FILES}
-    key = {
-        "kind": "gpt_indexed",
-        **plain_settings,
-        "inputs": facts,
-        "tokenizer": _hash(chosen.content if chosen else TRAIN),
-    }
-    reads = [source.path for source in sources] + [Path(settings.tokenizer).expanduser()] * (chosen is not None)
-    with Output(Path(settings.output).expanduser(), key, reads=reads, overwrite=settings.overwrite) as output:
-        hashes = hashed(facts)
-        tokenizer = chosen or known_tokenizer(_trained_tokenizer(settings, sources, output), eod)
+    work = Preparation.of(settings)
+    with work.output() as output:
+        hashes = hashed(work.facts)
+        tokenizer = work.tokenizer or known_tokenizer(_trained_tokenizer(settings, work.sources, output), work.end)
         with output.writing():
             write_text(output.folder / TOKENIZER, tokenizer.content)
-        store, counts = _write_tokens(settings, sources, output, tokenizer)
+        store, complete = write_tokens(settings, work.sources, output, tokenizer)
         inputs = hashes()
         with output.writing():
             store.remove_parts()
-            files = file_facts(output.folder, [f"{NAME}.bin", f"{NAME}.idx", TOKENIZER])
-        manifest = {
-            "kind": "gpt_indexed",
-            "dtype": store.dtype.name,
-            "vocabulary": tokenizer.size,
-            "counts": counts,
-            "settings": plain_settings,
-            "inputs": inputs,
-            "files": files,
-            "versions": {name: version(name) for name in ("recipe-megatron-gpt", "tokenizers")},
+            files = file_facts(output.folder, FILES)
+        return output.finish(manifest_of(store.dtype, tokenizer.size, complete["complete"], work.plain, inputs, files))
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A preparation before its work: its inputs, tokenizer and settings."""
+
+    settings: GptPrepare
+    sources: list[Source]
+    facts: list[dict[str, Any]]
+    """Of the inputs, by ``input_facts``."""
+    tokenizer: KnownTokenizer | None
+    """None: it is trained on the input."""
+    plain: dict[str, Any]
+    """The settings that affect the bytes of the files."""
+
+    @classmethod
+    def of(cls, settings: GptPrepare) -> Preparation:
+        """Find the inputs and read the tokenizer.
+
+        Raises:
+            ConfigError: the vocabulary has no end of a document.
+            DataError: an input or the tokenizer is missing, damaged or of another kind.
+        """
+        sources = find(settings)
+        end, path = settings.eod if settings.append_eod else None, Path(settings.tokenizer).expanduser()
+        tokenizer = None if settings.tokenizer == TRAIN else read_known_tokenizer(path, end)
+        settings_of_files = {name: value for name, value in plain(settings).items() if name not in _NOT_IN_FILES}
+        return cls(settings, sources, input_facts([s.path for s in sources]), tokenizer, settings_of_files)
+
+    @property
+    def end(self) -> str | None:
+        """The token that ends a document."""
+        return self.settings.eod if self.settings.append_eod else None
+
+    def output(self, part: PreparePart | None = None) -> Output:
+        """Return the output folder, for the whole preparation or one part of it."""
+        settings, chosen = self.settings, self.tokenizer
+        key = {
+            "kind": KIND,
+            **self.plain,
+            "inputs": self.facts,
+            "tokenizer": hash_of(chosen.content if chosen else TRAIN),
+            **({"part": str(part)} if part else {}),
         }
-        return output.finish(manifest)
+        reads = [source.path for source in self.sources] + [Path(settings.tokenizer).expanduser()] * (
+            chosen is not None
+        )
+        return Output(Path(settings.output).expanduser(), key, reads=reads, overwrite=settings.overwrite)
+
+
+def manifest_of(
+    dtype: np.dtype[Any], vocabulary: int, counts: Mapping[str, int], plain_settings: Mapping[str, Any],
+    inputs: Sequence[Mapping[str, Any]], files: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the manifest of a data set."""
+    return {
+        "kind": KIND,
+        "dtype": dtype.name,
+        "vocabulary": vocabulary,
+        "counts": counts,
+        "settings": plain_settings,
+        "inputs": inputs,
+        "files": files,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that determine the bytes."""
+    return {name: version(name) for name in ("recipe-megatron-gpt", "tokenizers")}
 
 
 def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
@@ -123,34 +184,43 @@ def _clean_all(chunk: list[Record]) -> list[str]:
     return [text for record in chunk if (text := clean(record))]
 
 
-def _write_tokens(
-    settings: GptPrepare, sources: Sequence[Source], output: Output, tokenizer: KnownTokenizer
-) -> tuple[TokenStore, dict[str, int]]:
-    # writes what an interrupted run left, and returns the counts of all documents
+def write_tokens(
+    settings: GptPrepare,
+    sources: Sequence[Source],
+    output: Output,
+    tokenizer: KnownTokenizer,
+    part: PreparePart | None = None,
+) -> tuple[TokenStore, dict[str, Any]]:
+    """Write the tokens that an interrupted run has not, of all inputs or of the pieces ``sources`` of a part.
+
+    Returns:
+        The files, and the last entry of the journal: ``complete``, the counts of all documents, and
+        ``replaced_in_pieces``.
+
+    Raises:
+        DataError: an input is damaged or of another kind, or there is no text outside of a part.
+        DiskError: there is no space left, or the output cannot be written.
+    """
     dtype = tokenizer.dtype
-    store = TokenStore(output, dtype)
-    complete = [entry["complete"] for entry in output.done if "complete" in entry]
-    if complete:
+    store = TokenStore(output, dtype, index=part is None)
+    if complete := [entry for entry in output.done if "complete" in entry]:
         return store, complete[0]
     needed = _expected_bytes(sources, dtype.itemsize) - store.state.bytes
     require_space(output.final.parent, needed, "the token file, as far as it can be told before,")
-    counts, total = Counts(), sum(source.size for source in sources)
+    counts, total = Counts(), sum(source.bytes for source in sources)
     with store, ProgressBar("tokens", total) as progress:
         progress.start_at(store.state.consumed)
-        rest = islice(records(settings, counts), store.state.read, None)
-        first = list(_first(rest))
-        samples = [(clean(record) or "")[:_SAMPLE] for record in first]
-        method, note = choose(settings.engine, tokenizer.content, settings.add_special_tokens, samples)
-        if note:
-            print(f"recipe prepare: {note}", file=sys.stderr)
-        end = b"" if tokenizer.end is None else np.array([tokenizer.end], dtype=dtype).tobytes()
-        encode_chunk = ChunkEncoder(
-            method, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences
-        )
-        chunks = _chunks(chain(first, rest))
-        for part in ordered_map(encode_chunk, chunks, _workers(settings, sources, method), _describe):
-            store.add(part)
-            progress.update(part.consumed)
+        rest = islice(records(settings, counts, sources if part else None), store.state.read, None)
+        if first := list(_first(rest)):
+            method = _method(settings, tokenizer, first)
+            end = b"" if tokenizer.end is None else np.array([tokenizer.end], dtype=dtype).tobytes()
+            encode_chunk = ChunkEncoder(
+                method, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences
+            )
+            chunks = _chunks(chain(first, rest))
+            for encoded in ordered_map(encode_chunk, chunks, _workers(settings, sources, method), _describe):
+                store.add(encoded)
+                progress.update(encoded.consumed)
         state = store.state
         result = {
             "documents": state.documents,
@@ -159,10 +229,24 @@ def _write_tokens(
             **{name: count for name, count in counts.as_dict().items() if name != "documents"},
             "empty": counts.empty + state.without_text,
         }
-        if not state.bytes:
-            raise DataError(f"{', '.join(settings.inputs)}: there is no text in any document; name other inputs")
-        store.finish(result)
-    return store, result
+        if not state.bytes and not part:
+            raise no_text(settings)
+        entry = {"complete": result, "replaced_in_pieces": counts.replaced_in_pieces}
+        store.finish(entry)
+    return store, entry
+
+
+def no_text(settings: GptPrepare) -> DataError:
+    """Return the error of inputs without text."""
+    return DataError(f"{', '.join(settings.inputs)}: there is no text in any document; name other inputs")
+
+
+def _method(settings: GptPrepare, tokenizer: KnownTokenizer, first: Sequence[Record]) -> EncodeMethod:
+    samples = [(clean(record) or "")[:_SAMPLE] for record in first]
+    method, note = choose(settings.engine, tokenizer.content, settings.add_special_tokens, samples)
+    if note:
+        print(f"recipe prepare: {note}", file=sys.stderr)
+    return method
 
 
 def _first(rest: Iterator[Record]) -> Iterator[Record]:
@@ -192,7 +276,8 @@ def _describe(chunk: list[Record]) -> str:
     return str(chunk[0]) if len(chunk) == 1 else f"{chunk[0]} to {chunk[-1]}"
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
+    """Return the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -203,9 +288,9 @@ def _has_dumps(sources: Sequence[Source]) -> bool:
 def _workers(settings: GptPrepare, sources: Sequence[Source], method: EncodeMethod) -> int:
     # by default, as many processes as save more time than their start takes
     fast = method != "plain" and not settings.split_sentences
-    worthwhile = sum(source.size / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
+    worthwhile = sum(source.bytes / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
     packed = any(source.packing for source in sources)  # their size is known only after reading
-    chunks = None if packed else 1 + sum(source.size for source in sources) // CHUNK
+    chunks = None if packed else 1 + sum(source.bytes for source in sources) // CHUNK
     return fitting(settings.workers, worthwhile, chunks)
 
 
@@ -215,6 +300,6 @@ def _expected_bytes(sources: Sequence[Source], width: int) -> int:
     Compressed text is assumed to expand threefold, and a third of a dump to be prose.
     """
     text = sum(
-        source.size * (3 if source.packing else 1) / (3 if source.format == "mediawiki" else 1) for source in sources
+        source.bytes * (3 if source.packing else 1) / (3 if source.format == "mediawiki" else 1) for source in sources
     )
     return int(text * width / 5)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from recipe_megatron_gpt.prepare.worker import EncodedChunk
 
 NAME = "tokens"
 """Name of the two files, without their ending."""
+SIZES, DOCUMENTS = ".sizes", ".documents"
+"""Endings of the two files from which the .idx file is made."""
 NOTE_EVERY = 2.0
 """Seconds between two entries of the journal: the most work that an interruption loses."""
 
@@ -40,17 +42,18 @@ class StoreState:
 class TokenStore:
     """The .bin file, and two files from which the .idx file is made: sizes, and ends of documents.
 
-    All data is written immediately. After an interruption, the files are truncated to the last entry of the journal.
+    All data is written immediately; without ``index``, the .idx file is not made. After an interruption, the files are
+    truncated to the last entry of the journal.
 
     Raises:
         DiskError: the disk is full or cannot be written.
     """
 
-    def __init__(self, output: Output, dtype: np.dtype[np.uint16] | np.dtype[np.int32]) -> None:
-        self.dtype = dtype
+    def __init__(self, output: Output, dtype: np.dtype[np.uint16] | np.dtype[np.int32], *, index: bool = True) -> None:
+        self.dtype, self._index = dtype, index
         self.prefix = output.folder / NAME
         self._output = output
-        self._paths = [bin_path(self.prefix), self.prefix.with_suffix(".sizes"), self.prefix.with_suffix(".documents")]
+        self._paths = [bin_path(self.prefix), self.prefix.with_suffix(SIZES), self.prefix.with_suffix(DOCUMENTS)]
         self._files: list[BinaryIO] = []
         states = [entry["state"] for entry in output.done if "state" in entry]
         self.state = StoreState(**states[-1]) if states else StoreState()
@@ -98,24 +101,30 @@ class TokenStore:
             self._output.note({"state": asdict(self.state)})
         self._noted = time.monotonic()
 
-    def finish(self, counts: dict[str, int]) -> None:
-        """Write the .idx file, for at least one sequence.
+    def finish(self, entry: dict[str, Any]) -> None:
+        """Complete the files; the .idx file needs at least one sequence.
 
-        ``counts`` are recorded in the journal, so that they need no second pass over the input.
+        ``entry`` is recorded in the journal, so that its counts need no second pass over the input.
         """
         self.note()
-        sizes: NDArray[np.int32] = np.memmap(self._paths[1], dtype=np.int32, mode="r")
-        boundaries: NDArray[np.int64] = np.memmap(self._paths[2], dtype=np.int64, mode="r")
         with self._output.writing():
-            with idx_path(self.prefix).open("wb") as file:
-                write_idx(file, self.dtype, sizes, boundaries)
-            sync(idx_path(self.prefix))
-            self._output.note({"complete": counts})
+            if self._index:
+                write_index(self.prefix, self.dtype)
+            self._output.note(entry)
 
     def remove_parts(self) -> None:
         """Remove the files from which the .idx file was made."""
         for path in self._paths[1:]:
             path.unlink(missing_ok=True)
+
+
+def write_index(prefix: Path, dtype: np.dtype[Any]) -> None:
+    """Write the .idx file from the two files of sizes and of ends, which are not empty."""
+    sizes: NDArray[np.int32] = np.memmap(prefix.with_suffix(SIZES), dtype=np.int32, mode="r")
+    boundaries: NDArray[np.int64] = np.memmap(prefix.with_suffix(DOCUMENTS), dtype=np.int64, mode="r")
+    with idx_path(prefix).open("wb") as file:
+        write_idx(file, dtype, sizes, boundaries)
+    sync(idx_path(prefix))
 
 
 def _opened(path: Path, length: int) -> BinaryIO:
