@@ -175,7 +175,7 @@ def _evaluations(
     sections = trained.provenance.sections.get(_EVALUATION)
     own = {_EVALUATION: sections if isinstance(sections, Mapping) else {}}
     merged = fill.merge(own, fill.overrides(changes, problems))[_EVALUATION]
-    parts = []
+    parts: list[Part[EvaluationSpec]] = []
     for name in names:
         spec = plugins.get("evaluation", name)
         config = fill.fill(spec.config, merged.get(name) or {}, f"{_EVALUATION}.{name}", problems)
