@@ -132,7 +132,8 @@ def _comparable_overrides(job: Job) -> list[str]:
     They stop before the last step, after which a recipe may do more than train.
     """
     batch = 4 * max(1, job.train.global_batch // 4)
-    evaluations = [] if job.callbacks else ["train.eval_every=0"]  # which a callback may need
+    needed = job.callbacks or job.evaluations  # which may need a validation
+    evaluations = [] if needed else ["train.eval_every=0"]
     no_dropout = [f"model.{name}=0" for name in job.model.spec.free if "dropout" in name]
     return [
         *FOUR_STEPS, "train.steps=5", "train.stop_after=4", f"train.global_batch={batch}",

@@ -20,7 +20,7 @@ from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.built import as_part_error, type_name
 from recipe_core.train.metrics.evaluations.access import undisturbed
-from recipe_core.train.metrics.evaluations.model import Access, EvaluatedModel, blamed
+from recipe_core.train.metrics.evaluations.model import DONE, Access, EvaluatedModel, blamed
 
 Measure = Callable[[], Any]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -90,7 +90,7 @@ class Evaluations:
             if spec.fatal:  # the other ranks learn of it as this one ends
                 raise
             problem = str(error)
-        everyone = model.agree((values, problem))
+        everyone = _exchanged(model.access, values, problem)
         try:
             return _agreed(everyone, spec)
         except PluginError as error:
@@ -100,6 +100,14 @@ class Evaluations:
                 self.warn(f"{error}; training goes on without it")
             self._open = [one for one in self._open if one[0] is not spec]
             return {}
+
+
+def _exchanged(access: Access, values: Mapping[str, float], problem: str) -> list[tuple[Mapping[str, float], str]]:
+    """Numbers and problems of all ranks, once each has measured."""
+    while True:  # a rank that shares work with one that has failed learns of it by its message, and comes here too
+        everyone = access.gather((DONE, values, problem))
+        if all(kind == DONE for kind, _, _ in everyone):
+            return [(found, text) for _, found, text in everyone]
 
 
 def _checked(values: object, spec: EvaluationSpec) -> dict[str, float]:

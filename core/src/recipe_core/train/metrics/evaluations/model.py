@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 BATCH = 8
 """Texts in a batch."""
-_MAP, _DONE = "map", "done"
+MAP, DONE = "map", "done"
 """Kinds of messages that ranks exchange."""
 
 
@@ -81,8 +81,8 @@ class EvaluatedModel:
     spec: EvaluationSpec
     options: Evaluation = field(default_factory=Evaluation)
     """The options of ``recipe eval``; in a run, none is given."""
-    _built: dict[str, Scorer] = field(default_factory=dict, repr=False)
-    _within: list[bool] = field(default_factory=list, repr=False)
+    _built: dict[str, Scorer] = field(init=False, default_factory=dict, repr=False)
+    _within: list[bool] = field(init=False, default_factory=list, repr=False)
     """Calls of :meth:`map` that this call is within."""
 
     @property
@@ -260,11 +260,11 @@ class EvaluatedModel:
                     raise failure
             except Exception as error:
                 text = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
-        everyone = self.access.gather((_MAP, results, text))
+        everyone = self.access.gather((MAP, results, text))
         if failure is not None:
             raise failure
         for number, (kind, _, problem) in enumerate(everyone):
-            if kind != _MAP:
+            if kind != MAP:
                 raise PluginError(f"rank {number} has ended its evaluation while others compute")
             if problem:
                 raise PluginError(f"rank {number}: {problem}")
@@ -272,13 +272,6 @@ class EvaluatedModel:
         for _, found, _ in everyone:
             merged = {**found, **merged}
         return [merged[number] for number in range(count)]
-
-    def agree(self, outcome: tuple[Mapping[str, float], str]) -> list[tuple[Mapping[str, float], str]]:
-        """Return values and error text of all ranks, once each has measured."""
-        while True:
-            everyone = self.access.gather((_DONE, *outcome))
-            if all(kind == _DONE for kind, _, _ in everyone):
-                return [(values, text) for _, values, text in everyone]
 
     def _require(self, word: str) -> None:
         if word not in self.spec.takes:
