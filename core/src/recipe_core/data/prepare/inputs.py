@@ -95,7 +95,7 @@ def hashed_part(
         own += [fact["path"]] * part.owns(before, total)
         before += fact["bytes"]
     entries: dict[str, Any] = {"inputs": [], "pieces": []}
-    errors: list[Exception] = []
+    errors: list[OSError | DataError] = []
 
     def work() -> None:
         try:

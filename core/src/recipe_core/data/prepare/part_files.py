@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recipe_core.data.prepare import Inspection
 from recipe_core.data.prepare.manifest import file_problems, read_manifest
-from recipe_core.data.prepare.parts import is_part
+from recipe_core.data.prepare.parts import inputs_text, is_part
 from recipe_core.errors import DataError
 
 
@@ -20,8 +20,7 @@ class PartFiles:
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
         """Read the facts from the manifest."""
         manifest = read_manifest(path)
-        everything = manifest["all_inputs"]
-        facts = {"of inputs": f"{everything['files']:,} files, {everything['bytes']:,} bytes"}
+        facts = {"all inputs": inputs_text(manifest["all_inputs"])}
         facts |= {name.replace("_", " "): f"{count:,}" for name, count in manifest["counts"].items() if count}
         return Inspection(kind=f"part {manifest['part']} of a {manifest['kind']}", facts=tuple(facts.items()))
 

@@ -143,8 +143,8 @@ def _require_alike(first: PreparedPart, part: PreparedPart) -> None:
     mine, other = ours["all_inputs"], theirs["all_inputs"]
     if mine != other:
         raise DataError(
-            f"{part}: was prepared from {_inputs(mine)}, and {first} from {_inputs(other)}, or from files with other "
-            "names or sizes; prepare all parts from the same inputs"
+            f"{part}: was prepared from {inputs_text(mine)}, and {first} from {inputs_text(other)}, or from files with "
+            "other names or sizes; prepare all parts from the same inputs"
         )
 
 
@@ -153,7 +153,8 @@ def _short(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _inputs(facts: Mapping[str, Any]) -> str:
+def inputs_text(facts: Mapping[str, Any]) -> str:
+    """Describe the entry ``all_inputs`` of a part."""
     return f"{facts['files']:,} file{'s' * (facts['files'] != 1)} of {facts['bytes']:,} bytes"
 
 
@@ -163,9 +164,9 @@ def _require_all(parts: Sequence[PreparedPart]) -> None:
         return
     there = {part.part.number for part in parts}
     missing = [number for number in range(1, count + 1) if number not in there]
-    more = f" and {len(missing) - 1:,} more of them" if len(missing) > 1 else ""
+    more = f", and {len(missing) - 1:,} more" if len(missing) > 1 else ""
     raise DataError(
-        f"part {missing[0]}/{count}{more} is missing; prepare it with part={missing[0]}/{count}, and name it"
+        f"part {missing[0]}/{count} is missing{more}; prepare it with part={missing[0]}/{count}, and name all {count:,}"
     )
 
 
