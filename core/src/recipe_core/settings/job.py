@@ -271,7 +271,7 @@ def draft(
         problems += unused(registry, parts["optimizer"].spec, train)
     listed = {kind: tuple(listed_parts(registry, kind, merged[kind], train, problems, near)) for kind in LISTED}
     for kind in LISTED if world_size is not None else ():
-        if kind != "tracker":  # a run can do without one
+        if kind != "tracker":  # training continues without one
             listed[kind] = tuple(one for one in listed[kind] if _has_its_code(one, problems))
     facts = Facts(parts.get("model"), parts.get("data"), listed["transform"])
     if world_size is not None and train is not None:
