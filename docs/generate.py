@@ -30,7 +30,7 @@ from recipe_core.hooks.specs import Dataset, Recipe
 from recipe_core.hooks.train import Train
 from recipe_core.launch.launchers.site import Site
 from recipe_core.settings.describe import meanings, text_of
-from recipe_core.settings.job import LISTS
+from recipe_core.settings.sections import LISTS
 
 REFERENCE = Path(__file__).parent / "reference"
 PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/pyproject.toml"))

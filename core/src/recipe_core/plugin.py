@@ -195,14 +195,14 @@ def register_optimizers() -> Iterable[OptimizerSpec]:
     yield OptimizerSpec(
         name="adamw",
         build="recipe_core.train.optim.build:adamw",
-        facts="recipe_core.settings.optimizer:adam_facts",
+        facts="recipe_core.settings.facts:adam_facts",
         uses=common,
         summary="AdamW: Adam with decoupled weight decay",
     )
     yield OptimizerSpec(
         name="lamb",
         build="recipe_core.train.optim.build:lamb",
-        facts="recipe_core.settings.optimizer:adam_facts",
+        facts="recipe_core.settings.facts:adam_facts",
         uses=(*common, "trust_clip"),
         summary="NVIDIA's LAMB, for very large batches: each weight's Adam update scaled to the weight's norm",
     )

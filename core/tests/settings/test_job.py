@@ -32,7 +32,8 @@ from recipe_core import (
 )
 from recipe_core.errors import ConfigError, DataError, DiskFullError, PluginError
 from recipe_core.hooks.registry import Registry, load
-from recipe_core.settings.job import SECTIONS, Job, resolve
+from recipe_core.settings.job import Job, resolve
+from recipe_core.settings.sections import SECTIONS
 from recipe_core.testing import toy
 from recipe_core.train.start.check import checked_job
 

@@ -22,8 +22,8 @@ from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Recipe, Use
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
-from recipe_core.settings.job import IN_TRAIN, split_name
 from recipe_core.settings.parts import AUTO
+from recipe_core.settings.sections import IN_TRAIN, split_name
 from recipe_core.settings.values import choices, paths
 
 

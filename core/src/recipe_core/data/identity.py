@@ -24,7 +24,7 @@ from recipe_core.hooks.specs.wrapper import WRAPPERS, wrapper_text
 from recipe_core.hooks.target import call
 from recipe_core.launch.identity import files_named
 from recipe_core.settings import fill
-from recipe_core.settings.job import IDENTITY
+from recipe_core.settings.sections import IDENTITY
 
 TOKENIZER = "tokenizer"
 """Folder of a run that holds a copy of its tokenizer."""

@@ -1,4 +1,4 @@
-"""Sizes of a model and its data, before they are built."""
+"""Sizes of a model, its data and its optimizer, before they are built."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from recipe_core.errors import PluginError
+from recipe_core.hooks.facts import OptimizerFacts
 from recipe_core.hooks.specs import DataFacts, Dataset, IndexFacts, Model, ModelFacts, Part
 from recipe_core.hooks.specs.transform import MEASURED, TransformSpec
 from recipe_core.hooks.specs.wrapper import part_settings, wrapped_facts
@@ -95,3 +96,9 @@ class Facts:
                 )
             self._indices = train, facts
         return self._indices[1]
+
+
+def adam_facts(config: object, train: Train, model: ModelFacts) -> OptimizerFacts:
+    """Return the memory of AdamW and LAMB: both moments, and the fp32 copy of bf16 weights, if any."""
+    moment = 2 if train.precision == "bf16" and train.optimizer_states == "weights" else 4
+    return OptimizerFacts(bytes_per_parameter=2 * moment + 4 * (train.optimizer_states == "master"))

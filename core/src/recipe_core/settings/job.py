@@ -7,8 +7,8 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
-from recipe_core.hooks.kinds import NOUNS, PARTS, ListedKind, PartKind
+from recipe_core.errors import ConfigError, RecipeError
+from recipe_core.hooks.kinds import PARTS, PartKind
 from recipe_core.hooks.registry import Registry
 from recipe_core.hooks.specs import (
     CheckpointFormat,
@@ -22,12 +22,11 @@ from recipe_core.hooks.specs import (
     Recipe,
     Spec,
     Structure,
-    Use,
 )
 from recipe_core.hooks.specs.evaluation import EvaluationSpec
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
-from recipe_core.hooks.specs.wrapper import WRAPPERS, DataWrapperSpec, nested
+from recipe_core.hooks.specs.wrapper import DataWrapperSpec, nested
 from recipe_core.hooks.train import Train
 from recipe_core.settings import fill
 from recipe_core.settings.facts import Facts
@@ -39,7 +38,6 @@ from recipe_core.settings.parts import (
     changed,
     engine_section,
     listed_parts,
-    listed_wrappers,
     part,
     take_train_settings,
     unused,
@@ -47,19 +45,21 @@ from recipe_core.settings.parts import (
 )
 from recipe_core.settings.saved import is_file, read_file
 from recipe_core.settings.schedule import Rate, build_rate
+from recipe_core.settings.sections import (
+    HISTORY,
+    IDENTITY,
+    LISTED,
+    PLUGINS,
+    base_sections,
+    plugin_of,
+    read_sections,
+    split_name,
+    variant_layers,
+    without_unlisted,
+    without_unused_defaults,
+)  # fmt: skip
 
 __all__ = ["Job", "Part", "resolve", "split_name"]
-
-LISTED: tuple[ListedKind, ...] = ("tracker", "callback", "transform", "evaluation")
-"""Kinds whose section holds a section for each of those that ``train`` lists."""
-LISTS = {**{f"{kind}s": "train" for kind in LISTED}, WRAPPERS: "data"}
-"""Lists of names that may be given without their section."""
-SECTIONS = (*PARTS, *LISTED, "wrapper", "train")
-IDENTITY, HISTORY, PLUGINS = "identity", "history", "plugins"
-"""Further sections of a run's job.yaml: the identity of its data, settings that changed when it continued, and the
-plugin of each part."""
-IN_TRAIN: tuple[PartKind, ...] = ("engine", "optimizer", "schedule")
-"""Parts that may also be named in the section ``train``: ``train.optimizer=NAME``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,13 +246,13 @@ def draft(
     """
     problems: list[str] = []
     recipe, variant, file = _target(registry, target)
-    merged = _base(recipe)
+    merged = base_sections(recipe)
     extra = overrides if isinstance(overrides, Mapping) else fill.overrides(overrides, problems)
-    layers, processes = _variant_layers(recipe, variant)
+    layers, processes = variant_layers(recipe, variant)
     for layer in (*layers, file, extra):
-        sections = _sections(layer, problems)
-        merged = fill.merge(_without_unlisted(merged, sections, recipe), sections)
-    merged |= _without_unused_defaults(merged, recipe)
+        sections = read_sections(layer, problems)
+        merged = fill.merge(without_unlisted(merged, sections, recipe), sections)
+    merged |= without_unused_defaults(merged, recipe)
     near = registry.owner("recipe", recipe.name)
     auto = merged["engine"]["use"] == AUTO
     merged["engine"] = engine_section(registry, merged, problems)
@@ -285,37 +285,6 @@ def draft(
     )  # fmt: skip
 
 
-def _without_unlisted(merged: Mapping[str, Any], sections: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """``merged`` without settings of trackers and so on that the next layer's ``sections`` no longer list, and with
-    those of ``recipe`` for what they list again."""
-    kept, base = dict(merged), _base(recipe)
-    for kind in LISTED:
-        names = sections.get("train", {}).get(f"{kind}s")
-        if isinstance(names, str | list | tuple):
-            names = names.split(",") if isinstance(names, str) else names
-            known = base[kind] | merged[kind]
-            kept[kind] = {name: settings for name, settings in known.items() if name in names}
-    if "data" in sections:
-        after = listed_wrappers(fill.merge(merged, sections)["data"])
-        gone = set(listed_wrappers(merged["data"])) - set(after)
-        kept["wrapper"] = {name: settings for name, settings in merged["wrapper"].items() if name not in gone}
-    return kept
-
-
-def _without_unused_defaults(merged: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """Settings of trackers and so on, without those of ``recipe`` itself for what is not used."""
-    base = _base(recipe)
-    used = {kind: merged["train"].get(f"{kind}s") or () for kind in LISTED}
-    return {
-        kind: {
-            name: settings
-            for name, settings in merged[kind].items()
-            if name in names or settings != base[kind].get(name)
-        }
-        for kind, names in used.items()
-    }
-
-
 def _worded(
     problems: list[str], registry: Registry, recipe: Recipe, merged: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> list[str]:
@@ -324,7 +293,7 @@ def _worded(
         known = settings_of(registry, merged, type(recipe.train))
         problems = [in_our_words(problem, extra, known, registry) for problem in problems]
     if problems:
-        known = settings_of(registry, _base(recipe), type(recipe.train))
+        known = settings_of(registry, base_sections(recipe), type(recipe.train))
         problems = [as_setting(problem, known) for problem in problems]
     return problems
 
@@ -339,12 +308,6 @@ def _code_problems(item: Any) -> list[str]:
     from recipe_core.hooks.static.resolve import target_problems  # not needed by commands that only print
 
     return target_problems(item)
-
-
-def split_name(name: str) -> tuple[str, str | None]:
-    """Split ``"gpt:tiny"`` into ``("gpt", "tiny")``; without a variant, it is None."""
-    recipe, colon, variant = name.partition(":")
-    return recipe, variant if colon else None
 
 
 def _train_samples(facts: Facts) -> int | None:
@@ -380,101 +343,6 @@ def _target(registry: Registry, target: str | Path | Mapping[str, Any]) -> tuple
     if variant is not None and not isinstance(variant, str):
         raise ConfigError(f"{where}: variant: expected a name, got {variant!r}")
     return registry.get("recipe", recipe, plugin_of("recipe", recorded)), variant, data
-
-
-def plugin_of(kind: str, recorded: object) -> str:
-    """Return the plugin of a kind in the section ``plugins`` of a job.yaml; empty if it tells none."""
-    entry = recorded.get(kind) if isinstance(recorded, Mapping) else None
-    return str(entry).partition(",")[0] if entry else ""
-
-
-def without_records(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a job.yaml, with names of parts without a plugin: ``gpt`` where several have one."""
-    plain = {name: value for name, value in sections.items() if name not in (IDENTITY, HISTORY, PLUGINS)}
-    if isinstance(recipe := plain.get("recipe"), str):
-        plain["recipe"] = recipe.rpartition("/")[2]
-    for name, section in plain.items():
-        if isinstance(section, Mapping) and isinstance(use := section.get("use"), str):
-            plain[name] = {**section, "use": use.rpartition("/")[2]}
-    return plain
-
-
-def _base(recipe: Recipe) -> dict[str, Any]:
-    sections: dict[str, Any] = {
-        "train": fill.plain(recipe.train), "tracker": fill.plain(recipe.trackers),
-        "callback": fill.plain(recipe.callbacks), "transform": fill.plain(recipe.transforms),
-        "evaluation": fill.plain(recipe.evaluations), "wrapper": fill.plain(recipe.wrappers),
-    }  # fmt: skip
-    for kind in PARTS:
-        use: Use = getattr(recipe, kind) or Use(sections["train"][kind])
-        sections[kind] = {"use": use.name, **fill.plain(use.settings)}
-    return sections
-
-
-def _variant_layers(recipe: Recipe, variant: str | None) -> tuple[list[Mapping[str, Any]], int]:
-    """Return the layers of a variant and those that it extends, the base first, and the number of processes."""
-    processes: list[int] = []
-    layers: list[Mapping[str, Any]] = []
-    seen: list[str] = []
-    while variant is not None:
-        if variant in seen:
-            raise PluginError(f"{recipe.name}: variants extend each other in a circle: {' -> '.join([*seen, variant])}")
-        if variant not in recipe.variants:
-            known = ", ".join(recipe.variants) or "none"
-            owner = f"{recipe.name}:{seen[-1]} extends {variant!r}, and there is" if seen else f"{recipe.name} has"
-            hint = did_you_mean(variant, recipe.variants)
-            raise ConfigError(f"{owner} no variant {variant!r}{hint} (variants: {known})")
-        seen.append(variant)
-        layer = dict(recipe.variants[variant])
-        variant = layer.pop("extends", None)
-        if "processes" in layer:
-            processes.append(_processes(layer.pop("processes"), f"{recipe.name}:{seen[-1]}"))
-        layers.insert(0, layer)
-    return layers, [*processes, recipe.processes][0]
-
-
-def _processes(number: object, owner: str) -> int:
-    if type(number) is not int or number < 1:
-        raise PluginError(f"{owner}: processes: expected a whole number of at least 1, got {number!r}")
-    return number
-
-
-def _sections(layer: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the sections of a layer, each a mapping: ``layout: ddp`` stands for ``layout: {use: ddp}``.
-
-    ``train.engine`` stands for ``engine.use``, and so on for ``IN_TRAIN``.
-    """
-    sections: dict[str, dict[str, Any]] = {}
-    for name, value in layer.items():
-        if message := _list_problem(name, value):
-            problems.append(message)
-        elif name in LISTS:  # callbacks=ema,early_stopping
-            sections.setdefault(LISTS[name], {})[name] = value.get("use") if isinstance(value, Mapping) else value
-        elif name not in SECTIONS:
-            hint = did_you_mean(str(name), SECTIONS)
-            problems.append(f"{name}: no such section{hint} (sections: {', '.join(SECTIONS)})")
-        elif isinstance(value, Mapping):
-            sections[name] = sections.get(name, {}) | fill.plain(value)
-        elif isinstance(value, str) and name not in ("train", "wrapper", *LISTED):
-            sections[name] = sections.get(name, {}) | {"use": value}
-        elif value is not None:
-            problems.append(f"{name}: expected settings ({{name: value}}), got {value!r}")
-    for kind in IN_TRAIN:
-        if kind in sections.get("train", {}):
-            name, section = sections["train"].pop(kind), sections.setdefault(kind, {})
-            if section.setdefault("use", name) != name:
-                both = f"{name}, {section['use']}"
-                problems.append(f"train.{kind}, {kind}: they name two {NOUNS[kind]}s ({both}); give one of them")
-    return sections
-
-
-def _list_problem(name: str, value: object) -> str:
-    """A message if settings of one callback are given as the list of callbacks, or the other way round."""
-    if isinstance(value, Mapping) and name in LISTS and (others := [key for key in value if key != "use"]):
-        return f"{name}.{others[0]}: {name} lists names; write `{name[:-1]}.{others[0]}` for its settings"
-    if name in ("wrapper", *LISTED) and (use := value.get("use") if isinstance(value, Mapping) else None):
-        return f"{name}: it holds settings; write `{name}s={use}` for the list of names"
-    return ""
 
 
 def default_of(job: Job, path: str) -> Any:

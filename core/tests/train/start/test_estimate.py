@@ -13,7 +13,7 @@ import pytest
 
 from recipe_core import DataFacts, ModelFacts, Train
 from recipe_core.hooks.train import OptimizerStates, Precision
-from recipe_core.settings.optimizer import adam_facts
+from recipe_core.settings.facts import adam_facts
 from recipe_core.train.start.check import machine
 from recipe_core.train.start.check.estimate import WIDTHS, Estimate, estimate
 from recipe_core.train.start.check.machine import Memory

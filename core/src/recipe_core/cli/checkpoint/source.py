@@ -57,7 +57,7 @@ def require_exists(path: Path) -> None:
         CheckpointError: it does not.
     """
     from recipe_core.errors import CheckpointError
-    from recipe_core.settings.job import split_name
+    from recipe_core.settings.sections import split_name
 
     expected = "expected a run folder or a checkpoint"
     if not path.exists():

@@ -77,7 +77,7 @@ def _sections(registry: Registry, job: Job) -> Iterator[tuple[str, tuple[str, li
     from recipe_core.hooks.specs.wrapper import DataWrapperSpec, nested
     from recipe_core.settings.describe import described
     from recipe_core.settings.fill import plain
-    from recipe_core.settings.job import LISTED
+    from recipe_core.settings.sections import LISTED
 
     for kind in PARTS:
         part = getattr(job, kind)

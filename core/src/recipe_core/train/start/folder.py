@@ -29,8 +29,9 @@ from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
-from recipe_core.settings.job import HISTORY, IDENTITY, PLUGINS, Job, default_of, plugin_of, without_records
+from recipe_core.settings.job import Job, default_of
 from recipe_core.settings.saved import plugin_record
+from recipe_core.settings.sections import HISTORY, IDENTITY, PLUGINS, plugin_of, without_records
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
 

@@ -36,7 +36,8 @@ from recipe_core.launch.notice import notice
 from recipe_core.layouts.parallel import Parallel
 from recipe_core.layouts.transformed import build_transformed
 from recipe_core.settings.fill import flat
-from recipe_core.settings.job import Job, without_records
+from recipe_core.settings.job import Job
+from recipe_core.settings.sections import without_records
 from recipe_core.train.callbacks.callbacks import Callbacks
 from recipe_core.train.optim import Trainable
 

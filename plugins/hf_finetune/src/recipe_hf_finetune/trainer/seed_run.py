@@ -26,8 +26,8 @@ from recipe_core.launch.contention import Contention
 from recipe_core.launch.stop import StopFlag
 from recipe_core.launch.watch.heartbeat import beat
 from recipe_core.layouts.parallel import StepDiscarded
-from recipe_core.settings.job import IDENTITY, PLUGINS
 from recipe_core.settings.saved import plugin_record
+from recipe_core.settings.sections import IDENTITY, PLUGINS
 from recipe_core.train.cadence import Cadence
 from recipe_core.train.guards.divergence import Guard, RollbackError, Rollbacks
 from recipe_core.train.metrics.curves import Row
