@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
+from recipe_core import ConfigError, Part, TransformSpec
 from recipe_core.cli.main import main
 from recipe_core.hooks.registry import load
+from recipe_core.hooks.specs import Structure
 from recipe_core.testing.checkpoints import convert
 from recipe_core.train.metrics.curves import read_rows
 from recipe_core.train.start.check import checked_job
+from recipe_hf_finetune.model.adapted import adapt
 
 pytestmark = pytest.mark.filterwarnings("default")
 TIMES = ("seconds", "samples_per_second", "sequences_per_second", "peak_memory")
@@ -160,3 +163,14 @@ def test_what_does_not_fit_is_refused_before_the_run(
     other = fine_tune(*args, *LORA, "transform.lora.alpha=3", f"train.resume={last(done.out)}", out=tmp_path / "other")
     assert other.code == 2
     assert "was trained with lora (" in other.text
+
+
+def grow(config: object, module: nn.Module, structure: Structure) -> None:
+    module.register_parameter("grown", nn.Parameter(torch.zeros(1)))
+
+
+def test_weights_that_cannot_be_merged_are_refused_beside_those_that_can() -> None:
+    lora = checked_job(load(), "hf_finetune:tiny", ["transforms=lora", "transform.lora.targets=*"]).transforms
+    grown = Part(TransformSpec(name="grown", build=f"{__name__}:grow"), None)
+    with pytest.raises(ConfigError, match=r"^train.transforms: grown adds weights and cannot merge them"):
+        adapt((*lora, grown), nn.ModuleDict({"hidden": nn.Linear(2, 2), "classifier": nn.Linear(2, 2)}))

@@ -21,14 +21,15 @@ def adapt(transforms: Transforms, module: nn.Module) -> nn.Module:
         ConfigError: a transform does not fit the model, or adds weights that it cannot merge into the model's.
         PluginError: the code of a transform fails.
     """
-    before = module.state_dict().keys()
-    module, _ = transform(transforms, module, Structure(model="sequence_classifier"))
-    if module.state_dict().keys() - before and not any(part.spec.merge for part in transforms):
-        names = ", ".join(part.spec.name for part in transforms)
-        raise ConfigError(
-            f"train.transforms: {names} adds weights and cannot merge them, and this recipe ends with a folder for "
-            "from_pretrained; leave it out, or add merge to its plugin"
-        )
+    structure = Structure(model="sequence_classifier")
+    for part in transforms:
+        before = module.state_dict().keys()
+        module, structure = transform((part,), module, structure)
+        if module.state_dict().keys() - before and not part.spec.merge:
+            raise ConfigError(
+                f"train.transforms: {part.spec.name} adds weights and cannot merge them, and this recipe ends with a "
+                "folder for from_pretrained; leave it out, or add merge to its plugin"
+            )
     return module
 
 
