@@ -176,7 +176,7 @@ def test_verify_ends_with_1_where_something_is_wrong(typed: Typed, path: str, co
 @pytest.mark.parametrize(
     ("arguments", "incomplete", "replies"),
     [
-        ([], "", ["toy", "toy-2"]),
+        ([], "", ["toy", "toy-2", "merge"]),
         ([], "toy-", ["toy-2"]),
         (["toy"], "", ["inputs=", "size=", "how=", "output="]),
         (["toy", "size=1"], "ho", ["how="]),
