@@ -2,7 +2,8 @@
 
     PYTHON benchmarks/machine/litgpt_peer.py FOLDER STEPS '{"layers": 2, ...}'
 
-litgpt has an environment of its own: it asks for a huggingface-hub that transformers refuses. The model has the sizes
+litgpt has an environment of its own, since it asks for a huggingface-hub that transformers refuses: install litgpt,
+requests, which it needs for its last checkpoint, and the PyTorch of the other contestants. The model has the sizes
 of ours, litgpt's rotary positions instead of learned ones, and no dropout. litgpt compiles it (torch.compile) and
 trains it with torch's AdamW. The seconds from the end of one optimizer step to the end of the next one are written to
 FOLDER/metrics.jsonl.
